@@ -1,0 +1,1 @@
+"""dpfedbench: a benchmark of differentially private federated meta-learning."""

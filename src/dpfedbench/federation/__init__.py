@@ -1,0 +1,1 @@
+"""The federation's one loop and its parts: participation, client update, server update, checkpoints."""

@@ -1,0 +1,85 @@
+"""Checkpoints of an unfinished training, and the lock that keeps two trainings of one run apart."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path
+
+
+class Checkpoint:
+    """A run's checkpoint file: written whole, every so many seconds.
+
+    Args:
+        folder: the run's checkpoint folder.
+        identity: what the checkpoint belongs to (run key, method version, seed); another's is refused.
+        seconds: least time between two writes; 0 writes after every round.
+    """
+
+    def __init__(self, folder: Path, *, identity: dict[str, Any], seconds: float) -> None:
+        self.path = folder / "state.pt"
+        self._identity, self._seconds = identity, seconds
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._last >= self._seconds
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write `state` (tensors and plain values)."""
+        with atomic_path(self.path) as temporary:
+            torch.save({"identity": self._identity, "state": state}, temporary)
+        self._last = time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        """The last state, or None where there is none.
+
+        Raises:
+            BenchError: the file is damaged, or another run's.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            found = torch.load(self.path, weights_only=True)
+            identity, state = found["identity"], found["state"]
+        except Exception as error:  # torch raises many kinds for a damaged file
+            raise BenchError(
+                f"checkpoint {self.path} cannot be read ({type(error).__name__}): delete it to train from the start"
+            ) from error
+        if identity != self._identity:
+            differing = sorted(key for key in self._identity if identity.get(key) != self._identity[key])
+            raise BenchError(
+                f"checkpoint {self.path} belongs to another run (its {', '.join(differing)} differ): "
+                "delete it to train from the start"
+            )
+        return state
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold a run's folder; wait while another process (one that outlived its workflow, say) trains there.
+
+    Raises:
+        BenchError: the folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
+    except OSError as error:
+        raise BenchError(f"no permission to write {folder}: make it writable, or choose another folder") from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another process is training in {folder.parent}; waiting for it to end", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,123 @@
+"""A cohort's contributions as a stream: memory grows with the chunk, never with the cohort.
+
+On a CPU each thread computes one task at a time with `FusedMaml`, so the bits of a contribution depend neither on
+the number of threads nor on the chunk. On a CUDA device a chunk of tasks is computed at once by torch.func.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dpfedbench.federation.maml import FusedMaml, Maml, autodiff_contributions
+from dpfedbench.models.conv4 import Conv4
+
+_CHUNK_PER_THREAD = 8
+
+
+class Tasks(Protocol):
+    """A chunk of tasks: images float32 [n, examples, H, W, C], labels int64 [n, examples]."""
+
+    @property
+    def support_x(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def support_y(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def query_x(self) -> np.ndarray: ...  # noqa: D102
+    @property
+    def query_y(self) -> np.ndarray: ...  # noqa: D102
+
+
+Gather = Callable[[np.ndarray], Tasks]
+"""Client ids [n] to their tasks."""
+
+
+class Contributions:
+    """Computes what the clients of a cohort send.
+
+    Args:
+        net: the network's shapes.
+        maml: the client update.
+        support, query: images in a client's support and query set.
+        threads: CPU threads to use.
+        device: "cpu" or a CUDA device.
+    """
+
+    def __init__(
+        self, net: Conv4, maml: Maml, *, support: int, query: int, threads: int = 1, device: str = "cpu"
+    ) -> None:
+        self.net, self.maml, self.device = net, maml, device
+        self.threads = max(1, threads)
+        self._images = support * maml.inner_steps + query
+        self._workers: queue.SimpleQueue[FusedMaml] = queue.SimpleQueue()
+        if device == "cpu":
+            for _ in range(self.threads):
+                self._workers.put(FusedMaml(net, maml, support=support, query=query))
+
+    @property
+    def chunk(self) -> int:
+        """Tasks computed at once."""
+        if self.device == "cpu":
+            return _CHUNK_PER_THREAD * self.threads
+        free, _ = torch.cuda.mem_get_info(self.device)
+        height, width, _ = self.net.image_shape
+        # About 40 arrays of the first layer's size are alive for each image in the graph of a second-order step.
+        per_task = 40 * 4 * self._images * height * width * self.net.filters
+        return int(max(1, min(512, free // 2 // per_task)))
+
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, gather: Gather
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Yield (contributions float32 [n, d], query losses [n], query accuracies [n]), in the cohort's order.
+
+        A yielded tensor is overwritten two chunks later.
+        """
+        parts = [cohort[start : start + self.chunk] for start in range(0, len(cohort), self.chunk)]
+        if self.device != "cpu":
+            yield from (self._on_device(theta, gather(ids)) for ids in parts)
+            return
+        buffers = [torch.empty((self.chunk, self.net.dimension)) for _ in range(2)]
+        previous = torch.get_num_threads()
+        torch.set_num_threads(1)  # the threads are ours: one task each
+        try:
+            with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
+                waiting = None
+                for index, ids in enumerate(parts):
+                    started = self._start(pool, theta, gather(ids), buffers[index % 2])
+                    if waiting is not None:
+                        yield self._collect(*waiting)
+                    waiting = started
+                if waiting is not None:
+                    yield self._collect(*waiting)
+        finally:
+            torch.set_num_threads(previous)
+
+    def _start(self, pool, theta: np.ndarray, tasks: Tasks, buffer: torch.Tensor):
+        out = buffer.numpy()
+
+        def one(i: int) -> tuple[float, float]:
+            worker = self._workers.get()
+            try:
+                return worker.contribution(
+                    theta, tasks.support_x[i], tasks.support_y[i], tasks.query_x[i], tasks.query_y[i], out[i]
+                )
+            finally:
+                self._workers.put(worker)
+
+        return buffer, [pool.submit(one, i) for i in range(len(tasks.support_y))]
+
+    @staticmethod
+    def _collect(buffer, futures) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        results = np.array([future.result() for future in futures]).reshape(-1, 2)
+        return buffer[: len(futures)], results[:, 0], results[:, 1]
+
+    def _on_device(self, theta: np.ndarray, tasks: Tasks) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        arrays = (theta, tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y)
+        tensors = [torch.as_tensor(array, device=self.device) for array in arrays]
+        gradients, losses, accuracies = autodiff_contributions(self.net, self.maml, *tensors)
+        return gradients, losses.cpu().numpy(), accuracies.cpu().numpy()

@@ -1,0 +1,43 @@
+"""Progress of long work: one line now and then, readable on a terminal and in a job's log."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from typing import TextIO
+
+
+class Progress:
+    """Prints how far the work is, its rate and the time left.
+
+    Args:
+        label: what is being done.
+        total: steps in all.
+        unit: what a second's worth of work is counted in, e.g. "clients".
+        done: steps that were done before (a resumed run).
+        every: least seconds between two lines.
+        out: where to print; standard error by default.
+    """
+
+    def __init__(
+        self, label: str, total: int, *, unit: str, done: int = 0, every: float = 5.0, out: TextIO | None = None
+    ) -> None:
+        self._label, self._total, self._unit, self._every, self._out = label, total, unit, every, out or sys.stderr
+        self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
+
+    def step(self, done: int, work: int, note: str = "") -> None:
+        """Say that `done` steps are finished and `work` more units were worked through."""
+        self._work += work
+        now = time.monotonic()
+        if now - self._last < self._every and done < self._total:
+            return
+        self._last = now
+        spent = max(now - self._start, 1e-9)
+        left = spent / max(done - self._first, 1) * (self._total - done)
+        print(
+            f"{self._label}: {done}/{self._total}, {self._work / spent:.1f} {self._unit}/s, "
+            f"{datetime.timedelta(seconds=round(left))} left{', ' + note if note else ''}",
+            file=self._out,
+            flush=True,
+        )

@@ -1,0 +1,48 @@
+"""The server update: a step along the released mean, by one of torch's optimisers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.errors import BenchError
+
+_OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+
+class Server:
+    """Holds the meta-model and moves it.
+
+    Args:
+        theta: initial weights, float32 [d].
+        optimizer: "adam" or "sgd".
+        rate: its learning rate (eta_2).
+    """
+
+    def __init__(self, theta: np.ndarray, *, optimizer: str, rate: float) -> None:
+        if optimizer not in _OPTIMIZERS or not rate > 0:
+            raise BenchError(f"server needs optimizer adam or sgd and rate > 0, not {optimizer} and {rate}")
+        self._theta = torch.nn.Parameter(torch.from_numpy(theta.copy()))
+        self._optimizer = _OPTIMIZERS[optimizer]([self._theta], lr=rate)
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The meta-model's weights [d], as of now."""
+        return self._theta.detach().numpy()
+
+    def step(self, gradient: torch.Tensor) -> None:
+        """Take one step; `gradient` [d] is what was released, divided by the public denominator."""
+        self._theta.grad = gradient.to(self._theta.dtype).cpu()
+        self._optimizer.step()
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {"theta": self._theta.detach().clone(), "optimizer": self._optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        with torch.no_grad():
+            self._theta.copy_(state["theta"])
+        self._optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,1 @@
+"""Networks: their parameters as one flat vector, and their gradients."""

@@ -1,0 +1,114 @@
+"""Conv-4, the network of few-shot learning (Vinyals et al. 2016; Finn et al. 2017), over one flat weight vector.
+
+Four blocks of 3x3 convolution, normalisation over the task's own batch, ReLU and 2x2 max pooling, then a linear
+head. There are no running statistics anywhere: they would be a release of their own. The convolutions have no
+bias, since the normalisation takes it out again and under privacy it would only receive noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from dpfedbench.errors import BenchError
+
+NORMALISATION_EPSILON = 1e-5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conv4:
+    """Shapes of a Conv-4.
+
+    Attributes:
+        image_shape: (height, width, channels) of an image; height and width from 16 up, first-layer sizes even.
+        filters: filters of each convolution.
+        ways: classes told apart.
+    """
+
+    image_shape: tuple[int, int, int]
+    filters: int
+    ways: int
+
+    def __post_init__(self) -> None:
+        height, width, _ = self.image_shape
+        if min(height, width) < 16 or height % 2 or width % 2:
+            raise BenchError(f"Conv-4 takes images of even sides from 16 pixels up, not {height}x{width}")
+        if self.filters < 1 or self.ways < 2:
+            raise BenchError(f"Conv-4 needs filters >= 1 and ways >= 2, not {self.filters} and {self.ways}")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the weights, in the order of the flat vector; convolutions are [3, 3, in, out]."""
+        height, width, channels = self.image_shape
+        shapes: dict[str, tuple[int, ...]] = {}
+        for block in range(1, 5):
+            shapes[f"block{block}.weight"] = (3, 3, channels, self.filters)
+            shapes[f"block{block}.scale"] = (self.filters,)
+            shapes[f"block{block}.shift"] = (self.filters,)
+            channels = self.filters
+        shapes["head.weight"] = ((height // 16) * (width // 16) * self.filters, self.ways)
+        shapes["head.bias"] = (self.ways,)
+        return shapes
+
+    @property
+    def dimension(self) -> int:
+        """Number of weights d."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def initial(self, generator: np.random.Generator) -> np.ndarray:
+        """Initial weights, float32 [d]: Glorot-uniform matrices, unit scales, zero shifts and bias."""
+        parts = []
+        for name, shape in self.shapes.items():
+            if name.endswith("weight"):
+                receptive = math.prod(shape[:-2])
+                bound = math.sqrt(6 / (receptive * (shape[-2] + shape[-1])))
+                parts.append(generator.uniform(-bound, bound, math.prod(shape)))
+            else:
+                parts.append(np.full(math.prod(shape), 1.0 if name.endswith("scale") else 0.0))
+        return np.concatenate(parts).astype(np.float32)
+
+    def unflatten(self, theta: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+        """Views into a flat vector: four times (weight [9*in, out], scale, shift), then (head weight, bias)."""
+        views, start = [], 0
+        for shape in self.shapes.values():
+            size = math.prod(shape)
+            views.append(theta[start : start + size].reshape(-1, shape[-1]) if len(shape) > 1 else theta[start : start + size])
+            start += size
+        return [tuple(views[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(views[12:])]
+
+    def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The flat vector as named tensors (views)."""
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        parts = torch.split(theta, sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
+        """Named tensors as a flat float32 vector.
+
+        Raises:
+            BenchError: names or shapes are not this network's.
+        """
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if shapes != self.shapes:
+            raise BenchError("the model file's tensors do not fit this network: delete the run's folder and run again")
+        return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in self.shapes])
+
+    def forward(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Logits [B, ways] for images x [B, H, W, C] and flat weights theta [d], differentiable by torch."""
+        weights = self.tensors(theta)
+        x = x.permute(0, 3, 1, 2)
+        for block in range(1, 5):
+            x = functional.conv2d(x, weights[f"block{block}.weight"].permute(3, 2, 0, 1), padding=1)
+            x = functional.batch_norm(
+                x, None, None, weights[f"block{block}.scale"], weights[f"block{block}.shift"],
+                training=True, eps=NORMALISATION_EPSILON,
+            )  # fmt: skip
+            x = functional.max_pool2d(functional.relu(x), 2)
+        flat = x.permute(0, 2, 3, 1).flatten(1)
+        return flat @ weights["head.weight"] + weights["head.bias"]
