@@ -1,4 +1,7 @@
-"""What a method is made of: one part of each kind, put together for one run."""
+"""What a method is made of: one part of each kind, put together for one run.
+
+Nothing heavy is imported here: the workflow reads the methods each time it is called.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,30 @@ import dataclasses
 
 from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.maml import Maml
 from dpfedbench.federation.participation import Participation, make_participation
 from dpfedbench.privacy.clipping import ClippingRule, make_rule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Maml:
+    """The MAML client update (computed in `federation.maml`).
+
+    Attributes:
+        inner_steps: gradient steps on the support set, >= 1.
+        inner_rate: their learning rate (eta_1), > 0.
+        order: 2 to differentiate through the steps, 1 to treat the adapted weights as constants (first-order MAML).
+    """
+
+    inner_steps: int
+    inner_rate: float
+    order: int
+
+    def __post_init__(self) -> None:
+        if self.inner_steps < 1 or not self.inner_rate > 0 or self.order not in (1, 2):
+            raise BenchError(
+                f"MAML needs inner_steps >= 1, inner_rate > 0 and order 1 or 2, not "
+                f"{self.inner_steps}, {self.inner_rate} and {self.order}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

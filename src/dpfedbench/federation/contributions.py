@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dpfedbench.federation.maml import FusedMaml, Maml, autodiff_contributions
+from dpfedbench.federation.composition import Maml
+from dpfedbench.federation.maml import FusedMaml, autodiff_contributions
 from dpfedbench.models.conv4 import Conv4
 
 _CHUNK_PER_THREAD = 8

@@ -16,37 +16,13 @@ Two equal ways to compute it: `FusedMaml`, hand-written passes for one task on o
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import torch
 from torch.nn import functional
 
-from dpfedbench.errors import BenchError
+from dpfedbench.federation.composition import Maml
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_conv4 import FusedConv4, Images
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Maml:
-    """What a client does.
-
-    Attributes:
-        inner_steps: gradient steps on the support set, >= 1.
-        inner_rate: their learning rate (eta_1), > 0.
-        order: 2 to differentiate through the steps, 1 to treat the adapted weights as constants (first-order MAML).
-    """
-
-    inner_steps: int
-    inner_rate: float
-    order: int
-
-    def __post_init__(self) -> None:
-        if self.inner_steps < 1 or not self.inner_rate > 0 or self.order not in (1, 2):
-            raise BenchError(
-                f"MAML needs inner_steps >= 1, inner_rate > 0 and order 1 or 2, not "
-                f"{self.inner_steps}, {self.inner_rate} and {self.order}"
-            )
 
 
 class FusedMaml:

@@ -62,10 +62,15 @@ class Conv4:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
-        """Initial weights, float32 [d]: Glorot-uniform matrices, unit scales, zero shifts and bias."""
+        """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the rest zero.
+
+        The head starts at zero because a task's labels are arbitrary: a client's first step then sets the head from
+        its own features, where a random head would first have to be unlearnt. It also makes the first meta-gradients
+        smaller and less scattered, which is what clipping and noise are measured against.
+        """
         parts = []
         for name, shape in self.shapes.items():
-            if name.endswith("weight"):
+            if name.startswith("block") and name.endswith("weight"):
                 receptive = math.prod(shape[:-2])
                 bound = math.sqrt(6 / (receptive * (shape[-2] + shape[-1])))
                 parts.append(generator.uniform(-bound, bound, math.prod(shape)))

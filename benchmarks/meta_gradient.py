@@ -1,0 +1,209 @@
+"""Tasks per second and peak memory of a cohort's private meta-gradient, beside learn2learn's loop.
+
+    uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--out results/benchmarks/meta_gradient.csv]
+
+Same network, same data, same machine, in turns: each pair times ours (contributions, clipping, private sum with
+noise) and then learn2learn's loop over tasks (no clipping), and the ratio is taken pair by pair, so that a machine
+that slows down slows both. Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
+order x {64, 32} filters. The last column sets our rate against the machine's measured matrix-multiply rate, counting
+the multiplications of plain 3x3 convolutions (ours does 16 for 36 of them, so it may exceed what that suggests).
+Peak memory is that of a process of its own, for cohorts of 64 and 512 tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import gather, make_partition
+from dpfedbench.data.registry import prepare
+from dpfedbench.federation.contributions import Contributions
+from dpfedbench.federation.composition import Maml
+from dpfedbench.files import atomic_path
+from dpfedbench.models.conv4 import Conv4
+from dpfedbench.privacy.private_sum import PrivateSum
+from dpfedbench.randomness import stream
+
+WAYS, SUPPORT, QUERY = 5, 1, 1
+CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))
+
+
+def dataset(folder: Path):
+    """The glyphs; drawn into `folder` where the workflow has not drawn them yet."""
+    if not (folder / "summary.json").exists():
+        prepare("glyphs", folder, None, None)
+    return load_dataset(folder)
+
+
+class Ours:
+    """A cohort's private sum."""
+
+    def __init__(self, data, filters: int, steps: int, order: int, threads: int) -> None:
+        self.net = Conv4(image_shape=data.image_shape, filters=filters, ways=WAYS)
+        self.theta = self.net.initial(stream(0, "initial-weights"))
+        maml = Maml(inner_steps=steps, inner_rate=0.1, order=order)
+        self.contributions = Contributions(self.net, maml, support=WAYS, query=WAYS, threads=threads)
+
+    def __call__(self, tasks) -> None:
+        total = PrivateSum(dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0)
+        for contributions, _, _ in self.contributions.stream(self.theta, np.arange(len(tasks.support_y)), tasks.chunk):
+            total.add(contributions)
+        total.release(stream(0, "noise"))
+
+
+class Tasks:
+    """A cohort's images, gathered before the clock starts."""
+
+    def __init__(self, data, count: int) -> None:
+        clients = make_partition(data, clients=count, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
+        batch = gather(data, clients, np.arange(count), support_per_class=SUPPORT, query_per_class=QUERY)
+        self.support_x, self.support_y = batch.support_x, batch.support_y
+        self.query_x, self.query_y = batch.query_x, batch.query_y
+
+    def chunk(self, ids: np.ndarray) -> Tasks:
+        """The tasks of some clients."""
+        part = object.__new__(Tasks)
+        part.support_x, part.support_y = self.support_x[ids], self.support_y[ids]
+        part.query_x, part.query_y = self.query_x[ids], self.query_y[ids]
+        return part
+
+
+def learn2learn_loop(data, filters: int, steps: int, order: int):
+    """learn2learn's MAML over tasks, on Conv-4 of torch's own layers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import learn2learn as l2l
+    layers: list[torch.nn.Module] = []
+    channels = data.image_shape[2]
+    for _ in range(4):
+        layers += [
+            torch.nn.Conv2d(channels, filters, 3, padding=1, bias=False),
+            torch.nn.BatchNorm2d(filters, track_running_stats=False),
+            torch.nn.ReLU(),
+            torch.nn.MaxPool2d(2),
+        ]
+        channels = filters
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(filters, WAYS))
+    maml = l2l.algorithms.MAML(net, lr=0.1, first_order=order == 1)
+    loss = torch.nn.functional.cross_entropy
+
+    def run(tasks: Tasks) -> None:
+        maml.zero_grad()
+        for sx, sy, qx, qy in zip(tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y, strict=True):
+            x, y = torch.from_numpy(sx).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(sy)
+            learner = maml.clone()
+            for _ in range(steps):
+                learner.adapt(loss(learner(x), y))
+            loss(learner(torch.from_numpy(qx).permute(0, 3, 1, 2).contiguous()), torch.from_numpy(qy)).backward()
+
+    return run
+
+
+def seconds(work, tasks: Tasks) -> float:
+    """Wall seconds per task."""
+    start = time.perf_counter()
+    work(tasks)
+    return (time.perf_counter() - start) / len(tasks.support_y)
+
+
+def multiply_rate() -> float:
+    """Matrix-multiply rate of this machine, in GFLOP/s: the best of several products of 2048 x 2048."""
+    a, b, out = torch.randn(2048, 2048), torch.randn(2048, 2048), torch.empty(2048, 2048)
+    best = 0.0
+    for _ in range(8):
+        start = time.perf_counter()
+        torch.mm(a, b, out=out)
+        best = max(best, 2 * 2048**3 / (time.perf_counter() - start) / 1e9)
+    return best
+
+
+def plain_gflop(filters: int, steps: int, order: int) -> float:
+    """GFLOP of one task with plain convolutions: 3 passes for a gradient, 9 with a Hessian-vector product."""
+    forward, side, channels = 0.0, 28, 1
+    for _ in range(4):
+        forward += 2 * 9 * channels * filters * side * side * WAYS / 1e9
+        side, channels = side // 2, filters
+    return forward * (3 * (steps + 1) + (6 * steps if order == 2 else 0))
+
+
+def peak_memory(folder: Path, filters: int, steps: int, order: int, threads: int, cohort: int) -> float:
+    """Peak resident MiB of a fresh process that computes one cohort's private sum."""
+    arguments = [folder, filters, steps, order, threads, cohort]
+    command = [sys.executable, __file__, "--memory-of", *map(str, arguments)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def main() -> None:
+    """Run all cases and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--data", type=Path, default=Path("results/data/glyphs"))
+    parser.add_argument("--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv"))
+    parser.add_argument("--memory-of", nargs=6, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_of:
+        folder, *numbers = options.memory_of
+        filters, steps, order, threads, cohort = map(int, numbers)
+        data = load_dataset(folder)
+        clients = make_partition(data, clients=cohort, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
+        ours, total = Ours(data, filters, steps, order, threads), None
+        total = PrivateSum(dimension=ours.net.dimension, threshold=0.5, noise_multiplier=1.0)
+        sizes = {"support_per_class": SUPPORT, "query_per_class": QUERY}
+        for chunk, _, _ in ours.contributions.stream(
+            ours.theta, np.arange(cohort), lambda ids: gather(data, clients, ids, **sizes)
+        ):
+            total.add(chunk)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.data if (options.data / "summary.json").exists() else Path(temporary) / "glyphs"
+        data = dataset(folder)
+        rate = multiply_rate()
+        print(f"{options.threads} threads, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case")
+        rows = []
+        for filters, steps, order in CASES:
+            ours, theirs = Ours(data, filters, steps, order, options.threads), learn2learn_loop(data, filters, steps, order)
+            many, few = Tasks(data, 96 if steps == 1 else 48), Tasks(data, 32 if steps == 1 else 12)
+            seconds(ours, few), seconds(theirs, few)
+            pairs = [(seconds(ours, many), seconds(theirs, few)) for _ in range(options.pairs)]
+            ratios = sorted(b / a for a, b in pairs)
+            mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
+            row = {
+                "filters": filters,
+                "inner_steps": steps,
+                "order": order,
+                "ms_per_task": round(1e3 * mine, 2),
+                "learn2learn_ms_per_task": round(1e3 * peer, 2),
+                "ratio_median": round(statistics.median(ratios), 2),
+                "ratio_min": round(ratios[0], 2),
+                "ratio_max": round(ratios[-1], 2),
+                "peak_mib_64_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 64)),
+                "peak_mib_512_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 512)),
+                "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / mine / rate, 2),
+            }
+            rows.append(row)
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    with atomic_path(options.out) as path, open(path, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()

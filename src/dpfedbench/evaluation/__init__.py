@@ -1,0 +1,1 @@
+"""Evaluation: the meta-test and its intervals."""

@@ -1,0 +1,65 @@
+"""Confidence intervals of a mean accuracy, over tasks or over seeds."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from dpfedbench.errors import BenchError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean and the ends of its interval, in the unit of the values.
+
+    `over` names what was taken as independent: "tasks" or "seeds"; `count` is how many of them.
+    """
+
+    mean: float
+    low: float
+    high: float
+    count: int
+    over: str
+
+
+def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "tasks") -> Interval:
+    """Student's t interval of the mean of independent values.
+
+    Args:
+        values: one value for each task or seed, at least one. Of a single value nothing is known about the
+            spread: the interval is then unbounded (NaN at both ends).
+        level: the coverage asked for.
+        over: what the values are independent draws of.
+
+    Raises:
+        BenchError: there is no value, or one is not finite.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
+        raise BenchError(f"no interval over no {over}: give at least one value")
+    if not np.isfinite(sample).all():
+        raise BenchError(
+            f"an accuracy is not finite, so there is no interval over {over}: look at the run's history"
+        )
+    mean = float(sample.mean())
+    if sample.size == 1:
+        return Interval(mean=mean, low=math.nan, high=math.nan, count=1, over=over)
+    half = float(stats.t.ppf(0.5 + level / 2, sample.size - 1) * sample.std(ddof=1) / math.sqrt(sample.size))
+    return Interval(mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over)
+
+
+def seeds_interval(per_task: Sequence[Sequence[float]], *, level: float = 0.95) -> Interval:
+    """The interval of a result that was run with several seeds.
+
+    With two seeds or more it is Student's t over the seeds' means: each seed draws its own clients, initial
+    weights, noise and meta-test tasks, so its spread holds all of them. With one seed only the spread over
+    its tasks is known, and the interval is over tasks.
+
+    Args:
+        per_task: for each seed, the accuracy on each of its meta-test tasks.
+    """
+    if len(per_task) == 1:
+        return mean_interval(per_task[0], level=level, over="tasks")
+    return mean_interval([float(np.mean(tasks)) for tasks in per_task], level=level, over="seeds")

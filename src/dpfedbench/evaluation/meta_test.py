@@ -1,0 +1,153 @@
+"""Meta-test: how well the meta-model, adapted to a new task's support set, tells the task's classes apart."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+
+from dpfedbench.config import RunConfig
+from dpfedbench.data.images import ImageDataset, load_dataset
+from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.federation.maml import FusedAdaptation
+from dpfedbench.federation.progress import Progress
+from dpfedbench.files import write_json
+from dpfedbench.models.conv4 import Conv4
+
+
+def task_accuracies(
+    net: Conv4,
+    members: Sequence[np.ndarray],
+    dataset: ImageDataset,
+    config: RunConfig,
+    *,
+    split: str,
+    tasks: int,
+    purpose: str,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Accuracy (0 to 1) on each of `tasks` fresh tasks of a split.
+
+    The same seed and purpose give the same tasks, so methods are compared on equal tasks. With several members
+    (an ensemble), each is adapted by itself and their class probabilities are averaged.
+
+    Args:
+        net: the network's shapes.
+        members: flat weights [d] of each member.
+        dataset: where the tasks come from.
+        config: gives ways, shots, query size, steps and rate.
+        split: "validation" or "test".
+        tasks: how many.
+        purpose: name of the random stream that draws the tasks.
+        threads: CPU threads; results do not depend on it.
+        progress: told of every finished task.
+    """
+    ways, shots, evaluation = config.task.ways, config.task.shots, config.evaluation
+    sampled = sample_tasks(
+        dataset, split, count=tasks, ways=ways, shots=shots, query_per_class=evaluation.query_per_class,
+        seed=config.seed, purpose=purpose,
+    )  # fmt: skip
+    local = threading.local()
+    counter = itertools.count(1)
+
+    def one(index: int) -> float:
+        if not hasattr(local, "adaptation"):
+            sizes = {"support": ways * shots, "query": ways * evaluation.query_per_class}
+            local.adaptation = FusedAdaptation(net, **sizes)
+        task = gather(
+            dataset, sampled, np.array([index]), support_per_class=shots, query_per_class=evaluation.query_per_class
+        )
+        total = np.zeros((ways * evaluation.query_per_class, ways))
+        for theta in members:
+            logits = local.adaptation.logits(
+                theta, task.support_x[0], task.support_y[0], task.query_x[0], steps=evaluation.steps, rate=evaluation.rate
+            )
+            exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+            total += exponentials / exponentials.sum(axis=1, keepdims=True)
+        if progress is not None:
+            progress.step(next(counter), 1)
+        return float((total.argmax(axis=1) == task.query_y[0]).mean())
+
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)  # the threads are ours: one task each
+    try:
+        with concurrent.futures.ThreadPoolExecutor(max(1, threads)) as pool:
+            return np.array(list(pool.map(one, range(tasks))))
+    finally:
+        torch.set_num_threads(previous)
+
+
+def save_members(path: Path, net: Conv4, members: Sequence[np.ndarray]) -> None:
+    """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors."""
+    from safetensors.numpy import save_file
+
+    from dpfedbench.files import atomic_path
+
+    tensors = {
+        f"member{index}/{name}": tensor.numpy().copy()
+        for index, theta in enumerate(members, start=1)
+        for name, tensor in net.tensors(torch.from_numpy(np.asarray(theta, np.float32))).items()
+    }
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary)
+
+
+def load_members(path: Path, net: Conv4) -> list[np.ndarray]:
+    """Read a model file: one flat vector a member.
+
+    Raises:
+        BenchError: the file is missing, damaged or another network's.
+    """
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
+    except Exception as error:
+        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+    names = sorted({name.split("/")[0] for name in tensors}, key=lambda name: int(name.removeprefix("member")))
+    return [net.flatten({key: tensors[f"{name}/{key}"] for key in net.shapes if f"{name}/{key}" in tensors}) for name in names]
+
+
+def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
+    """Meta-test a trained model and write metrics.json.
+
+    The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+
+    Raises:
+        BenchError: data or model missing or damaged.
+    """
+    dataset = load_dataset(data_dir)
+    net = Conv4(image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
+    members = load_members(Path(model_path), net)
+    tasks = config.evaluation.tasks
+    progress = Progress(f"meta-test {config.folder}", tasks, unit="tasks")
+    accuracies = 100 * task_accuracies(
+        net, members, dataset, config, split="test", tasks=tasks, purpose="meta-test", threads=threads, progress=progress
+    )
+    interval = mean_interval(accuracies)
+    write_json(
+        out_path,
+        {
+            "dataset": config.dataset,
+            "method": config.method,
+            "seed": config.seed,
+            "accuracy": interval.mean,
+            "ci_low": interval.low,
+            "ci_high": interval.high,
+            "tasks": tasks,
+            "shots": config.task.shots,
+            "query_per_class": config.evaluation.query_per_class,
+            "steps": config.evaluation.steps,
+            "members": len(members),
+            "per_task": [round(float(value), 6) for value in accuracies],
+        },
+    )

@@ -1,0 +1,1 @@
+"""What a private run may spend, and when it has to stop."""

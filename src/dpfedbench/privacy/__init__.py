@@ -1,0 +1,1 @@
+"""Mechanisms, their ledger, and the accountants that read it."""

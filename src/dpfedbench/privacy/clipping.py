@@ -1,0 +1,166 @@
+"""Clipping rules: how the threshold C moves from round to round.
+
+A rule whose `private` is true reads only what was released, so its threshold is post-processing and costs nothing.
+`PercentileOfRawNorms`, the rule of DP-FedMeta's released code and of DP-MAML, reads the raw norms: whoever sees the
+next release learns something of them that no noise protects, and no finite epsilon holds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from dpfedbench.errors import BenchError
+
+if TYPE_CHECKING:
+    import torch
+
+SMALLEST_THRESHOLD = 1e-20
+"""The mean form shrinks without end; below this the products z C would leave the range of single precision."""
+
+
+class _Values(Protocol):
+    rule: str
+    threshold: float
+    percentile: float
+    window: int
+    form: str
+    never_rising: bool
+
+
+class ClippingRule:
+    """A threshold that never changes, and the base of those that do.
+
+    Args:
+        threshold: the first threshold C > 0.
+    """
+
+    private = True
+    reads_raw_norms = False
+
+    def __init__(self, *, threshold: float) -> None:
+        if not 0 < threshold < math.inf:
+            raise BenchError(f"clipping.threshold is {threshold}: it must be finite and above 0")
+        self.threshold = float(threshold)
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """Take note of a round's released sum [d] and of the public denominator."""
+
+    def observe_raw(self, norms: list[float]) -> None:
+        """Take note of raw norms; only a rule that says `reads_raw_norms` may be given them."""
+        raise RuntimeError(f"{type(self).__name__} does not read raw norms")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a restart needs, as plain values."""
+        return {"threshold": self.threshold}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.threshold = state["threshold"]
+
+
+class Constant(ClippingRule):
+    """C stays as it is."""
+
+
+class _Percentile(ClippingRule):
+    """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq. 2), constant until it is full.
+
+    Args:
+        threshold: C for the first `window` rounds.
+        percentile: k, from 0 to 100.
+        window: W, rounds looked back upon, >= 1. The window moves by one round (the paper's step Delta W = 1).
+        never_rising: take a new C only if it is not above the old one (Section 3.1's smoothing).
+    """
+
+    def __init__(self, *, threshold: float, percentile: float, window: int, never_rising: bool) -> None:
+        super().__init__(threshold=threshold)
+        if not 0 <= percentile <= 100:
+            raise BenchError(f"clipping.percentile is {percentile}: it must be from 0 to 100")
+        if window < 1:
+            raise BenchError(f"clipping.window is {window}: it must be at least 1")
+        self.percentile, self.window, self.never_rising = float(percentile), int(window), never_rising
+        self._rounds: list[list[float]] = []
+
+    def _move(self, values: list[float]) -> None:
+        self._rounds = [*self._rounds, values][-self.window :]
+        if len(self._rounds) < self.window:
+            return
+        seen = [value for kept in self._rounds for value in kept if math.isfinite(value)]
+        if not seen:
+            return
+        new = max(float(np.percentile(seen, self.percentile)), SMALLEST_THRESHOLD)
+        if new <= self.threshold or not self.never_rising:
+            self.threshold = new
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"threshold": self.threshold, "rounds": [list(values) for values in self._rounds]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.threshold, self._rounds = state["threshold"], [list(values) for values in state["rounds"]]
+
+
+class PercentileOfReleases(_Percentile):
+    """The percentile of the norms of what was released.
+
+    `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C noise on each of d coordinates
+    that norm is at least about z C sqrt(d) / L, so C follows its own noise down, whatever the gradients are.
+    `form` "sum": of the released sum (eq. 7). That norm is far above any single contribution's, so with
+    `never_rising` C never moves.
+    """
+
+    def __init__(self, *, form: str, **values: Any) -> None:
+        super().__init__(**values)
+        if form not in ("mean", "sum"):
+            raise BenchError(f"clipping.form is {form!r}: choose mean or sum")
+        self.form = form
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """Post-processing of the release: reads nothing else."""
+        norm = float(released.double().norm())
+        self._move([norm / denominator if self.form == "mean" else norm])
+
+
+class PercentileOfRawNorms(_Percentile):
+    """The percentile of the clients' own norms, before clipping. Not private."""
+
+    private = False
+    reads_raw_norms = True
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self._round: list[float] = []
+
+    def observe_raw(self, norms: list[float]) -> None:
+        """Collect norms of this round's contributions."""
+        self._round += norms
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """End the round."""
+        self._move(self._round)
+        self._round = []
+
+
+def make_rule(values: _Values) -> ClippingRule:
+    """The rule that a configuration's `clipping` section names.
+
+    Raises:
+        BenchError: an unknown rule or a value out of bounds.
+    """
+    moving = {
+        "threshold": values.threshold,
+        "percentile": values.percentile,
+        "window": values.window,
+        "never_rising": values.never_rising,
+    }
+    if values.rule == "constant":
+        return Constant(threshold=values.threshold)
+    if values.rule == "percentile-of-releases":
+        return PercentileOfReleases(form=values.form, **moving)
+    if values.rule == "percentile-of-raw-norms":
+        return PercentileOfRawNorms(**moving)
+    raise BenchError(
+        f"clipping.rule is {values.rule!r}: choose constant, percentile-of-releases or percentile-of-raw-norms"
+    )

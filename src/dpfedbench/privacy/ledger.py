@@ -1,0 +1,130 @@
+"""The ledger: an append-only record of every release, one JSON line each, that accountants read.
+
+A release is written down after the noise was drawn and before anything else uses it, from the mechanism's own
+values, so that the ledger says what was done and not what was planned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """One release.
+
+    Attributes:
+        round: from 0.
+        name: what was released, e.g. "query-gradient-sum".
+        unit: whose contribution is protected: "client" or "record".
+        adjacency: "zero-out": one unit's contribution replaced by zero.
+        observer: who sees it: "everyone" or "server".
+        noise_multiplier: z.
+        threshold: C.
+        sensitivity: L2 sensitivity under the adjacency.
+        noise_std: standard deviation of the noise on each coordinate.
+        dimension: coordinates released.
+        sampler: how the cohort was drawn (`federation.participation`): kind, clients, cohort, rounds, rate.
+        denominator: public number the sum is divided by afterwards.
+        noise_stream: name of the random stream of the noise; known, so privacy is simulated.
+        data_dependent_threshold: C was computed from private data without a release of its own.
+        reason: why, if so; else "".
+    """
+
+    round: int
+    name: str
+    unit: str
+    adjacency: str
+    observer: str
+    noise_multiplier: float
+    threshold: float
+    sensitivity: float
+    noise_std: float
+    dimension: int
+    sampler: dict[str, Any]
+    denominator: float
+    noise_stream: str
+    data_dependent_threshold: bool
+    reason: str
+
+
+_FIELDS = {field.name for field in dataclasses.fields(Release)}
+
+
+def parse(text: str, where: str) -> list[Release]:
+    """Releases from the text of a ledger.
+
+    Raises:
+        BenchError: a line is not a release.
+    """
+    releases = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            values = json.loads(line)
+            odd = _FIELDS.symmetric_difference(values)
+            if odd:
+                raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
+            releases.append(Release(**values))
+        except (ValueError, TypeError) as error:
+            raise BenchError(
+                f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
+            ) from error
+    return releases
+
+
+def read_ledger(path: Path | str) -> list[Release]:
+    """The releases of a finished run, in order.
+
+    Raises:
+        BenchError: the file is missing or a line is not a release.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
+    return parse(text, str(path))
+
+
+class Ledger:
+    """The ledger of a run in progress.
+
+    Args:
+        path: its file; made if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+        except OSError as error:
+            raise BenchError(f"no permission to write {self.path}: make its folder writable") from error
+
+    def append(self, release: Release) -> None:
+        """Write a release down, on disk before this returns."""
+        with open(self.path, "a", encoding="utf-8") as handle:
+            handle.write(json.dumps(dataclasses.asdict(release), allow_nan=False) + "\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+
+    def truncate_to(self, rounds: int) -> None:
+        """Keep the releases of rounds 0 to `rounds` - 1, the ones a checkpoint knows of.
+
+        A last line that was being written when the process died is dropped. The rounds after the checkpoint are run
+        again with the same noise, and so are the same releases, not further ones.
+        """
+        text = self.path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1]
+        kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
+        with atomic_path(self.path) as temporary:
+            temporary.write_text(
+                "".join(json.dumps(dataclasses.asdict(release), allow_nan=False) + "\n" for release in kept),
+                encoding="utf-8",
+            )

@@ -1,0 +1,57 @@
+"""The ledger: what is written is read back, and nothing else passes for a release."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.privacy.ledger import Ledger, Release, read_ledger
+
+EVENT = Release(
+    round=0, name="query-gradient-sum", unit="client", adjacency="zero-out", observer="everyone", noise_multiplier=1.0,
+    threshold=0.5, sensitivity=0.5, noise_std=0.5, dimension=3,
+    sampler={"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}, denominator=2.0,
+    noise_stream="0/noise/0", data_dependent_threshold=False, reason="",
+)  # fmt: skip
+
+
+def events(count):
+    return [dataclasses.replace(EVENT, round=index) for index in range(count)]
+
+
+def written(path, count):
+    ledger = Ledger(path)
+    for event in events(count):
+        ledger.append(event)
+    return ledger
+
+
+def test_releases_are_read_back(tmp_path):
+    written(tmp_path / "ledger.jsonl", 3)
+    assert read_ledger(tmp_path / "ledger.jsonl") == events(3)
+
+
+def test_a_restart_keeps_what_the_checkpoint_knows_of(tmp_path):
+    ledger = written(tmp_path / "ledger.jsonl", 4)
+    whole = ledger.path.read_bytes()
+    with open(ledger.path, "a", encoding="utf-8") as handle:
+        handle.write('{"round": 4, "na')  # torn by a kill
+    ledger.truncate_to(2)
+    assert read_ledger(ledger.path) == events(2)
+    for event in events(4)[2:]:
+        ledger.append(event)
+    assert ledger.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("line", ["not json", "{}", json.dumps({**dataclasses.asdict(EVENT), "extra": 1})])
+def test_what_is_no_release_is_refused_by_line(tmp_path, line):
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    ledger.path.write_text(ledger.path.read_text() + line + "\n")
+    with pytest.raises(BenchError, match="line 2.*delete"):
+        read_ledger(ledger.path)
+
+
+def test_a_missing_ledger_is_named(tmp_path):
+    with pytest.raises(BenchError, match=r"ledger\.jsonl is missing"):
+        read_ledger(tmp_path / "ledger.jsonl")

@@ -1,0 +1,154 @@
+"""The private sum: properties 1, 2, 3, 4, 8 and 15 of a mechanism that can be relied on."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpfedbench.errors import BenchError
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpfedbench.randomness import stream
+
+
+class Silent:
+    """In place of the noise generator: no noise, so that the sum before noise is seen."""
+
+    def standard_normal(self, size):
+        return np.zeros(size)
+
+
+def pre_noise(contributions, threshold=0.5):
+    total = PrivateSum(dimension=contributions.shape[1], threshold=threshold, noise_multiplier=1.0)
+    total.add(contributions)
+    return total.release(Silent())
+
+
+def noise(threshold, multiplier, dimension, *names):
+    return PrivateSum(dimension=dimension, threshold=threshold, noise_multiplier=multiplier).release(stream(*names)).numpy()
+
+
+class TestNoise:
+    """Kolmogorov-Smirnov at level 1e-3 with a fixed seed: a correct mechanism fails for one seed in a thousand."""
+
+    LEVEL = 1e-3
+
+    def accepted(self, draws, deviation):
+        return stats.kstest(draws / deviation, "norm").pvalue > self.LEVEL
+
+    @pytest.mark.parametrize(("threshold", "multiplier"), [(0.5, 1.0), (0.2, 3.0), (7.0, 0.4)])
+    def test_its_deviation_is_z_times_c(self, threshold, multiplier):
+        draws = noise(threshold, multiplier, 100_000, 0, "test")
+        assert self.accepted(draws, multiplier * threshold)
+        # The same draws are told from a tenth less and a tenth more.
+        assert not self.accepted(draws, 0.9 * multiplier * threshold)
+        assert not self.accepted(draws, 1.1 * multiplier * threshold)
+
+    def test_coordinates_rounds_and_clients_are_independent(self):
+        names = [(0, "noise", 0), (0, "noise", 1), (1, "noise", 0), (0, "client-noise", 0), (0, "noise", 0, 1)]
+        draws = np.array([noise(1.0, 1.0, 100_000, *name) for name in names])
+        # Correlations of independent draws are N(0, 1/n): 5 deviations, false alarm below 1e-5 over all pairs.
+        correlations = np.corrcoef(draws) - np.eye(len(draws))
+        assert np.abs(correlations).max() < 5 / math.sqrt(100_000)
+        neighbours = [np.corrcoef(draw[:-1], draw[1:])[0, 1] for draw in draws]
+        assert np.abs(neighbours).max() < 5 / math.sqrt(100_000)
+        assert len(np.unique(draws)) == draws.size
+
+    def test_it_is_the_same_after_a_restart_and_never_another_rounds(self):
+        assert np.array_equal(noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 7))
+        assert not np.array_equal(noise(1.0, 1.0, 50, 3, "noise", 7), noise(1.0, 1.0, 50, 3, "noise", 8))
+
+    def test_an_empty_sum_is_noised_too(self):
+        draws = noise(0.5, 2.0, 1000, 0, "empty")
+        assert np.abs(draws).min() > 0
+        assert draws.std() == pytest.approx(1.0, rel=0.1)  # 4.5 deviations of a deviation's estimate
+
+
+def test_a_release_can_be_had_once():
+    total = PrivateSum(dimension=3, threshold=1.0, noise_multiplier=1.0)
+    total.release(stream(0, "once"))
+    with pytest.raises(RuntimeError):
+        total.release(stream(0, "once"))
+    with pytest.raises(RuntimeError):
+        total.add(torch.ones(1, 3))
+
+
+def test_neighbouring_sums_differ_by_at_most_the_sensitivity():
+    """Property 3: 10,000 neighbouring pairs, extreme contributions among them."""
+    rng = np.random.default_rng(0)
+    special = [1e30, -1e30, 1e-30, 3.4e38, -3.4e38, 0.0, 1e-45, math.inf, math.nan]
+    worst = 0.0
+    for _ in range(2_500):
+        n, threshold = int(rng.integers(1, 6)), float(10 ** rng.uniform(-6, 3))
+        inputs = torch.from_numpy((rng.normal(size=(n, 7)) * 10 ** rng.uniform(-8, 8)).astype(np.float32))
+        for _ in range(int(rng.integers(0, 4))):
+            inputs[rng.integers(n), rng.integers(7)] = special[rng.integers(len(special))]
+        whole = pre_noise(inputs, threshold)
+        for _ in range(4):
+            neighbour = inputs.clone()
+            neighbour[rng.integers(n)] = 0.0
+            worst = max(worst, float((whole - pre_noise(neighbour, threshold)).norm()) / threshold)
+    assert 0.99 < worst <= 1 + 1e-6
+
+
+def test_clipping_is_one_norm_over_all_parameters():
+    """Property 4. By hand: (3, 4, 0, 0) has norm 5, so C = 1 leaves (0.6, 0.8, 0, 0); per-part clipping would not."""
+    assert pre_noise(torch.tensor([[3.0, 4.0, 0.0, 0.0]]), 1.0).tolist() == pytest.approx([0.6, 0.8, 0, 0], abs=1e-15)
+    both = pre_noise(torch.tensor([[3.0, 0.0, 0.0, 4.0]]), 1.0)
+    assert both.tolist() == pytest.approx([0.6, 0, 0, 0.8], abs=1e-15)
+    rng = np.random.default_rng(1)
+    for scale in (1e-30, 1e-3, 1.0, 1e10, 1e30):
+        x = torch.from_numpy((scale * rng.normal(size=(1, 1000))).astype(np.float32))
+        assert float(pre_noise(x, 0.5).norm()) <= 0.5 * (1 + 1e-12)
+
+
+def test_a_contribution_within_the_threshold_is_left_as_it_is():
+    x = torch.tensor([[0.3, -0.1, 0.2]])
+    assert torch.equal(pre_noise(x, 0.5), x[0].double())
+    exact = torch.tensor([[3.0, 4.0]])
+    assert torch.equal(pre_noise(exact, 5.0), exact[0].double())
+
+
+def test_chunks_change_no_bit():
+    x = torch.from_numpy(np.random.default_rng(2).normal(size=(13, 50)).astype(np.float32))
+    whole = pre_noise(x)
+    for size in (1, 2, 5):
+        total = PrivateSum(dimension=50, threshold=0.5, noise_multiplier=1.0)
+        for start in range(0, 13, size):
+            total.add(x[start : start + size])
+        assert torch.equal(total.release(Silent()), whole)
+
+
+@pytest.mark.parametrize("kind", ["private", "plain"])
+def test_not_finite_contributions_are_zero_and_counted(kind):
+    """Property 15."""
+    x = torch.tensor([[0.1, 0.2], [math.nan, 0.0], [0.0, math.inf], [-math.inf, math.nan], [0.3, 0.0]])
+    if kind == "private":
+        total = PrivateSum(dimension=2, threshold=10.0, noise_multiplier=1.0)
+    else:
+        total = PlainSum(dimension=2)
+    total.add(x)
+    assert (total.count, total.non_finite) == (5, 3)
+    assert total.release(Silent()).tolist() == pytest.approx([0.4, 0.2])
+
+
+def test_a_private_sum_shows_no_norms_and_no_sum_without_noise():
+    total = PrivateSum(dimension=2, threshold=1.0, noise_multiplier=1.0)
+    total.add(torch.ones(2, 2))
+    assert not hasattr(total, "norms")
+    total.release(stream(0, "x"))
+    held = [value for value in vars(total).values() if isinstance(value, torch.Tensor)]
+    assert held == []
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, math.inf, math.nan])
+def test_impossible_thresholds_are_refused(threshold):
+    with pytest.raises(BenchError, match="threshold"):
+        PrivateSum(dimension=2, threshold=threshold, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("multiplier", [0.0, -1.0, math.inf, math.nan])
+def test_impossible_noise_is_refused(multiplier):
+    with pytest.raises(BenchError, match=r"noise\.multiplier"):
+        PrivateSum(dimension=2, threshold=1.0, noise_multiplier=multiplier)
