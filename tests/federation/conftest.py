@@ -28,7 +28,7 @@ RUN = {
         "percentile": 90,
         "window": 3,
         "form": "mean",
-        "never_rising": True,
+        "never_rising": False,
     },
     "noise": {"multiplier": 1.0},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},

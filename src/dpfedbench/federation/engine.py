@@ -127,7 +127,12 @@ class _Training:
             optimizer=config.server.optimizer,
             rate=config.server.rate,
         )
-        self.budget = BudgetPlan.of(config, self.parts.participation.describe()) if config.private else None
+        rule = self.parts.clipping
+        self.budget = (
+            None
+            if rule is None
+            else BudgetPlan.of(config, self.parts.participation.describe(), counted=rule.private)
+        )
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.checkpoint = Checkpoint(
             folder,

@@ -1,0 +1,45 @@
+"""dpfedbench: from data to tables and figures in one command, `uv run snakemake --cores all`."""
+
+import sys
+from pathlib import Path
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+# Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
+sys.path.insert(0, str(Path(workflow.basedir, "src")))
+
+
+configfile: Path(workflow.basedir, "config/config.yaml")
+
+
+for experiment in sorted(Path(workflow.basedir, "config/experiments").glob("*.yaml")):
+
+    configfile: experiment
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/account.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    """Every table and figure of every paper, and what made them."""
+    default_target: True
+    input:
+        targets(),
+        f"{REPORT}/provenance.json",
+
+
+# One target for each paper, e.g. `snakemake dp_fedmeta`.
+for paper in PAPERS:
+
+    rule:
+        name:
+            paper.replace("-", "_")
+        input:
+            targets(paper),

@@ -1,0 +1,539 @@
+"""What a run is: its configuration, checked; its identity; its place under results/.
+
+A configuration is made by laying overlays over one another (`merge`), checked against the schemas in
+workflow/schemas (`check`), and held as a `RunConfig`, which cannot exist with a value out of bounds.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import difflib
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jsonschema
+import yaml
+
+from dpfedbench.errors import BenchError
+
+_PACKAGE = Path(__file__).resolve().parent
+_GIVEN = ("method", "seed")
+_SCHEMA_FOLDERS = (_PACKAGE / "schemas", _PACKAGE.parents[1] / "workflow" / "schemas")
+
+
+@functools.cache
+def schema(name: str) -> dict[str, Any]:
+    """The schema "run" or "config"; the latter has the run schema without required keys as its overlay."""
+    for folder in _SCHEMA_FOLDERS:
+        path = folder / f"{name}.schema.yaml"
+        if path.exists():
+            found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+            break
+    else:
+        raise BenchError(
+            f"{name}.schema.yaml is missing from {_SCHEMA_FOLDERS[-1]}: restore it from the repository"
+        )
+    if name == "config":
+        overlay = _without_required(schema("run"))
+        # These two come from a series and from the seed list; in an overlay they would be silently lost.
+        overlay["properties"] = {
+            key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN
+        }
+        found["$defs"]["overlay"] = overlay
+    return found
+
+
+def _without_required(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without_required(item) for key, item in value.items() if key not in ("required", "$schema")
+        }
+    return value
+
+
+def merge(*layers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Lay later mappings over earlier ones, key by key; any other value replaces what was there."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in (layer or {}).items():
+            below = merged.get(key)
+            if isinstance(value, Mapping):
+                merged[key] = merge(below if isinstance(below, Mapping) else None, value)
+            else:
+                merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
+    """A copy of `overlay` with the value at a dotted key, e.g. "clipping.percentile"."""
+    nested: Any = value
+    for name in reversed(dotted.split(".")):
+        nested = {name: nested}
+    return merge(overlay, nested)
+
+
+def typed(value: Any, rules: Mapping[str, Any] | None = None) -> Any:
+    """A configuration in which text stands for text only.
+
+    Snakemake's `--config` hands nested values over as text, and YAML reads 1e-6 as text: where the schema
+    wants a number, a truth value or null, such text is read as one. What cannot be is left for `check`.
+
+    Args:
+        value: the configuration, or a part of it.
+        rules: the schema of that part; by default that of the whole configuration.
+    """
+    whole = schema("config")
+    rules = whole if rules is None else rules
+    if "$ref" in rules:
+        rules = whole["$defs"][rules["$ref"].rpartition("/")[2]]
+    if isinstance(value, Mapping):
+        named, others = rules.get("properties", {}), rules.get("additionalProperties")
+        others = others if isinstance(others, Mapping) else {}
+        return {key: typed(item, named.get(key, others)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item, rules.get("items", {})) for item in value]
+    kinds = _as_list(rules.get("type"))
+    if isinstance(value, str) and kinds and ("string" not in kinds or (value == "null" and "null" in kinds)):
+        with contextlib.suppress(ValueError):
+            return json.loads(value.lower())
+    return value
+
+
+def leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted key: value}."""
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found |= leaves(item, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = item
+    return found
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name most like `name`, or None where there is none at all."""
+    return next(iter(difflib.get_close_matches(name, sorted(valid), n=1, cutoff=0.0)), None)
+
+
+def check(value: Any, against: Mapping[str, Any], where: str = "") -> None:
+    """Check a configuration against a schema.
+
+    Args:
+        value: the configuration, or a part of it.
+        against: a JSON schema.
+        where: the dotted key at which `value` stands, for the message.
+
+    Raises:
+        BenchError: the first violation: unknown keys before others, then by place. It names the full dotted
+            key, and the nearest valid key or what was expected.
+    """
+    errors = list(jsonschema.Draft202012Validator(against).iter_errors(value))
+    if errors:
+        errors.sort(key=lambda error: (error.validator != "additionalProperties", error.json_path))
+        raise BenchError(_message(errors[0], where))
+    for key, item in leaves(value if isinstance(value, Mapping) else {}).items():
+        # A comparison with NaN is never true, so a schema's bounds let it through.
+        if isinstance(item, float) and not math.isfinite(item):
+            raise BenchError(f"{_dotted(where, key)} is {item}: expected a finite number")
+
+
+def _dotted(*parts: object) -> str:
+    return ".".join(str(part) for part in parts if str(part))
+
+
+def _message(error: jsonschema.ValidationError, where: str) -> str:
+    place = _dotted(where, *error.absolute_path)
+    rules: Any = error.schema
+    found: Any = error.instance
+    if error.validator == "additionalProperties" and isinstance(rules["additionalProperties"], bool):
+        siblings = rules["properties"]
+        unknown = sorted(str(key) for key in found if key not in siblings)[0]
+        return f"unknown key {_dotted(place, unknown)}: {_suggestion(unknown, place, siblings)}"
+    if error.validator == "required":
+        missing = next(key for key in rules["required"] if key not in found)
+        return f"{_dotted(place, missing)} is missing: {', '.join(rules['required'])} are needed there"
+    if error.validator == "pattern" and "propertyNames" in list(error.absolute_schema_path):
+        return f"{place} has a part named {found!r}: use lower-case letters, digits and hyphens"
+    if error.validator in ("minItems", "minProperties"):
+        return f"{place} is empty: give at least one"
+    return f"{place} is {_shown(found)}: expected {_expected(rules)}"
+
+
+def _suggestion(unknown: str, place: str, siblings: Iterable[str]) -> str:
+    if difflib.get_close_matches(unknown, list(siblings), n=1, cutoff=0.6):
+        return f"did you mean {_dotted(place, nearest(unknown, siblings))}?"
+    sections = schema("run")["properties"]
+    for section, rules in sections.items():
+        if unknown in rules.get("properties", {}) and section in siblings:
+            return f"did you mean {_dotted(place, section, unknown)}?"
+    return f"the nearest valid key is {_dotted(place, nearest(unknown, siblings))}"
+
+
+def _expected(rules: Mapping[str, Any]) -> str:
+    if "enum" in rules:
+        return "one of " + ", ".join(str(item) for item in rules["enum"])
+    kinds = _as_list(rules.get("type"))
+    names = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "string": "text",
+        "array": "a list",
+        "object": "a group of keys",
+        "null": "null",
+    }
+    bounds = {
+        "exclusiveMinimum": "above",
+        "minimum": "at least",
+        "exclusiveMaximum": "below",
+        "maximum": "at most",
+    }
+    text = " or ".join(names[kind] for kind in sorted(kinds, key=lambda kind: kind == "null"))
+    limits = [f"{word} {rules[key]}" for key, word in bounds.items() if key in rules]
+    if limits:
+        text = text.replace("number", "number " + " and ".join(limits), 1)
+    if "pattern" in rules:
+        text += " of lower-case letters, digits and hyphens"
+    if rules.get("uniqueItems"):
+        text += " without repeats"
+    if "maxItems" in rules:
+        text += f" of {rules['maxItems']}"
+    return text or "another value"
+
+
+def _as_list(kinds: Any) -> list[str]:
+    return [kinds] if isinstance(kinds, str) else list(kinds or [])
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class _Section:
+    """A part of a run; it checks itself against its part of the schema."""
+
+    SECTION: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the bounds, and bring numbers to one type, so that 1 and 1.0 are one run."""
+        values = dataclasses.asdict(self)  # type: ignore[call-overload]
+        rules = schema("run")["properties"][self.SECTION]
+        check(values, rules, self.SECTION)
+        for key, value in values.items():
+            kinds = _as_list(rules["properties"][key].get("type"))
+            if value is not None and not isinstance(value, bool):
+                if "number" in kinds:
+                    object.__setattr__(self, key, float(value))
+                elif "integer" in kinds:
+                    object.__setattr__(self, key, int(value))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(_Section):
+    """What the meta-model is used for: telling `ways` classes apart from `shots` examples of each."""
+
+    SECTION: ClassVar[str] = "task"
+    ways: int
+    shots: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientsConfig(_Section):
+    """The clients of the federation and what each holds.
+
+    `partition` "shared" lets two clients hold the same image, as in the papers; "disjoint" does not.
+    """
+
+    SECTION: ClassVar[str] = "clients"
+    count: int
+    examples_per_class: int
+    support_per_class: int
+    query_per_class: int
+    partition: str
+
+    def __post_init__(self) -> None:
+        """Refuse a client that would need more examples of a class than it holds."""
+        super().__post_init__()
+        need = self.support_per_class + self.query_per_class
+        if need > self.examples_per_class:
+            raise BenchError(
+                f"clients.support_per_class + clients.query_per_class is {need}, more than "
+                f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(_Section):
+    """The network: conv4 is four blocks of `filters` 3x3 convolutions."""
+
+    SECTION: ClassVar[str] = "model"
+    name: str
+    filters: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParticipationConfig(_Section):
+    """Which clients take part in a round: `cohort` is L, its expectation where it is random."""
+
+    SECTION: ClassVar[str] = "participation"
+    kind: str
+    cohort: int
+    rounds: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientUpdateConfig(_Section):
+    """What a client computes: the MAML query gradient after `inner_steps` steps; order 1 is first order."""
+
+    SECTION: ClassVar[str] = "client_update"
+    kind: str
+    inner_steps: int
+    inner_rate: float
+    order: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClippingConfig(_Section):
+    """How the threshold C moves.
+
+    The percentile rules take the `percentile` of the norms seen in the last `window` rounds; `form` says
+    whether a release's norm is that of the sum or of the mean. `never_rising` keeps C from going up.
+    """
+
+    SECTION: ClassVar[str] = "clipping"
+    rule: str
+    threshold: float
+    percentile: float
+    window: int
+    form: str
+    never_rising: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseConfig(_Section):
+    """The noise multiplier z; null means the smallest z that meets the budget."""
+
+    SECTION: ClassVar[str] = "noise"
+    multiplier: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BudgetConfig(_Section):
+    """The limit on privacy loss: `epsilon` null is no limit; `delta` is used for reporting all the same."""
+
+    SECTION: ClassVar[str] = "budget"
+    epsilon: float | None
+    delta: float
+    profile: str
+    stop: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerConfig(_Section):
+    """The optimiser that takes the (noised) mean gradient as a step, and its rate."""
+
+    SECTION: ClassVar[str] = "server"
+    optimizer: str
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ValidationConfig(_Section):
+    """Validation every so many rounds (0: never), and how many of the best checkpoints are averaged."""
+
+    SECTION: ClassVar[str] = "validation"
+    every: int
+    tasks: int
+    ensemble: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(_Section):
+    """The meta-test: fresh tasks of the test classes, and the steps a consumer of the meta-model takes."""
+
+    SECTION: ClassVar[str] = "evaluation"
+    tasks: int
+    query_per_class: int
+    steps: int
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run: a method, its whole configuration and a seed.
+
+    A method that claims no privacy has `clipping`, `noise` and `budget` None; one that does has all three.
+
+    Raises:
+        BenchError: a value is out of bounds, or two values do not go together.
+    """
+
+    method: str
+    seed: int
+    dataset: str
+    task: TaskConfig
+    clients: ClientsConfig
+    model: ModelConfig
+    participation: ParticipationConfig
+    client_update: ClientUpdateConfig
+    clipping: ClippingConfig | None
+    noise: NoiseConfig | None
+    budget: BudgetConfig | None
+    server: ServerConfig
+    validation: ValidationConfig
+    evaluation: EvaluationConfig
+
+    def __post_init__(self) -> None:
+        """Check the values that stand alone, then those that have to go together."""
+        for field in ("method", "seed", "dataset"):
+            check(getattr(self, field), schema("run")["properties"][field], field)
+        self._check_privacy()
+        self._check_participation()
+
+    def _check_privacy(self) -> None:
+        given = [field for field in ("clipping", "noise", "budget") if getattr(self, field) is not None]
+        if given and len(given) < 3:
+            absent = next(field for field in ("clipping", "noise", "budget") if field not in given)
+            raise BenchError(
+                f"{absent} is null but {given[0]} is not: a private run needs all of clipping, noise, budget"
+            )
+        if self.noise and self.budget and self.noise.multiplier is None and self.budget.epsilon is None:
+            raise BenchError(
+                "noise.multiplier and budget.epsilon are both null: give one, the other follows from it"
+            )
+
+    def _check_participation(self) -> None:
+        kind, cohort, rounds = self.participation.kind, self.participation.cohort, self.participation.rounds
+        count = self.clients.count
+        if cohort > count:
+            raise BenchError(
+                f"participation.cohort is {cohort}, more than clients.count ({count}): lower it or raise that"
+            )
+        if kind == "poisson":
+            return
+        if count % cohort:
+            raise BenchError(
+                f"participation.cohort ({cohort}) does not divide clients.count ({count}), as {kind} needs: "
+                f"try {max(size for size in range(1, cohort + 1) if count % size == 0)}"
+            )
+        if kind == "balls-and-bins" and rounds and cohort * rounds != count:
+            raise BenchError(
+                f"participation.cohort x participation.rounds is {cohort * rounds}, but balls-and-bins needs the "
+                f"{count} clients of clients.count exactly: try {count // cohort} rounds"
+            )
+        if cohort * rounds > count:
+            raise BenchError(
+                f"participation.rounds is {rounds}, but {count} clients in cohorts of {cohort} last for "
+                f"{count // cohort} rounds of {kind}: lower rounds or raise clients.count"
+            )
+
+    @property
+    def private(self) -> bool:
+        """Whether the run claims privacy."""
+        return self.noise is not None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What a reader of this run's privacy must be told: printed and written beside the result."""
+        if self.budget is None:
+            return ()
+        said = ["simulated privacy: the noise seed is public"]
+        if self.budget.delta * self.clients.count >= 1:
+            said.append(
+                f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients"
+            )
+        if self.clipping is not None and self.clipping.rule == "percentile-of-raw-norms":
+            said.append("the clipping threshold reads raw norms: not private")
+        return tuple(said)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Build a run from plain values.
+
+        Raises:
+            BenchError: an unknown, missing or ill-typed key, a value out of bounds.
+        """
+        check(values, schema("run"))
+        parts = {
+            field: _SECTIONS[field](**value) if isinstance(value, Mapping) else value
+            for field, value in values.items()
+        }
+        return cls(**parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in config.yaml."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> "RunConfig":
+        """Read a run's config.yaml.
+
+        Raises:
+            BenchError: it is missing, is not YAML or holds a bad value.
+        """
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise BenchError(f"{path} is missing: run the workflow again to make it") from error
+        except yaml.YAMLError as error:
+            raise BenchError(
+                f"{path} is not valid YAML ({error}): delete it and run the workflow again"
+            ) from error
+        if not isinstance(values, Mapping):
+            raise BenchError(f"{path} holds no configuration: delete it and run the workflow again")
+        return cls.from_dict(values)
+
+    def to_yaml(self) -> str:
+        """The text of config.yaml; `from_yaml` reads it back to an equal run."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    @property
+    def key(self) -> str:
+        """The run's identity: equal for equal configurations, seed aside; another for any changed value."""
+        values = {key: value for key, value in self.to_dict().items() if key != "seed"}
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+    @property
+    def task_name(self) -> str:
+        """For people, e.g. "5-way 1-shot"."""
+        return f"{self.task.ways}-way {self.task.shots}-shot"
+
+    @property
+    def folder(self) -> str:
+        """The run's place below results/runs."""
+        task = f"{self.task.ways}way-{self.task.shots}shot"
+        return f"{self.method}/{self.dataset}/{task}/{self.key}/seed{self.seed}"
+
+    @property
+    def clients_folder(self) -> str:
+        """The place of the run's client partition below results/clients; runs with equal clients share it."""
+        clients = self.clients
+        return (
+            f"{self.dataset}/{self.task.ways}way-{clients.count}clients-{clients.examples_per_class}examples-"
+            f"{clients.partition}-seed{self.seed}"
+        )
+
+
+_SECTIONS: dict[str, Any] = {
+    section.SECTION: section
+    for section in (
+        TaskConfig,
+        ClientsConfig,
+        ModelConfig,
+        ParticipationConfig,
+        ClientUpdateConfig,
+        ClippingConfig,
+        NoiseConfig,
+        BudgetConfig,
+        ServerConfig,
+        ValidationConfig,
+        EvaluationConfig,
+    )
+}

@@ -1,0 +1,1 @@
+"""Image data sets, simulated clients and few-shot tasks."""

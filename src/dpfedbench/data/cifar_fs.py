@@ -1,0 +1,110 @@
+"""CIFAR-FS: the 100 classes of CIFAR-100 as a few-shot data set (Bertinetto et al. 2019), 32×32 colour."""
+
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.images import SPLITS, Progress, RawImages
+from dpfedbench.data.sources import fetch, find_local, read_pickle
+from dpfedbench.errors import BenchError
+
+FOLDER, ARCHIVE = "cifar-100-python", "cifar-100-python.tar.gz"
+EXAMPLES = 600
+SIZE = 32
+
+_SPLIT_TEXT = {
+    "train": """
+        apple aquarium_fish bear bee bottle bowl boy bridge bus can castle caterpillar chair clock cloud
+        cockroach couch cup dinosaur dolphin elephant forest girl hamster house kangaroo keyboard
+        lawn_mower lion lizard lobster mountain mouse mushroom oak_tree orange orchid palm_tree pear
+        pine_tree plate porcupine possum rabbit raccoon ray road seal shrew skunk skyscraper snake
+        spider squirrel streetcar sunflower tank tiger train trout tulip turtle willow_tree wolf
+    """,
+    "validation": """
+        beaver beetle butterfly camel cattle crab crocodile flatfish lamp maple_tree motorcycle otter
+        sea shark television tractor
+    """,
+    "test": """
+        baby bed bicycle chimpanzee fox leopard man pickup_truck plain poppy rocket rose snail
+        sweet_pepper table telephone wardrobe whale woman worm
+    """,
+}
+SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
+"""Bertinetto et al.'s split into 64, 16 and 20 classes."""
+
+
+def read_cifar_fs(
+    local: Path | None, download_dir: Path, progress: Progress | None = None, *, examples: int = EXAMPLES
+) -> RawImages:
+    """Read CIFAR-100 (train and test parts together, 600 images a class) under CIFAR-FS's split.
+
+    Args:
+        local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from it, in
+            itself or in its subfolder `cifar-100` or `cifar-fs`; judged by its content.
+        download_dir: where the download is kept when there is no local copy.
+        progress: told after each part.
+        examples: images a class must have (tests use tiny archives).
+
+    Raises:
+        BenchError: no copy and no network; or a copy that is damaged or incomplete.
+    """
+    path = find_local(local, ("cifar-100", "cifar-fs"), (ARCHIVE, FOLDER)) or _download(download_dir, local)
+    parts = _read_parts(path, progress)
+    try:
+        names = [str(name) for name in parts["meta"]["fine_label_names"]]
+        pixels = np.concatenate(
+            [np.asarray(parts[part]["data"], dtype=np.uint8) for part in ("train", "test")]
+        )
+        labels = np.concatenate([np.asarray(parts[part]["fine_labels"]) for part in ("train", "test")])
+        pixels = pixels.reshape(len(labels), 3, SIZE, SIZE).transpose(0, 2, 3, 1)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, f"it has not the parts of CIFAR-100: {error}") from error
+    split_of = {name: split for split in SPLITS for name in SPLIT_CLASSES[split]}
+    if sorted(names) != sorted(split_of):
+        raise _damaged(path, "its classes are not CIFAR-100's")
+    counts = np.bincount(labels, minlength=len(names))
+    if len(counts) != len(names) or (counts != examples).any():
+        raise _damaged(path, f"not every class has {examples} images")
+    order = np.argsort(labels, kind="stable").reshape(len(names), examples)
+    return RawImages(
+        images=np.ascontiguousarray(pixels[order]),
+        class_names=tuple(names),
+        splits=tuple(split_of[name] for name in names),
+        versions={},
+    )
+
+
+def _download(download_dir: Path, local: Path | None) -> Path:
+    from torchvision.datasets import CIFAR100  # slow to import, and not needed with a local copy
+
+    return fetch(CIFAR100.url, CIFAR100.tgz_md5, download_dir, local=local, subfolder="cifar-100")
+
+
+def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:
+    parts, wanted = {}, ("meta", "train", "test")
+    for done, part in enumerate(wanted, start=1):
+        called = f"{path} (part {part})"
+        try:
+            if path.is_dir():
+                parts[part] = read_pickle(path / part, called)
+            else:
+                with tarfile.open(path) as archive:
+                    member = archive.extractfile(f"{FOLDER}/{part}")
+                    if member is None:
+                        raise KeyError(f"{FOLDER}/{part} is not a file")
+                    parts[part] = read_pickle(member.read(), called)
+        except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError) as error:
+            raise _damaged(path, str(error)) from error
+        if progress:
+            progress("reading CIFAR-100", done, len(wanted))
+    return parts
+
+
+def _damaged(path: Path, what: str) -> BenchError:
+    return BenchError(
+        f"{path} is damaged or not CIFAR-100's ({what}): delete it and put an undamaged copy in its "
+        f"place, or leave it out to download one"
+    )

@@ -1,0 +1,355 @@
+"""glyphs: 1,623 letters × 20 drawings, 28×28, made from matplotlib's fonts; a stand-in for Omniglot.
+
+A letter of a DejaVu face is thinned to its skeleton, the line a pen would follow. Each drawing takes one
+face's skeleton, bends it with an affine map and a smooth elastic field of its own, and traces it with a pen
+of its own width. Letters come from Latin, Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu,
+Tifinagh, Canadian syllabics and more; of those that look alike (Latin A, Greek Alpha, Cyrillic A) one stays.
+
+Every pixel follows from the fonts, this file and a fixed seed. Skeletons are computed from FreeType's
+rendering, so another FreeType (it comes inside Pillow) may move a few pixels; summary.json records the
+versions and says whether the checksum is the recorded one.
+"""
+
+import itertools
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import PIL
+import scipy
+from matplotlib.ft2font import FT2Font
+from PIL import Image, ImageFilter, ImageFont, features
+from scipy import ndimage
+
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.randomness import stream
+
+LETTERS, DRAWINGS, SIZE = 1623, 20, 28
+SPLIT_COUNTS = (1150, 50, 423)
+SEED = 20150
+"""Of the drawings; part of the data set's definition, apart from any run's seed."""
+
+LIGHT_FACES = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "DejaVuSans-Oblique", "DejaVuSerif-Italic",
+               "DejaVuSansMono-Oblique")  # fmt: skip
+BOLD_FACES = ("DejaVuSans-Bold", "DejaVuSerif-Bold", "DejaVuSansMono-Bold", "DejaVuSans-BoldOblique",
+              "DejaVuSerif-BoldItalic", "DejaVuSansMono-BoldOblique")  # fmt: skip
+FEWEST_FACES = 4
+"""Letters with fewer light faces than this get bold ones too: their skeletons are a little rougher."""
+
+_CATEGORIES = ("Lu", "Ll", "Lt", "Lo")  # upper, lower and title case, other; of Unicode's letters
+
+# Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of a drawing.
+_BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
+_SCALE = _BOX / 20
+# Drawings are traced on a wider canvas, then cut so that no stroke is lost.
+_WIDE = 40
+_ROOM = 26  # the largest extent of a drawing's ink, in pixels
+
+# How drawings differ; chosen so that ink, pixel distances and few-shot accuracy come near Omniglot's.
+_ROTATION = 0.1  # standard deviations: radians,
+_SHEAR = 0.1  # share,
+_LOG_SCALE, _LOG_ASPECT = 0.10, 0.08  # natural logarithm,
+_ELASTIC, _KNOTS = 0.7, 5  # pixels at each of 5×5 knots,
+_SHIFT = 1.2  # pixels
+_PEN = (0.62, 0.86)  # half widths, pixels
+
+
+def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
+    """Draw the whole set; takes no data from anywhere.
+
+    Args:
+        local: not used.
+        download_dir: not used.
+        progress: told after each letter.
+    """
+    del local, download_dir
+    letters = read_letters()
+    images = np.empty((len(letters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
+    for index, letter in enumerate(letters):
+        images[index, ..., 0] = draw_letter(letter)
+        if progress:
+            progress("drawing letters", index + 1, len(letters))
+    return RawImages(
+        images=images,
+        class_names=tuple(
+            f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters
+        ),
+        splits=shuffled_splits(len(letters), SPLIT_COUNTS),
+        versions={
+            "pillow": PIL.__version__,
+            "freetype": str(features.version("freetype2")),
+            "matplotlib": matplotlib.__version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+        },
+    )
+
+
+def read_letters() -> tuple[str, ...]:
+    """The letters of the set, ascending: the recorded outcome of `choose_letters`."""
+    text = resources.files("dpfedbench.data").joinpath("glyph_letters.txt").read_text(encoding="ascii")
+    codes: list[int] = []
+    for line in text.splitlines():
+        for part in line.partition("#")[0].split():
+            first, _, last = part.partition("-")
+            codes.extend(range(int(first, 16), int(last or first, 16) + 1))
+    return tuple(chr(code) for code in codes)
+
+
+def draw_letter(letter: str) -> np.ndarray:
+    """All drawings of one letter.
+
+    Returns:
+        uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies whole within the image.
+    """
+    fields = _distance_fields(letter)
+    rng = stream(SEED, "glyphs", ord(letter))
+    # Every face is used before one is used again.
+    faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[
+        :DRAWINGS
+    ]
+    spreads = np.array([[_ROTATION], [_SHEAR], [_LOG_SCALE], [_LOG_ASPECT]])
+    angle, shear, log_scale, log_aspect = rng.standard_normal((4, DRAWINGS)) * spreads
+    elastic = rng.standard_normal((DRAWINGS, 2, _KNOTS, _KNOTS)) * _ELASTIC
+    shift = rng.standard_normal((DRAWINGS, 2)) * _SHIFT
+    pen = rng.uniform(*_PEN, DRAWINGS)
+    scale, aspect = np.exp(log_scale), np.exp(log_aspect)
+    ink = np.empty((DRAWINGS, _WIDE, _WIDE))
+    todo = np.arange(DRAWINGS)
+    while len(todo):
+        ink[todo] = _trace(
+            fields[faces[todo]], angle[todo], shear[todo], scale[todo], aspect[todo], elastic[todo], pen[todo]
+        )
+        first, extent = _extent(ink)
+        largest = extent.max(axis=1)
+        todo = np.flatnonzero(largest > _ROOM)
+        scale[todo] *= 0.98 * _ROOM / largest[todo]
+    # Centre, shift at random, and keep the ink one pixel away from the edge.
+    start = np.rint(first + (extent - SIZE) / 2 - shift).astype(int)
+    start = np.clip(start, first + extent + 1 - SIZE, first - 1)
+    padded = np.pad(ink, ((0, 0), (SIZE, SIZE), (SIZE, SIZE)))
+    drawings = [
+        picture[row + SIZE : row + 2 * SIZE, column + SIZE : column + 2 * SIZE]
+        for picture, (row, column) in zip(padded, start, strict=True)
+    ]
+    return np.rint(np.stack(drawings) * 255).astype(np.uint8)
+
+
+def choose_letters(count: int = LETTERS) -> tuple[str, ...]:
+    """Choose letters of which no two look alike; the record of its outcome is glyph_letters.txt.
+
+    Candidates are the letters (but no modifiers) of the light faces that are no compatibility variant of
+    another. Letters without marks come first, then marked ones, each kept if it is not too like (`likeness`)
+    one kept before; the limit is the lowest, in steps of 0.001, that leaves enough letters.
+    """
+    candidates = [
+        chr(code)
+        for code in sorted(set().union(*(_codes(face) for face in LIGHT_FACES)))
+        if unicodedata.category(chr(code)) in _CATEGORIES
+        and unicodedata.normalize("NFKC", chr(code)) == chr(code)
+    ]
+    skeletons = _thin(np.stack([_render(letter, _first_face(letter)) for letter in candidates]))
+    drawn = skeletons.sum(axis=(1, 2)) > 0.8 * _BOX  # dots, and nothing at all, are no letters here
+    candidates = [letter for letter, keep in zip(candidates, drawn, strict=True) if keep]
+    alike = likeness(candidates)
+    marked = np.array([unicodedata.normalize("NFD", letter) != letter for letter in candidates])
+    order = np.argsort(marked, kind="stable")
+    for limit in np.arange(0.80, 1.0, 0.001):
+        kept: list[int] = []
+        for index in order:
+            if not kept or alike[index, kept].max() < limit:
+                kept.append(int(index))
+        if len(kept) >= count:
+            return tuple(candidates[index] for index in sorted(kept[:count]))
+    raise ValueError(f"the fonts have fewer than {count} letters")
+
+
+def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
+    """How alike letters look, each in its first light face: float32 [letters, letters], 1 for the same.
+
+    The largest normalised correlation of two letters' blurred skeletons over shifts of up to `reach` pixels,
+    after each is brought to the same size.
+    """
+
+    def normalised(pictures: np.ndarray) -> np.ndarray:
+        flat = pictures.reshape(len(pictures), -1)
+        flat = flat - flat.mean(axis=1, keepdims=True)
+        return flat / np.linalg.norm(flat, axis=1, keepdims=True)
+
+    skeletons = _thin(np.stack([_render(letter, _first_face(letter)) for letter in letters]))
+    blurred = ndimage.gaussian_filter(skeletons.astype(np.float32), (0, 2.0, 2.0))[:, ::2, ::2]
+    reference = normalised(blurred)
+    alike = np.zeros((len(letters), len(letters)), dtype=np.float32)
+    steps = range(-reach, reach + 1)
+    for rows, columns in itertools.product(steps, steps):
+        np.maximum(alike, normalised(np.roll(blurred, (rows, columns), (1, 2))) @ reference.T, out=alike)
+    return np.maximum(alike, alike.T)
+
+
+def write_ranges(letters: Sequence[str]) -> str:
+    """The text of glyph_letters.txt: code points in hexadecimal, runs of them as first-last."""
+    runs: list[list[int]] = []
+    for code in sorted(map(ord, letters)):
+        if runs and code == runs[-1][1] + 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    parts = [f"{first:04X}" if first == last else f"{first:04X}-{last:04X}" for first, last in runs]
+    lines = [" ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]
+    head = "# The letters of the glyphs data set, chosen once by dpfedbench.data.glyphs.choose_letters.\n"
+    return head + "\n".join(lines) + "\n"
+
+
+def _trace(
+    fields: np.ndarray,
+    angle: np.ndarray,
+    shear: np.ndarray,
+    scale: np.ndarray,
+    aspect: np.ndarray,
+    elastic: np.ndarray,
+    pen: np.ndarray,
+) -> np.ndarray:
+    """Trace skeletons, given as distance fields [n, canvas, canvas], on wide canvases; ink in [0, 1]."""
+    bump = _knot_weights()
+    bend = np.einsum("ndpj,qj->ndpq", np.einsum("pi,ndij->ndpj", bump, elastic), bump)
+    centre = (_WIDE - 1) / 2
+    offset = np.arange(_WIDE) - centre
+    rows = offset[:, None] + bend[:, 0]
+    columns = offset[None, :] + bend[:, 1]
+    # From a drawing's pixel back to the skeleton's: rotate, shear, scale.
+    cosine, sine = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
+    tall, wide = (scale * aspect)[:, None, None], (scale / aspect)[:, None, None]
+    middle = (_CANVAS - 1) / 2
+    back_rows = (cosine * rows + sine * columns) / tall * _SCALE
+    back_columns = (cosine * columns - sine * rows) / wide * _SCALE + shear[:, None, None] * back_rows
+    distance = _interpolate(fields, back_rows + middle, back_columns + middle)
+    distance *= scale[:, None, None] / _SCALE
+    return np.clip(pen[:, None, None] + 0.5 - distance, 0, 1)
+
+
+def _interpolate(fields: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Bilinear; beyond the canvas, the way to its edge is added."""
+    inside_rows, inside_columns = (np.clip(place, 0, _CANVAS - 1.001) for place in (rows, columns))
+    row, column = inside_rows.astype(np.int32), inside_columns.astype(np.int32)
+    down, right = inside_rows - row, inside_columns - column
+    flat = fields.ravel()
+    at = (np.arange(len(fields), dtype=np.int32)[:, None, None] * _CANVAS + row) * _CANVAS + column
+
+    def value(step: int) -> np.ndarray:
+        return flat[at + step]
+
+    upper = value(0) * (1 - right) + value(1) * right
+    lower = value(_CANVAS) * (1 - right) + value(_CANVAS + 1) * right
+    return upper * (1 - down) + lower * down + abs(rows - inside_rows) + abs(columns - inside_columns)
+
+
+def _extent(ink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First row and column with ink, and how many rows and columns it spans: two int [n, 2]."""
+    first, extent = [], []
+    for axis in (2, 1):
+        any_ink = np.any(np.asarray(ink > 0.02), axis=axis)
+        begin = any_ink.argmax(axis=1)
+        first.append(begin)
+        extent.append(any_ink.shape[1] - any_ink[:, ::-1].argmax(axis=1) - begin)
+    return np.stack(first, axis=1), np.stack(extent, axis=1)
+
+
+@cache
+def _knot_weights() -> np.ndarray:
+    """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's squares sum to one."""
+    places = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
+    spacing = places[1] - places[0]
+    bumps = np.exp(-0.5 * ((np.arange(_WIDE)[:, None] - (_WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2)
+    return bumps / np.sqrt((bumps**2).sum(axis=1, keepdims=True))
+
+
+def _distance_fields(letter: str) -> np.ndarray:
+    """Distance of each source pixel to the letter's skeleton in each face: float64 [faces, 56, 56]."""
+    faces = [face for face in LIGHT_FACES if ord(letter) in _codes(face)]
+    if len(faces) < FEWEST_FACES:
+        faces += [face for face in BOLD_FACES if ord(letter) in _codes(face)][: FEWEST_FACES - len(faces)]
+    skeletons = _thin(np.stack([_render(letter, face) for face in faces]))
+    fields = [ndimage.distance_transform_edt(skeleton == 0) for skeleton in skeletons]
+    return np.stack(fields)
+
+
+def _render(letter: str, face: str) -> np.ndarray:
+    """The letter's filled shape, its longer side 40 pixels, in the middle of the canvas: uint8 0 or 1."""
+    shape, canvas = _font(face).getmask(letter, mode="L"), Image.new("L", (_CANVAS, _CANVAS))
+    picture = Image.frombytes("L", shape.size, bytes(shape)) if all(shape.size) else canvas
+    box = picture.getbbox()
+    if box is not None:
+        picture = picture.crop(box)
+        factor = _BOX / max(picture.size)
+        width, height = (max(1, round(side * factor)) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.BOX)
+        canvas.paste(picture, ((_CANVAS - width) // 2, (_CANVAS - height) // 2))
+    # A little blur rounds corners and stroke ends, from which thinning would grow spurs.
+    return (np.asarray(canvas.filter(ImageFilter.GaussianBlur(1.25))) > 110).astype(np.uint8)
+
+
+@cache
+def _font(face: str) -> ImageFont.FreeTypeFont:
+    # Basic layout: one letter needs no shaping, and so no further library whose version would matter.
+    return ImageFont.truetype(_font_path(face), _FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+
+
+@cache
+def _codes(face: str) -> frozenset[int]:
+    return frozenset(FT2Font(_font_path(face)).get_charmap())
+
+
+def _first_face(letter: str) -> str:
+    return next(face for face in LIGHT_FACES if ord(letter) in _codes(face))
+
+
+def _font_path(face: str) -> str:
+    return str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf")
+
+
+def _thin(shapes: np.ndarray) -> np.ndarray:
+    """Thin shapes (uint8 0 or 1, [n, size, size]) to lines one pixel wide, keeping their connectedness.
+
+    Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table: a pixel's eight
+    neighbours make a number of eight bits.
+    """
+    thinned = shapes.copy()
+    active = np.arange(len(shapes))
+    while len(active):
+        current, changed = thinned[active], np.zeros(len(active), dtype=bool)
+        for table in _thinning_tables():
+            padded = np.pad(current, ((0, 0), (1, 1), (1, 1)))
+            code = np.zeros_like(current)
+            for bit, (row, column) in enumerate(_NEIGHBOURS):
+                code |= padded[:, row : row + _CANVAS, column : column + _CANVAS] << np.uint8(bit)
+            removed = table[code] & current
+            changed |= removed.any(axis=(1, 2))
+            current = current ^ removed
+        thinned[active] = current
+        active = active[changed]
+    return thinned
+
+
+# Clockwise from north; Guo and Hall's p2 ... p9, in a frame padded by one.
+_NEIGHBOURS = ((0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0), (0, 0))
+
+
+@cache
+def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
+    """For each of the two sub-iterations, whether a pixel with these neighbours is removed: uint8 [256]."""
+    tables = np.zeros((2, 256), dtype=np.uint8)
+    for code in range(256):
+        p2, p3, p4, p5, p6, p7, p8, p9 = (bool(code >> bit & 1) for bit in range(8))
+        pieces = sum(
+            (not p2 and (p3 or p4), not p4 and (p5 or p6), not p6 and (p7 or p8), not p8 and (p9 or p2))
+        )
+        one = sum((p9 or p2, p3 or p4, p5 or p6, p7 or p8))
+        other = sum((p2 or p3, p4 or p5, p6 or p7, p8 or p9))
+        if pieces == 1 and 2 <= min(one, other) <= 3:
+            tables[0, code] = not ((p2 or p3 or not p5) and p4)
+            tables[1, code] = not ((p6 or p7 or not p9) and p8)
+    return tables[0], tables[1]

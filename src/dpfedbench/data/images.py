@@ -1,0 +1,190 @@
+"""A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
+from dpfedbench.randomness import stream
+
+SPLITS = ("train", "validation", "test")
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, steps done, steps in all)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawImages:
+    """What a reader hands over before anything is written.
+
+    Attributes:
+        images: uint8 [classes, examples per class, height, width, channels].
+        class_names: one unique name per class, in the order of `images`.
+        splits: one of "train", "validation", "test" per class.
+        versions: of the libraries whose version can change a pixel.
+    """
+
+    images: np.ndarray
+    class_names: tuple[str, ...]
+    splits: tuple[str, ...]
+    versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Check shapes and names; a fault here is ours, not the user's."""
+        if self.images.dtype != np.uint8 or self.images.ndim != 5:
+            raise ValueError(
+                f"images must be uint8 [classes, examples, H, W, C], not {self.images.dtype} "
+                f"{self.images.shape}"
+            )
+        if not len(self.images) == len(self.class_names) == len(set(self.class_names)) == len(self.splits):
+            raise ValueError("one unique name and one split per class are needed")
+        if not set(self.splits) <= set(SPLITS):
+            raise ValueError(f"unknown split among {sorted(set(self.splits))}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageDataset:
+    """A data set as the rest of the library sees it.
+
+    Attributes:
+        name: the registry's name; a stand-in never bears the name of what it stands in for.
+        images: uint8 [classes, examples per class, height, width, channels], memory-mapped, read-only.
+        splits: class indices (int64, ascending) of "train", "validation" and "test"; disjoint.
+        class_names: one per class.
+        summary: the content of summary.json.
+    """
+
+    name: str
+    images: np.ndarray
+    splits: dict[str, np.ndarray]
+    class_names: tuple[str, ...]
+    summary: dict[str, Any]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        _, _, height, width, channels = self.images.shape
+        return height, width, channels
+
+    @property
+    def examples_per_class(self) -> int:
+        """How many images each class has."""
+        return int(self.images.shape[1])
+
+
+def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:
+    """Deal the classes at random, always the same way, into train, validation and test.
+
+    MAML (Finn et al. 2017) shuffles Omniglot's characters with a fixed seed and takes the first 1,200 for
+    training and validation. Its order started from the file system's, so its exact split cannot be had
+    again; ours starts from the sorted class names.
+
+    Args:
+        classes: how many classes there are.
+        counts: how many go to train, validation and test; they add up to `classes`.
+    """
+    if sum(counts) != classes:
+        raise ValueError(f"{counts} does not add up to {classes} classes")
+    order = stream(1, "class-split").permutation(classes)
+    dealt = np.repeat(np.array(SPLITS), counts)
+    names = np.empty(classes, dtype=dealt.dtype)
+    names[order] = dealt
+    return tuple(str(name) for name in names)
+
+
+def save_dataset(folder: Path, raw: RawImages, facts: dict[str, Any]) -> None:
+    """Write images.npy, classes.csv and summary.json, in this order and each whole or not at all.
+
+    The old summary goes first and the new one comes last, so that a data set whose writing was cut short
+    has no summary, and is refused by `load_dataset`.
+
+    Args:
+        folder: where the three files go; made if missing.
+        raw: the images.
+        facts: what summary.json says besides the counts: name, source, licence, version, stand_in, ...
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "summary.json").unlink(missing_ok=True)
+        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
+            np.save(handle, raw.images, allow_pickle=False)
+    except OSError as error:
+        raise BenchError(
+            f"cannot write the data set to {folder} ({error.strerror}): make room or choose another folder"
+        ) from error
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["index", "name", "split"])
+    writer.writerows(zip(range(len(raw.class_names)), raw.class_names, raw.splits, strict=True))
+    write_text(folder / "classes.csv", table.getvalue())
+    classes, examples, height, width, channels = raw.images.shape
+    digest = sha256(folder / "images.npy")
+    recorded = facts.get("recorded_sha256")
+    write_json(
+        folder / "summary.json",
+        {
+            **facts,
+            "sha256": digest,
+            "matches_record": None if recorded is None else digest == recorded,
+            "classes": classes,
+            "examples_per_class": examples,
+            "image_shape": [height, width, channels],
+            "split_classes": {split: raw.splits.count(split) for split in SPLITS},
+            "mean_pixel": round(float(raw.images.mean(dtype=np.float64)), 4),
+            "made_with": raw.versions,
+        },
+    )
+
+
+def load_dataset(folder: Path | str) -> ImageDataset:
+    """Open a prepared data set, checking that it is whole.
+
+    Raises:
+        BenchError: a file is missing, or is not what was written there.
+    """
+    folder = Path(folder)
+    mend = f"delete {folder} and run the workflow again"
+    summary = read_json(folder / "summary.json")
+    try:
+        name, digest = summary["name"], summary["sha256"]
+        shape = (summary["classes"], summary["examples_per_class"], *summary["image_shape"])
+    except (KeyError, TypeError) as error:
+        raise BenchError(
+            f"{folder / 'summary.json'} does not describe a data set (no {error}): {mend}"
+        ) from error
+    path = folder / "images.npy"
+    try:
+        images = np.load(path, mmap_mode="r", allow_pickle=False)
+        if images.shape != shape or images.dtype != np.uint8 or sha256(path) != digest:
+            raise ValueError("its content is not what its summary says")
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: {mend}") from error
+    except (ValueError, OSError, EOFError) as error:
+        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
+    class_names, class_splits = _read_classes(folder / "classes.csv", shape[0], mend)
+    splits = {split: np.flatnonzero(class_splits == split) for split in SPLITS}
+    return ImageDataset(name=name, images=images, splits=splits, class_names=class_names, summary=summary)
+
+
+def _read_classes(path: Path, classes: int, mend: str) -> tuple[tuple[str, ...], np.ndarray]:
+    try:
+        with open(path, newline="", encoding="utf-8") as handle:
+            rows = list(csv.DictReader(handle))
+        names = tuple(row["name"] for row in rows)
+        splits = np.array([row["split"] for row in rows])
+        whole = [int(row["index"]) for row in rows] == list(range(classes)) and set(splits) <= set(SPLITS)
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: {mend}") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise BenchError(f"{path} is damaged (no readable column {error}): {mend}") from error
+    if not whole:
+        raise BenchError(
+            f"{path} is damaged (it should list classes 0 to {classes - 1} with their splits): {mend}"
+        )
+    return names, splits

@@ -1,0 +1,130 @@
+"""Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al. 2015)."""
+
+import io
+import re
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import PIL
+from PIL import Image, UnidentifiedImageError
+
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.sources import fetch, find_local
+from dpfedbench.errors import BenchError
+
+PARTS = {"images_background": 964, "images_evaluation": 659}
+DRAWINGS = 20
+SOURCE_SIZE = 105
+SIZE = 28
+SPLIT_COUNTS = (1150, 50, 423)
+"""Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
+
+_MEMBER = re.compile(r"(?:^|/)(images_\w+)/([^/]+)/(character\d+)/(\d+_\d+\.png)$")
+
+
+def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
+    """Read Omniglot and bring it to 28×28, strokes bright (255) on dark (0).
+
+    Drawings are turned to greyscale and then resized from 105×105 with Lanczos's filter, as in MAML's code.
+    (That code resizes the one-bit image itself, for which Pillow quietly takes the nearest pixel; the
+    conversion comes first here, so that strokes stay whole.) Classes are ordered by their path's characters,
+    never by the file system.
+
+    Args:
+        local: a folder with `omniglot/images_background.zip` and `omniglot/images_evaluation.zip`, or the two
+            folders extracted. Zip files packed anew have other checksums than the release, so a local copy is
+            judged by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
+        download_dir: where downloads are kept when there is no local copy.
+        progress: told after each character.
+
+    Raises:
+        BenchError: no copy and no network; or a copy that is damaged or incomplete.
+    """
+    total, images, names = sum(PARTS.values()), [], []
+    for part, characters in PARTS.items():
+        path = find_local(local, ("omniglot", "omniglot-py"), (f"{part}.zip", part))
+        path = path or _download(part, download_dir, local)
+        drawings = _read_folder(path, part) if path.is_dir() else _read_zip(path, part)
+        _check_count(path, drawings, characters)
+        for character in sorted(drawings):
+            images.append(np.stack([_decode(path, name, read) for name, read in sorted(drawings[character])]))
+            names.append("/".join((part.removeprefix("images_"), *character)))
+            if progress:
+                progress("reading Omniglot's characters", len(names), total)
+    return RawImages(
+        images=np.stack(images)[..., None],
+        class_names=tuple(names),
+        splits=shuffled_splits(total, SPLIT_COUNTS),
+        versions={"pillow": PIL.__version__},
+    )
+
+
+_Drawings = dict[tuple[str, str], list[tuple[str, Callable[[], bytes]]]]
+
+
+def _download(part: str, download_dir: Path, local: Path | None) -> Path:
+    from torchvision.datasets import Omniglot  # slow to import, and not needed with a local copy
+
+    url = f"{Omniglot.download_url_prefix}/{part}.zip"
+    return fetch(url, Omniglot.zips_md5[part], download_dir, local=local, subfolder="omniglot")
+
+
+def _read_zip(path: Path, part: str) -> _Drawings:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise _damaged(path, str(error)) from error
+    return _group(((name, partial(archive.read, name)) for name in archive.namelist()), part)
+
+
+def _read_folder(path: Path, part: str) -> _Drawings:
+    files = path.glob("*/*/*.png")
+    return _group((("/".join((part, *file.parts[-3:])), file.read_bytes) for file in files), part)
+
+
+def _group(members: Iterator[tuple[str, Callable[[], bytes]]], part: str) -> _Drawings:
+    drawings: _Drawings = defaultdict(list)
+    for name, read in members:
+        match = _MEMBER.search(name)
+        if match and match[1] == part and "__MACOSX" not in name:
+            drawings[match[2], match[3]].append((match[4], read))
+    return drawings
+
+
+def _check_count(path: Path, drawings: _Drawings, characters: int) -> None:
+    if len(drawings) != characters:
+        raise _damaged(path, f"it has {len(drawings)} characters, not {characters}")
+    for (alphabet, character), files in sorted(drawings.items()):
+        if len(files) != DRAWINGS:
+            raise _damaged(path, f"{alphabet}/{character} has {len(files)} drawings, not {DRAWINGS}")
+
+
+def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
+    try:
+        with Image.open(io.BytesIO(read())) as image:
+            grey = image.convert("L")
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        UnidentifiedImageError,
+        EOFError,
+        OSError,
+        ValueError,
+        SyntaxError,
+    ) as error:
+        raise _damaged(path, f"{name}: {error}") from error
+    if grey.size != (SOURCE_SIZE, SOURCE_SIZE):
+        raise _damaged(path, f"{name} is {grey.size[0]}×{grey.size[1]}, not {SOURCE_SIZE}×{SOURCE_SIZE}")
+    return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
+
+
+def _damaged(path: Path, what: str) -> BenchError:
+    return BenchError(
+        f"{path} is damaged or not Omniglot's ({what}): delete it and put an undamaged copy in its "
+        f"place, or leave it out to download one"
+    )

@@ -1,0 +1,120 @@
+"""The data sets by name: what each is, where it comes from, and how it is prepared."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpfedbench.data.cifar_fs import read_cifar_fs
+from dpfedbench.data.glyphs import read_glyphs
+from dpfedbench.data.images import Progress, RawImages, save_dataset
+from dpfedbench.data.mini_imagenet import read_mini_imagenet
+from dpfedbench.data.omniglot import read_omniglot
+from dpfedbench.data.sources import local_folder
+from dpfedbench.errors import BenchError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """What is known of a data set before it is prepared.
+
+    Attributes:
+        name: as in the configuration, in folder names and in tables.
+        version: of its content as prepared here; changed when a pixel may change.
+        source: where it comes from.
+        licence: its terms.
+        read: makes the images from (local folder or None, download folder, progress).
+        stands_in_for: the data set that a stand-in takes the place of; None for real data.
+        recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
+    """
+
+    name: str
+    version: str
+    source: str
+    licence: str
+    read: Callable[[Path | None, Path, Progress | None], RawImages]
+    stands_in_for: str | None = None
+    recorded_sha256: str | None = None
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether results on it say nothing about a published number."""
+        return self.stands_in_for is not None
+
+
+_ENTRIES = (
+    DatasetEntry(
+        name="glyphs",
+        version="1",
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=read_glyphs,
+        stands_in_for="omniglot",
+        recorded_sha256="eb553dbdb038f58e89c3c1f895cebef5387036518eac58020bcd54d4a4699c9a",
+    ),
+    DatasetEntry(
+        name="omniglot",
+        version="1",
+        source="https://github.com/brendenlake/omniglot",
+        licence="MIT",
+        read=read_omniglot,
+        recorded_sha256="910224a05d7f301fbb9fa895855b3a938b8eb033955546561619f310416718ab",
+    ),
+    DatasetEntry(
+        name="cifar-fs",
+        version="1",
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",
+        read=read_cifar_fs,
+    ),
+    DatasetEntry(
+        name="mini-imagenet",
+        version="1",
+        source="https://image-net.org",
+        licence="ImageNet terms of access: non-commercial research",
+        read=read_mini_imagenet,
+    ),
+)
+DATASETS = {entry.name: entry for entry in _ENTRIES}
+
+
+def lookup(name: str) -> DatasetEntry:
+    """The entry of a data set.
+
+    Raises:
+        BenchError: there is none of this name; says which is nearest.
+    """
+    if name in DATASETS:
+        return DATASETS[name]
+    near = difflib.get_close_matches(str(name), DATASETS, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise BenchError(f"there is no data set {name!r}: {hint}choose one of {', '.join(DATASETS)}")
+
+
+def prepare(
+    name: str, out_dir: Path | str, local_dir: Path | str | None = None, progress: Progress | None = None
+) -> None:
+    """Make images.npy, classes.csv and summary.json of a data set in `out_dir`; nothing is left half-written.
+
+    Args:
+        name: of the data set.
+        out_dir: the data set's folder; downloads are kept in its subfolder `download`.
+        local_dir: a folder with real data already here; None means the environment variable DPFEDBENCH_DATA,
+            and where that is not set either, download.
+        progress: told what is being done, and how far it is.
+
+    Raises:
+        BenchError: unknown name, no data and no network, damaged data, or nowhere to write.
+    """
+    entry, out_dir = lookup(name), Path(out_dir)
+    raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
+    facts = {
+        "name": entry.name,
+        "version": entry.version,
+        "source": entry.source,
+        "licence": entry.licence,
+        "stand_in": entry.stand_in,
+        "stands_in_for": entry.stands_in_for,
+        "recorded_sha256": entry.recorded_sha256,
+    }
+    save_dataset(out_dir, raw, facts)

@@ -1,0 +1,299 @@
+"""From the configuration to the runs it needs.
+
+An experiment file names a paper's tasks, tables and figures; a table is tasks × series, a figure one task ×
+series, some of them swept over values of one key. Each of their cells is one run configuration and a list
+of seeds. Runs are known by their folder, so two cells that need the same run share it.
+"""
+
+import csv
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.config import RunConfig, check, leaves, merge, nearest, schema, set_key
+from dpfedbench.errors import BenchError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One value of a table or a figure: a configuration, with as many runs as seeds.
+
+    `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
+    `mismatch` says why our value may not be read against the published one, "" where it may.
+    """
+
+    series: str
+    label: str
+    variant: str
+    x: float | None
+    runs: tuple[RunConfig, ...]
+    published_dataset: str
+    mismatch: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """A table or figure of a paper: its specification as configured, and its cells."""
+
+    paper: str
+    name: str
+    kind: str
+    spec: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    @property
+    def runs(self) -> dict[str, RunConfig]:
+        """The runs it needs, by folder."""
+        return {run.folder: run for cell in self.cells for run in cell.runs}
+
+    def describe(self, titles: Mapping[str, str]) -> dict[str, Any]:
+        """What reporting needs to know, as plain data: it reads results by folder and knows no configuration.
+
+        Args:
+            titles: for each method's name, the title to print.
+        """
+        return {
+            "paper": self.paper,
+            "name": self.name,
+            "kind": self.kind,
+            "spec": dict(self.spec),
+            "cells": [
+                {
+                    "series": cell.series,
+                    "label": cell.label,
+                    "variant": cell.variant,
+                    "x": cell.x,
+                    "method": cell.runs[0].method,
+                    "title": titles[cell.runs[0].method],
+                    "dataset": cell.runs[0].dataset,
+                    "published_dataset": cell.published_dataset,
+                    "task": cell.runs[0].task_name,
+                    "mismatch": cell.mismatch,
+                    "folders": [run.folder for run in cell.runs],
+                }
+                for cell in self.cells
+            ],
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a configuration asks for: items by (paper, name), and runs by folder."""
+
+    items: Mapping[tuple[str, str], Item]
+    runs: Mapping[str, RunConfig]
+
+    def tables(self, paper: str | None = None) -> list[Item]:
+        """The tables of one paper, or of all."""
+        return [item for item in self.items.values() if item.kind == "table" and paper in (None, item.paper)]
+
+    def figures(self, paper: str | None = None) -> list[Item]:
+        """The figures of one paper, or of all."""
+        return [item for item in self.items.values() if item.kind != "table" and paper in (None, item.paper)]
+
+
+def read_datasets(path: str | Path) -> dict[str, str]:
+    """The data sets there are, with the version of each, from config/datasets.tsv.
+
+    Raises:
+        BenchError: the file is missing or lacks a column.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8") as handle:
+            return {row["name"]: row["version"] for row in csv.DictReader(handle, delimiter="\t")}
+    except (OSError, KeyError) as error:
+        raise BenchError(f"{path} cannot be read ({error}): restore it from the repository") from error
+
+
+def resolve(
+    config: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any],
+    paper: Mapping[str, Any] | None,
+    task: Mapping[str, Any],
+    cell: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The values of one run, all but its seed.
+
+    The layers, each over the ones before: the configuration's `run`, the paper's `run`, the task, what makes
+    the method (its DEFAULTS), the configuration's overlay for the method, the cell. So a method's structure
+    wins over a task's values, and whatever an experiment states wins over all.
+
+    Args:
+        config: the whole configuration.
+        defaults: the method's DEFAULTS.
+        paper: the experiment's `run`.
+        task: the task's overlay.
+        cell: the cell's own overlay, `method` in it.
+    """
+    return merge(config["run"], paper, task, defaults, config["methods"].get(cell["method"]), cell)
+
+
+def make_plan(
+    config: Mapping[str, Any],
+    *,
+    method_defaults: Mapping[str, Mapping[str, Any]],
+    datasets: Collection[str] | None = None,
+) -> Plan:
+    """Check a configuration and expand it into items and runs.
+
+    Args:
+        config: the merged configuration.
+        method_defaults: for each method's name, the overlay that makes it.
+        datasets: the names of the data sets there are; None takes any.
+
+    Raises:
+        BenchError: a bad key or value, by its full name; a method, task or data set that does not exist.
+    """
+    check(config, schema("config"))
+    for name in config["methods"]:
+        _known(name, method_defaults, f"methods.{name}", "method")
+    for name, stand_in in config["stand_ins"].items():
+        for used in (name, stand_in):
+            if used is not None and datasets is not None:
+                _known(used, datasets, f"stand_ins.{name}", "data set")
+    _check_base(config)
+    items: dict[tuple[str, str], Item] = {}
+    for paper, experiment in config["experiments"].items():
+        if experiment is None:
+            continue
+        expand = _Expansion(config, paper, experiment, method_defaults, datasets)
+        for group in ("tables", "figures"):
+            for name, spec in (experiment.get(group) or {}).items():
+                if spec is not None:
+                    items[paper, name] = expand.item(group, name, spec)
+    if not items:
+        raise BenchError("experiments has no table or figure left: leave at least one that is not null")
+    runs: dict[str, RunConfig] = {}
+    for item in items.values():
+        for folder, run in item.runs.items():
+            if runs.setdefault(folder, run) != run:
+                raise BenchError(
+                    f"two different runs share the folder {folder}: report this as a fault of dpfedbench"
+                )
+    return Plan(items=items, runs=runs)
+
+
+def _check_base(config: Mapping[str, Any]) -> None:
+    """The default run must be whole by itself, so that a fault in it is named there and not in some cell."""
+    try:
+        RunConfig.from_dict(merge(config["run"], {"method": "any", "seed": config["seeds"][0]}))
+    except BenchError as error:
+        raise BenchError(f"{error} [in run]") from error
+
+
+def _known(name: str, valid: Collection[str], where: str, what: str) -> None:
+    if name not in valid:
+        raise BenchError(f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Expansion:
+    """The expansion of one paper's experiment."""
+
+    config: Mapping[str, Any]
+    paper: str
+    experiment: Mapping[str, Any]
+    method_defaults: Mapping[str, Mapping[str, Any]]
+    datasets: Collection[str] | None
+
+    def item(self, group: str, name: str, spec: Mapping[str, Any]) -> Item:
+        where = f"experiments.{self.paper}.{group}.{name}"
+        build: Callable[..., list[Cell]] = self._table if group == "tables" else self._figure
+        cells = build(spec, where)
+        if not cells:
+            raise BenchError(
+                f"{where} has no cell left: give it a series that is not null, or set {where} to null"
+            )
+        kind = "table" if group == "tables" else spec["kind"]
+        return Item(paper=self.paper, name=name, kind=kind, spec=spec, cells=tuple(cells))
+
+    def _table(self, spec: Mapping[str, Any], where: str) -> list[Cell]:
+        return [
+            self._cell(spec, task, name, series, where)
+            for task in spec["tasks"]
+            for name, series in spec["series"].items()
+            if series is not None
+        ]
+
+    def _figure(self, spec: Mapping[str, Any], where: str) -> list[Cell]:
+        needs = ("key", "values") if spec["kind"] == "sweep" else ("column",)
+        for key in needs:
+            if key not in spec["x"]:
+                raise BenchError(f"{where}.x.{key} is missing: a {spec['kind']} figure needs it")
+        cells = []
+        for name, series in spec["series"].items():
+            if series is None:
+                continue
+            if spec["kind"] == "history" and "curves" not in series:
+                raise BenchError(
+                    f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw"
+                )
+            swept = spec["kind"] == "sweep" and series.get("sweep", True)
+            for x in spec["x"]["values"] if swept else (None,):
+                cells.append(self._cell(spec, spec["task"], name, series, where, x))
+        return cells
+
+    def _cell(
+        self,
+        spec: Mapping[str, Any],
+        task: str,
+        name: str,
+        series: Mapping[str, Any],
+        where: str,
+        x: float | None = None,
+    ) -> Cell:
+        method = series["method"]
+        _known(task, self.experiment["tasks"], where, "task")
+        _known(method, self.method_defaults, f"{where}.series.{name}.method", "method")
+        overlay = merge(series.get("run"), {"method": method})
+        if x is not None:
+            overlay = set_key(overlay, spec["x"]["key"], x)
+        values = resolve(
+            self.config,
+            defaults=self.method_defaults[method],
+            paper=self.experiment.get("run"),
+            task=self.experiment["tasks"][task],
+            cell=overlay,
+        )
+        published_dataset = values["dataset"]
+        values["dataset"] = self.config["stand_ins"].get(published_dataset) or published_dataset
+        if self.datasets is not None:
+            _known(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
+        point = f" at {spec['x']['key']} {x:g}" if x is not None else ""
+        try:
+            runs = tuple(
+                RunConfig.from_dict(merge(values, {"seed": seed}))
+                for seed in spec.get("seeds", self.config["seeds"])
+            )
+        except BenchError as error:
+            raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error
+        symbol = spec.get("x", {}).get("symbol")
+        variant = f"{symbol}={x:g}" if symbol and x is not None else series.get("variant", "")
+        return Cell(
+            series=name,
+            label=series.get("label", name),
+            variant=variant,
+            x=None if x is None else float(x),
+            runs=runs,
+            published_dataset=published_dataset,
+            mismatch=self._mismatch(runs[0], published_dataset),
+        )
+
+    def _mismatch(self, run: RunConfig, published_dataset: str) -> str:
+        if run.dataset != published_dataset:
+            return f"published on {published_dataset}, measured on {run.dataset}"
+        if run.participation.rounds == 0:
+            return ""  # nothing is trained, so no scale of training sets it apart
+        ours = leaves(run.to_dict())
+        differing = [
+            f"{key} {_short(value)} published, {_short(ours.get(key))} here"
+            for key, value in leaves(self.experiment.get("published_at") or {}).items()
+            if ours.get(key) != value
+        ]
+        return "; ".join(differing)
+
+
+def _short(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

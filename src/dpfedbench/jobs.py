@@ -1,0 +1,97 @@
+"""One action of the workflow as a job: its log, its errors, its exit code."""
+
+import contextlib
+import errno
+import io
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from dpfedbench.errors import BenchError
+
+# Faults of the machine, not of the program: what to do about each.
+_OUTSIDE = {
+    errno.EACCES: "make it writable",
+    errno.EPERM: "make it writable",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+}
+
+
+class _Tee(io.TextIOBase):
+    """Text goes to the terminal and to the log, at once."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self._streams:
+            stream.write(text)
+            stream.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        for stream in self._streams:
+            stream.flush()
+
+
+def _report_fault(handle: TextIO, terminal: TextIO, name: str, path: Path) -> NoReturn:
+    handle.write(traceback.format_exc())
+    print(f"{name}: a fault of dpfedbench itself; its traceback is in {path}", file=terminal, flush=True)
+    sys.exit(1)
+
+
+@contextlib.contextmanager
+def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
+    """Run the body as a job: what it logs or writes to stderr is seen on the terminal and kept in `log`.
+
+    The log is appended to, so that the lines of a run that was killed stay. A BenchError becomes one line on
+    stderr and in the log and exit code 1; any other exception is a fault of ours: its traceback goes to the
+    log, one line that names the log to the terminal, and the exit code is 1 too.
+
+    Args:
+        log: the rule's log file.
+        name: what is being done, put before every line, since several jobs write to one terminal.
+    """
+    path = Path(log)
+    terminal = sys.stderr
+    logger = logging.getLogger("dpfedbench")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by the `with` below)
+    except OSError as error:
+        print(
+            f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal
+        )
+        sys.exit(1)
+    with handle:
+        print(f"---- {name}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=handle, flush=True)
+        tee = _Tee(terminal, handle)
+        handler = logging.StreamHandler(tee)
+        handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.addHandler(handler)
+        try:
+            with contextlib.redirect_stderr(tee):
+                yield logger
+        except BenchError as error:
+            print(f"{name}: {error}", file=tee)
+            sys.exit(1)
+        except OSError as error:
+            if error.errno not in _OUTSIDE:
+                _report_fault(handle, terminal, name, path)
+            print(
+                f"{name}: {error.filename or 'a file'}: {error.strerror}: {_OUTSIDE[error.errno]}", file=tee
+            )
+            sys.exit(1)
+        except Exception:
+            _report_fault(handle, terminal, name, path)
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = True

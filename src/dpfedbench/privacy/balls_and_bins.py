@@ -1,0 +1,219 @@
+"""The privacy of balls-and-bins participation: each client is in one secret round out of T.
+
+Chua et al., Balls-and-Bins Sampling for DP-SGD (2024): under zero-out adjacency the releases of rounds
+1..t are dominated by the pair
+
+    P = (1 - t/T) N(0, z^2 I) + (1/T) sum_{i <= t} N(e_i, z^2 I),    Q = N(0, z^2 I),
+
+and with X_1..X_t independent log-normals, log X_i ~ N(-1/(2 z^2), 1/z^2), and S their sum under Q,
+
+    dP/dQ = (1 - t/T) + S/T,
+    delta(P||Q) = (1/T)     E (S - K)+,   K = T e^eps  - (T - t),
+    delta(Q||P) = (e^eps/T) E (K - S)+,   K = T e^-eps - (T - t).
+
+Both are expectations of a convex function of S, which gives the upper end: putting X on a grid without moving
+its mean (each value split between its two neighbours) can only raise them. The lower end puts X on a finer
+grid by rounding it away from the tail. Sums are convolved by FFT in `grid_sums`, whose error is added to the
+upper and taken from the lower end. Each (z, T, t, delta) is computed once.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
+from dpfedbench.privacy.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
+
+# Share of delta that may be spent on cutting the log-normal's own tail.
+CUT = 1e-4
+# Relative margin that makes every tail probability of the log-normal err on the stated side.
+MARGIN = 1e-14
+# Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
+UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
+# Below this noise the log-normal leaves the range of floating point, and the one-Gaussian ceiling is given.
+LEAST_NOISE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogNormal:
+    """X with log X ~ N(-s^2/2, s^2), s = 1/z: mean one."""
+
+    s: float
+
+    def tail(self, at: np.ndarray) -> np.ndarray:
+        """P(X > at), to relative accuracy."""
+        return ndtr(-(_log(at) / self.s + self.s / 2))
+
+    def moment(self, at: np.ndarray) -> np.ndarray:
+        """E X 1{X > at}, to relative accuracy."""
+        return ndtr(-(_log(at) / self.s - self.s / 2))
+
+    def cut(self, mass: float) -> float:
+        """The value above which E X 1{X > value} = mass."""
+        return float(np.exp(-self.s * ndtri(mass) + self.s**2 / 2))
+
+    def excess(self, at: float) -> float:
+        """E (X - at)+, rounded up."""
+        return float(self.moment(np.array(at))) * (1 + MARGIN)
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarray:
+    """Weights at 0, step, 2 step, ... up to `cut`, with each value split between its neighbours, mean kept.
+
+    X is first cut down to `cut`. Rounding errors of the weights go up if `heavier`, down if not.
+    """
+    cells = int(np.ceil(cut / step))
+    edges = np.arange(cells + 1) * step
+    lean = (1 + MARGIN) if heavier else (1 - MARGIN)
+    tail = np.minimum(law.tail(edges) * lean, 1.0)
+    moment = law.moment(edges) * lean
+    inside = np.maximum(tail[:-1] - tail[1:], 0.0)
+    right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
+    slack = 4 * MARGIN * moment[:-1] / step
+    right = np.clip(right + (slack if heavier else -slack), 0.0, inside)
+    weights = np.zeros(cells + 1)
+    weights[:-1] += inside - right
+    weights[1:] += right
+    weights[-1] += tail[-1]
+    weights[0] += 1.0 - tail[0]
+    return weights
+
+
+def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
+    """Weights with each value rounded down to the grid, and all above `cut` to it; errors go down as well."""
+    edges = np.arange(int(np.floor(cut / step)) + 1) * step
+    tail = np.minimum(law.tail(edges) * (1 - MARGIN), 1.0)
+    weights = np.append(np.maximum(tail[:-1] - tail[1:], 0.0), tail[-1])
+    weights[0] += 1.0 - tail[0]
+    return weights
+
+
+class _Grid:
+    """X on a grid for one (z, T, delta): at one end, in one direction."""
+
+    def __init__(self, noise_multiplier: float, rounds: int, delta: float, *, upper: bool, add: bool) -> None:
+        law = _LogNormal(s=1.0 / noise_multiplier)
+        spread = 30.0 * (rounds * math.expm1(min(law.s**2, 500.0))) ** 0.5
+        if add:
+            # Only sums below K <= T matter, and a sum with one X above 2T is not among them.
+            cut = min(law.cut(1e-16), 2.0 * rounds)
+            step = max(min(float(rounds), spread), cut) / UPPER_CELLS_ADD
+            weights = _spread(law, step, cut, heavier=False)
+            # -X, so that the sums in question are the large ones.
+            self.one = GridVariable(first=1 - len(weights), weights=weights[::-1].copy(), step=step)
+            return
+        cut = law.cut(CUT * delta)
+        self.excess = law.excess(cut)
+        length = min(float(rounds) + cut, spread) + cut
+        if upper:
+            step = length / UPPER_CELLS
+            weights = _spread(law, step, cut, heavier=True)
+        else:
+            step = length / LOWER_CELLS
+            weights = _rounded_down(law, step, cut)
+        self.one = GridVariable(first=0, weights=weights, step=step)
+        self.biased = GridVariable(first=0, weights=np.arange(len(weights)) * step * weights, step=step)
+
+
+@lru_cache(maxsize=8)
+def _grid(noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool) -> _Grid:
+    return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
+
+
+class _Removal:
+    """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
+
+    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased, which keeps relative accuracy where S has a
+    heavy tail (small z).
+    """
+
+    def __init__(self, grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> None:
+        self._rounds, self._done, self._upper = rounds, done, upper
+        self._cut_off = grid.excess if upper else 0.0
+        rest = [(grid.one, done - 1)] if done > 1 else []
+        self._tail = UpperTail([(grid.biased, 1), *rest], around=self._place(near), kernel=RATIO)
+
+    def _place(self, epsilon: float) -> float:
+        return self._rounds * math.expm1(epsilon) + self._done
+
+    def delta(self, epsilon: float) -> float:
+        """The end of delta at epsilon."""
+        value, error = self._tail.value(self._place(epsilon))
+        if self._upper:
+            return (value + error + self._cut_off) * self._done / self._rounds
+        return 0.0 if math.isinf(value) else max(value - error, 0.0) * self._done / self._rounds
+
+    def sharp(self, epsilon: float) -> bool:
+        value, error = self._tail.value(self._place(epsilon))
+        return error <= SHARP * value
+
+
+def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float) -> float:
+    """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid."""
+    at = rounds * math.expm1(-epsilon) + done
+    if at <= 0.0:
+        return 0.0
+    grid = _grid(noise_multiplier, rounds, delta, True, True)
+    value, error = UpperTail([(grid.one, done)], around=-at, kernel=EXCESS).value(-at)
+    return math.exp(epsilon) / rounds * (value + error)
+
+
+def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
+    if not 0 < noise_multiplier < math.inf or not 0 < delta < 1 or not 0 <= done <= rounds:
+        raise ValueError("balls-and-bins needs z > 0, 0 < delta < 1 and 0 <= done <= rounds")
+
+
+@lru_cache(maxsize=4096)
+def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+    """A proved upper end of epsilon after `done` of `rounds` rounds, for both directions of zero-out.
+
+    Args:
+        noise_multiplier: z > 0.
+        rounds: T, the rounds among which each client draws its own.
+        done: t, the rounds released so far, 0 <= t <= T.
+        delta: in (0, 1).
+    """
+    _check(noise_multiplier, rounds, done, delta)
+    if done == 0:
+        return 0.0
+    # P is a mixture of Q (weight 1 - t/T) and of single Gaussian shifts, and the divergence is jointly convex.
+    ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
+    if noise_multiplier < LEAST_NOISE:
+        return ceiling
+    grid = _grid(noise_multiplier, rounds, delta, True, False)
+    epsilon = crossing(
+        lambda near: _Removal(grid, rounds, done, upper=True, near=near),
+        delta=delta,
+        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta),
+        ceiling=ceiling,
+        upper=True,
+    )
+    # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
+    while epsilon < ceiling and _addition_delta(noise_multiplier, rounds, done, delta, epsilon) > delta:
+        epsilon = min(1.002 * epsilon + 1e-6, ceiling)
+    return epsilon
+
+
+@lru_cache(maxsize=256)
+def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+    """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
+    _check(noise_multiplier, rounds, done, delta)
+    if done == 0 or noise_multiplier < LEAST_NOISE:
+        return 0.0
+    upper = upper_epsilon(noise_multiplier, rounds, done, delta)
+    grid = _grid(noise_multiplier, rounds, delta, False, False)
+    return crossing(
+        lambda near: _Removal(grid, rounds, done, upper=False, near=near),
+        delta=delta,
+        start=upper,
+        ceiling=upper,
+        upper=False,
+    )

@@ -1,0 +1,45 @@
+"""The Gaussian mechanism alone: exact (epsilon, delta)."""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtri
+
+
+def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
+    """The smallest delta of one Gaussian release of sensitivity 1 and deviation z.
+
+    Balle and Wang, Improving the Gaussian Mechanism for Differential Privacy (2018), Theorem 8:
+    delta = Phi(1/(2z) - eps z) - e^eps Phi(-1/(2z) - eps z).
+    """
+    z = noise_multiplier
+    first = log_ndtr(0.5 / z - epsilon * z)
+    second = epsilon + log_ndtr(-0.5 / z - epsilon * z)
+    return math.exp(first) * -math.expm1(second - first)
+
+
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """The smallest epsilon >= 0 at which one Gaussian release is (epsilon, delta); exact to 1e-12."""
+    z = noise_multiplier
+
+    def excess(epsilon: float) -> float:
+        return gaussian_delta(z, epsilon) - delta
+
+    if delta >= 1 or excess(0.0) <= 0:
+        return 0.0
+    high = 1.0
+    while excess(high) > 0:
+        high *= 2
+    return float(brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13, maxiter=300))
+
+
+def guess_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
+    """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large loss, whichever is more.
+
+    Only a place to start a search from.
+    """
+    s = 1.0 / noise_multiplier
+    normal = -float(ndtri(min(delta, 0.4))) * rate * (rounds * math.expm1(min(s * s, 60.0))) ** 0.5
+    chance = min(3.0 * delta / (rounds * rate), 0.4)
+    jump = rate * math.exp(min(s * s / 2 - s * float(ndtri(chance)), 600.0))
+    return 0.95 * math.log1p(max(normal, jump))

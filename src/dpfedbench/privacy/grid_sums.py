@@ -1,0 +1,366 @@
+"""Tails of sums of independent variables on a grid, by FFT, with a bound on everything the FFT gets wrong.
+
+An accountant asks for E g(S, K), where S is a sum of independent variables on one grid and g is zero for S
+below K: the kernels below. The answer may be 1e-9 or smaller, while an FFT is right to about 1e-16 of its
+largest entry, so the sum is first tilted by exp(theta S), which makes the tail at K typical. The error
+returned covers rounding and the mass that wraps around.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import scipy.fft
+from scipy.optimize import brentq
+
+# Rounding of one FFT of length n, in L2, relative: at most FFT_ROUNDING * log2(n) (Higham, Accuracy and
+# Stability of Numerical Algorithms, 2nd ed., Theorem 24.2 has 7.5e-16; the rest is a margin).
+FFT_ROUNDING = 2e-15
+# Probability, under the tilted law, that may lie outside the window before it counts as an error.
+OUTSIDE = 1e-12
+
+
+class GridVariable:
+    """A variable that takes the value (first + i) * step with probability weights[i].
+
+    The weights may add up to less than one: the missing mass counts as contributing nothing. What a sum
+    needs of it again and again (logarithms, a coarse copy) is kept with it.
+
+    Args:
+        first: index of the first value on the grid.
+        weights: probabilities, >= 0, float64 [n]; zeros at both ends are dropped.
+        step: the grid's spacing, > 0.
+    """
+
+    def __init__(self, *, first: int, weights: np.ndarray, step: float) -> None:
+        support = np.flatnonzero(weights > 0)
+        if weights.ndim != 1 or len(support) == 0 or not step > 0:
+            raise ValueError("a grid variable needs at least one positive weight and a positive step")
+        self.first, self.step = first + int(support[0]), step
+        self.weights = weights[support[0] : support[-1] + 1]
+        self.values = (self.first + np.arange(len(self.weights))) * step
+        self.log_weights = _log(self.weights)
+        self.coarse_values, self.coarse_log_weights = _coarse(self)
+
+    def log_mgf(self, theta: float) -> float:
+        """log E exp(theta X)."""
+        exponents = theta * self.values
+        exponents += self.log_weights
+        top = exponents.max()
+        exponents -= top
+        return float(top + np.log(np.exp(exponents, out=exponents).sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """g(S, K) = a(S) - c(K) b(S) for S > K, where 0 <= g <= bound, and g <= S - K if `lipschitz`.
+
+    `scaled` kernels are computed with S and K measured from a point near K, so that b and c stay in range.
+    """
+
+    a: Callable[[np.ndarray], np.ndarray]
+    b: Callable[[np.ndarray], np.ndarray]
+    c: Callable[[float], float]
+    bound: float
+    lipschitz: bool
+    scaled: bool
+
+    def limits(self, theta: float, step: float) -> tuple[float, float]:
+        """Bounds on the largest g(x) exp(-theta x), x = S - K, and on the sum of its squares over the grid."""
+        peak, square = math.inf, math.inf
+        if self.bound < math.inf:
+            peak, square = self.bound, self.bound**2 / (2.0 * theta * step)
+        if self.lipschitz:
+            peak, square = min(peak, 1.0 / (math.e * theta)), min(square, 1.0 / (4.0 * theta**3 * step))
+        return peak, square + 2.0 * peak**2
+
+
+# E (S - K)+
+EXCESS = Kernel(a=lambda x: x, b=np.ones_like, c=lambda at: at, bound=math.inf, lipschitz=True, scaled=True)
+# E (1 - exp(K - S))+: the delta of a privacy loss S at epsilon K.
+LOSS = Kernel(a=np.ones_like, b=lambda x: np.exp(-x), c=math.exp, bound=1.0, lipschitz=True, scaled=True)
+# E (1 - K/S)+, for S > 0: the delta of a privacy loss log S at epsilon log K.
+RATIO = Kernel(a=np.ones_like, b=lambda x: 1.0 / x, c=lambda at: at, bound=1.0, lipschitz=False, scaled=False)
+
+
+class UpperTail:
+    """E g(S, K) for S a sum of independent variables, and any K near `around`.
+
+    Args:
+        parts: the summands, each with the number of its independent copies; all on one grid.
+        around: the K near which the answer is sharp. It holds everywhere.
+        kernel: g. For RATIO, K > 0.
+    """
+
+    def __init__(self, parts: Sequence[tuple[GridVariable, int]], *, around: float, kernel: Kernel) -> None:
+        self._parts, self._around, self._kernel = parts, around, kernel
+        self._step = parts[0][0].step
+        # Half the best tilt: precise enough by far, and the window it needs is much shorter.
+        self._theta = 0.5 * _best_tilt(parts, around)
+        low, high, slopes = _window(parts, self._theta)
+        # `around` must lie in the window with the mass above it, else there would be nothing to sum.
+        self._start = int(np.floor(min(low, around) / self._step)) - 1
+        length = int(np.ceil(max(high, around) / self._step)) + 2 - self._start
+        size = scipy.fft.next_fast_len(max(length, 2), real=True)
+        mass = self._transform(size)
+        self._error_outside(size, slopes)
+        self._sum_up(mass)
+
+    def _transform(self, size: int) -> np.ndarray:
+        """The tilted law of S on the window, and a bound on its FFT error in L2."""
+        spectrum: np.ndarray | None = None
+        shift, scale, forward, copies = 0, -self._theta * self._around, 0.0, 0
+        self._log_mgfs = []
+        for part, count in self._parts:
+            tilted = self._theta * part.values
+            tilted += part.log_weights
+            top = tilted.max()
+            tilted -= top
+            np.exp(tilted, out=tilted)
+            total = float(tilted.sum())
+            tilted /= total
+            log_mgf = float(top) + float(np.log(total))
+            self._log_mgfs.append(log_mgf)
+            power = _power(scipy.fft.rfft(_fold(tilted, size), n=size), count)
+            spectrum = power if spectrum is None else spectrum * power
+            shift += part.first * count
+            scale += count * log_mgf
+            forward += count * _norm(tilted)
+            copies += count
+        mass = scipy.fft.irfft(spectrum, n=size)
+        rounding, own = FFT_ROUNDING * np.log2(size), _norm(mass)
+        self._fft_error = 1.01 * (rounding * (forward + own) + 1e-15 * copies * own)
+        self._log_scale, self._copies = scale, copies
+        return np.roll(mass, (shift - self._start) % size)
+
+    def _error_outside(self, size: int, slopes: tuple[float, float]) -> None:
+        """A Chernoff bound, on the exact weights, for the tilted mass outside the window."""
+        low, high = self._start * self._step, (self._start + size) * self._step
+        self._outside = 0.0
+        least = sum(part.first * count for part, count in self._parts)
+        most = sum((part.first + len(part.weights) - 1) * count for part, count in self._parts)
+        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (
+            self._start + size <= most
+        )
+        for slope, edge in sides:
+            exponent = -slope * edge
+            for (part, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
+                exponent += count * (part.log_mgf(self._theta + slope) - log_mgf)
+            self._outside += float(np.exp(min(exponent, 0.0)))
+
+    def _sum_up(self, mass: np.ndarray) -> None:
+        """Suffix sums, so that one K costs a look-up."""
+        # Further down the untilting would overflow. No K down there is worth asking for.
+        self._lowest = -250.0 / max(self._theta, 1.0 if self._kernel is LOSS else 0.0)
+        offsets = (self._start + np.arange(len(mass))) * self._step - self._around
+        keep = int(np.searchsorted(offsets, self._lowest))
+        if not self._kernel.scaled:
+            # S > K > 0 there, so values that are not positive are of no use.
+            keep = max(keep, 1 - self._start)
+        self._offsets = offsets[keep:]
+        untilted = np.maximum(mass[keep:], 0.0) * np.exp(-self._theta * self._offsets)
+        points = self._offsets if self._kernel.scaled else self._offsets + self._around
+        self._firsts, self._seconds = (
+            np.append(np.cumsum((untilted * weight(points))[::-1])[::-1], 0.0)
+            for weight in (self._kernel.a, self._kernel.b)
+        )
+        peak, square = self._kernel.limits(self._theta, self._step)
+        self._error = self._fft_error * square**0.5 + self._outside * peak
+
+    def value(self, at: float) -> tuple[float, float]:
+        """E g(S, at), and a bound on its error.
+
+        Returns:
+            (inf, inf) for an `at` too far below `around` to say anything about.
+        """
+        offset = at - self._around
+        if offset <= self._lowest or self._log_scale > 600.0 or not (self._kernel.scaled or at > 0):
+            return math.inf, math.inf
+        index = int(np.searchsorted(self._offsets, offset))
+        first, scale = float(self._firsts[index]), math.exp(self._log_scale)
+        if self._kernel is LOSS and offset > 690.0:
+            # exp(offset) would overflow; what is left up there is anyway next to nothing.
+            return 0.5 * first * scale, (0.5 * first + self._error) * scale
+        minus = self._kernel.c(offset if self._kernel.scaled else at) * float(self._seconds[index])
+        rounding = 1e-15 * (len(self._offsets) - index) * (abs(first) + abs(minus))
+        error = self._error * math.exp(min(-self._theta * offset, 300.0)) + rounding
+        tail = max(first - minus, 0.0)
+        # Exponents of up to 700 were rounded once per copy when tilting.
+        return tail * scale, (error + 1e-12 * (self._copies + 1) * tail) * scale
+
+
+class Curve(Protocol):
+    """One end of delta as a function of epsilon: true everywhere, sharp near some epsilon."""
+
+    def delta(self, epsilon: float) -> float:
+        """The end of delta at epsilon."""
+
+    def sharp(self, epsilon: float) -> bool:
+        """Whether FFT errors are too small there to matter."""
+
+
+# A curve is sharp where its FFT error is less than this share of its delta.
+SHARP = 1e-5
+
+
+def crossing(
+    curve_near: Callable[[float], Curve], *, delta: float, start: float, ceiling: float, upper: bool
+) -> float:
+    """A proved end of epsilon: the least that an upper curve puts at or under delta, or the largest that a
+    lower curve puts at or over it.
+
+    Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one
+    crossed, until it is sharp there.
+
+    Args:
+        curve_near: makes a curve that is sharp near an epsilon.
+        delta: in (0, 1).
+        start: a guess of epsilon.
+        ceiling: an upper end of epsilon that is known already.
+        upper: whether the curves are upper ends.
+    """
+    best, near = (ceiling if upper else 0.0), min(start, ceiling)
+    for _ in range(8):
+        curve = curve_near(near)
+
+        def excess(epsilon: float, curve: Curve = curve) -> float:
+            return math.log(min(max(curve.delta(epsilon), 1e-300), 1e300) / delta)
+
+        if excess(0.0) <= 0.0:
+            return 0.0
+        found = ceiling
+        if excess(ceiling) < 0.0:
+            found = _proving_side(excess, brentq(excess, 0.0, ceiling, xtol=1e-10, rtol=1e-12), upper)
+        elif upper:
+            # This curve proves nothing below the ceiling; one made nearer to it may.
+            near = (near + ceiling) / 2
+            continue
+        best = min(best, found) if upper else max(best, found)
+        if curve.sharp(found) or abs(found - near) <= 1e-3 * near:
+            break
+        near = found
+    return best
+
+
+def _proving_side(excess: Callable[[float], float], root: float, upper: bool) -> float:
+    """Step off a root until it lies on the side that proves something."""
+    nudge = 1e-10
+    while (excess(root) <= 0.0) != upper:
+        root = root + nudge if upper else max(root - nudge, 0.0)
+        nudge *= 2
+    return root
+
+
+def _norm(values: np.ndarray) -> float:
+    """The L2 norm, without the threads of BLAS: they cost more than they save here."""
+    return float((values * values).sum()) ** 0.5
+
+
+def _power(base: np.ndarray, exponent: int) -> np.ndarray:
+    """base ** exponent by squaring: about ten times faster than numpy's complex power."""
+    result: np.ndarray | None = None
+    while True:
+        if exponent & 1:
+            result = base if result is None else result * base
+        exponent >>= 1
+        if not exponent:
+            break
+        base = base * base
+    assert result is not None
+    return result
+
+
+def _fold(weights: np.ndarray, size: int) -> np.ndarray:
+    """Wrap a variable that is longer than the transform; its transform is unchanged by that."""
+    if len(weights) <= size:
+        return weights
+    padded = np.zeros(-(-len(weights) // size) * size)
+    padded[: len(weights)] = weights
+    return padded.reshape(-1, size).sum(axis=0)
+
+
+def _log(weights: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(weights)
+
+
+def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.ndarray]:
+    """The variable in few atoms, finest at both ends: to choose a tilt and a window, not to bound anything."""
+    length = len(variable.weights)
+    marks = np.unique(np.geomspace(1, length, cells).astype(int)) - 1
+    even = np.linspace(0, length - 1, cells).astype(int)
+    edges = np.unique(np.concatenate([marks, even, length - 1 - marks]))
+    mass = np.add.reduceat(variable.weights, edges)
+    moment = np.add.reduceat(variable.weights * np.arange(length), edges)
+    keep = mass > 0
+    values = (variable.first + moment[keep] / mass[keep]) * variable.step
+    return values, np.log(mass[keep])
+
+
+Parts = Sequence[tuple[GridVariable, int]]
+
+
+def _tilted(parts: Parts, theta: float) -> tuple[float, float]:
+    """Mean and variance of the coarse sum under the tilt."""
+    mean = variance = 0.0
+    for part, count in parts:
+        exponents = theta * part.coarse_values + part.coarse_log_weights
+        weights = np.exp(exponents - exponents.max())
+        weights /= weights.sum()
+        centre = float(weights @ part.coarse_values)
+        mean += count * centre
+        variance += count * float(weights @ (part.coarse_values - centre) ** 2)
+    return mean, variance
+
+
+def _best_tilt(parts: Parts, around: float) -> float:
+    """The tilt under which the sum's mean is `around`, and at least one that moves the mean a little."""
+    mean, variance = _tilted(parts, 0.0)
+    deviation = max(variance, 1e-300) ** 0.5
+    most = sum(count * float(part.values[-1]) for part, count in parts)
+    target = min(max(around, mean + 0.2 * deviation), 0.05 * mean + 0.95 * most)
+    high = 0.25 / deviation
+    for _ in range(60):
+        if _tilted(parts, high)[0] <= target:
+            break
+        high /= 4
+    for _ in range(60):
+        if _tilted(parts, high)[0] >= target:
+            break
+        high *= 4
+    low = high / 4
+    while high > 1.02 * low:
+        middle = (low * high) ** 0.5
+        if _tilted(parts, middle)[0] < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, float]]:
+    """Where the tilted sum has all but OUTSIDE of its mass on each side, by Chernoff, and the slopes used."""
+    scale = max(_tilted(parts, theta)[1], 1e-300) ** -0.5
+    slopes = np.concatenate([scale * np.geomspace(0.03, 60, 24), theta * np.geomspace(0.01, 0.99, 8)])
+    need = -math.log(OUTSIDE)
+    upper, lower = np.zeros(len(slopes)), np.zeros(len(slopes))
+    least = most = 0.0
+    for part, count in parts:
+        base = _log_sum(theta * part.coarse_values + part.coarse_log_weights)
+        moves = np.outer(slopes, part.coarse_values)
+        tilt = theta * part.coarse_values + part.coarse_log_weights - base
+        upper += count * _log_sum(tilt + moves)
+        lower += count * _log_sum(tilt - moves)
+        least += count * float(part.values[0])
+        most += count * float(part.values[-1])
+    highs, lows = (need + upper) / slopes, -(need + lower) / slopes
+    high, low = int(np.argmin(highs)), int(np.argmax(lows))
+    edges = max(float(lows[low]), least), min(float(highs[high]), most)
+    return *edges, (-float(slopes[low]), float(slopes[high]))
+
+
+def _log_sum(exponents: np.ndarray) -> np.ndarray:
+    top = exponents.max(axis=-1, keepdims=True)
+    return np.squeeze(top, -1) + np.log(np.exp(exponents - top).sum(axis=-1))

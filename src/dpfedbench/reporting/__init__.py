@@ -1,0 +1,1 @@
+"""Reporting: tables and figures from finished runs."""

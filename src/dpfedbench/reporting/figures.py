@@ -1,0 +1,324 @@
+"""Figures: accuracy over a swept value, quantities over the rounds; each with the numbers drawn."""
+
+import csv
+import dataclasses
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogFormatter
+
+from dpfedbench.errors import BenchError
+from dpfedbench.reporting.results import CellResult, Published, parse_published, read_cell, read_published
+from dpfedbench.reporting.tables import epsilon_text
+
+# Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+PUBLISHED = "#000000"
+WIDTH, HEIGHT, DPI = 6.4, 4.4, 160
+
+
+class _MinorDecimals(LogFormatter):
+    """Labels of a log axis between its powers of ten, as plain decimals."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line to draw: `low` and `high` are the ends of its band, NaN where it has none.
+
+    `x` None makes it level: a value that does not depend on what the axis shows. `notes` are put beside the
+    points.
+    """
+
+    series: str
+    curve: str
+    label: str
+    x: np.ndarray | None
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    dashed: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def sweep_lines(description: Mapping[str, Any], cells: Sequence[CellResult]) -> list[Line]:
+    """The lines of a sweep: one for each series, its accuracy in percent over the swept values."""
+    lines = []
+    for series in dict.fromkeys(cell["series"] for cell in description["cells"]):
+        found = [
+            (cell, result)
+            for cell, result in zip(description["cells"], cells, strict=True)
+            if cell["series"] == series
+        ]
+        swept = found[0][0]["x"] is not None
+        if swept:
+            found.sort(key=lambda pair: pair[0]["x"])
+        accuracies = [result.accuracy for _, result in found]
+        lines.append(
+            Line(
+                series=series,
+                curve="accuracy",
+                label=found[0][0]["label"],
+                x=np.array([cell["x"] for cell, _ in found]) if swept else None,
+                value=np.array([accuracy.mean for accuracy in accuracies]),
+                low=np.array([accuracy.low for accuracy in accuracies]),
+                high=np.array([accuracy.high for accuracy in accuracies]),
+                dashed=not swept,
+                notes=_epsilons([result for _, result in found]) if swept else (),
+            )
+        )
+    return lines
+
+
+def _epsilons(cells: Sequence[CellResult]) -> tuple[str, ...]:
+    """Both ε of each point, where the points differ in them: an axis that moves the privacy has to say so."""
+    pairs = [f"ε {epsilon_text(cell.claimed)} / {epsilon_text(cell.holds)}" for cell in cells]
+    return tuple(pairs) if len(set(pairs)) > 1 else ()
+
+
+def history_lines(description: Mapping[str, Any], results: str | Path) -> list[Line]:
+    """The lines of a history: for each curve the mean over seeds of a column of history.csv.
+
+    A curve may be divided by another column (`per`). Its band is the mean of two more columns where it names
+    them (quantiles), and else runs from the lowest seed to the highest.
+
+    Raises:
+        BenchError: a run's history is missing or has no such column, or an empty one.
+    """
+    lines = []
+    for cell in description["cells"]:
+        histories = [_History(Path(results, "runs", folder, "history.csv")) for folder in cell["folders"]]
+        # A budget may stop one seed before another; what is drawn is what all of them have.
+        rounds = min(len(history.table) for history in histories)
+        for column, curve in description["spec"]["series"][cell["series"]]["curves"].items():
+            values = np.stack([history.column(column, curve.get("per"))[:rounds] for history in histories])
+            low, high = values.min(axis=0), values.max(axis=0)
+            if "band" in curve:
+                low, high = (
+                    np.mean(
+                        [history.column(name, curve.get("per"))[:rounds] for history in histories], axis=0
+                    )
+                    for name in curve["band"]
+                )
+            lines.append(
+                Line(
+                    series=cell["series"],
+                    curve=column,
+                    label=curve["label"],
+                    x=histories[0].column(description["spec"]["x"]["column"])[:rounds],
+                    value=values.mean(axis=0),
+                    low=low,
+                    high=high,
+                    dashed=curve.get("dashed", False),
+                )
+            )
+    return lines
+
+
+class _History:
+    """A run's history.csv."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.table = pd.read_csv(path)
+        except (OSError, ValueError) as error:
+            raise BenchError(
+                f"{path} cannot be read ({error}): delete it and run the workflow again"
+            ) from error
+        self._path = path
+
+    def column(self, name: str, per: str | None = None) -> np.ndarray:
+        """A column, divided by another if `per` names one."""
+        if name not in self.table or self.table[name].isna().all():
+            filled = [str(known) for known in self.table if not self.table[known].isna().all()]
+            raise BenchError(f"{self._path} has no {name} to draw: name one of {', '.join(filled)}")
+        values = self.table[name].to_numpy(dtype=np.float64)
+        return values if per is None else values / self.column(per)
+
+
+def draw(
+    description: Mapping[str, Any],
+    lines: Sequence[Line],
+    published: Sequence[Published],
+    footer: str,
+) -> Figure:
+    """Draw the lines with their bands, and the published numbers where there are any.
+
+    Args:
+        description: the figure's description, whose spec gives title, labels and scales.
+        lines: what was measured.
+        published: the paper's numbers: those with an x are points, the others level lines.
+        footer: what it was measured on and what the bands are, in small print below.
+    """
+    spec = description["spec"]
+    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    sweep = description["kind"] == "sweep"
+    for index, line in enumerate(lines):
+        _draw_line(axes, line, index, marked=sweep)
+    for number in published:
+        _draw_published(axes, number, comparable=not _mismatches(description))
+    axes.set_xscale(spec["x"].get("scale", "linear"))
+    axes.set_yscale(spec["y"].get("scale", "linear"))
+    if spec["y"].get("scale") == "log":
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
+    swept = sorted({x for line in lines if sweep and line.x is not None for x in line.x.tolist()})
+    if 0 < len(swept) <= 12:
+        axes.set_xticks(swept, [f"{x:g}" for x in swept])
+        axes.minorticks_off()
+    axes.margins(x=0.08 if sweep else 0.02, y=0.12)
+    axes.set_xlabel(spec["x"]["label"])
+    axes.set_ylabel(spec["y"]["label"])
+    axes.set_title(spec["title"], fontsize=11)
+    axes.grid(color="#d9d9d9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=True, framealpha=0.9)
+    figure.supxlabel(footer, fontsize=7, color="#444444", x=0.01, ha="left")
+    return figure
+
+
+def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
+    colour = COLOURS[index % len(COLOURS)]
+    dashes = "--" if line.dashed else "-"
+    if line.x is None:
+        axes.axhline(line.value[0], color=colour, linestyle=dashes, label=line.label)
+        if math.isfinite(line.low[0]):
+            axes.axhspan(line.low[0], line.high[0], color=colour, alpha=0.15, linewidth=0)
+        return
+    marker = MARKERS[index % len(MARKERS)] if marked else None
+    axes.plot(line.x, line.value, color=colour, linestyle=dashes, marker=marker, label=line.label)
+    if np.isfinite(line.low).any():
+        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+    for x, y, note in zip(line.x, line.value, line.notes, strict=False):
+        axes.annotate(
+            note,
+            (x, y),
+            xytext=(0, -14),
+            textcoords="offset points",
+            ha="center",
+            fontsize=7,
+            color=colour,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
+        )
+
+
+def _draw_published(axes: Axes, number: Published, *, comparable: bool) -> None:
+    """Filled where ours may be read against it, hollow and so labelled where not."""
+    label = f"published: {number.value:g} ({number.variant})" + ("" if comparable else ", not comparable")
+    if number.x is None:
+        axes.axhline(number.value, color=PUBLISHED, linestyle=":", linewidth=1.2, label=label)
+    else:
+        face = PUBLISHED if comparable else "none"
+        axes.plot(number.x, number.value, "*", ms=12, mec=PUBLISHED, mfc=face, linestyle="none", label=label)
+
+
+def _mismatches(description: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(cell["mismatch"] for cell in description["cells"] if cell["mismatch"]))
+
+
+def make(
+    description: Mapping[str, Any], results: str | Path, published: str | Path
+) -> tuple[Figure, pd.DataFrame]:
+    """Read a figure's runs and draw it.
+
+    Returns:
+        The figure and a table of what was drawn: series, curve, label, x, value, low, high, source.
+    """
+    cells = [read_cell(results, cell["folders"]) for cell in description["cells"]]
+    rows = read_published(published, description["paper"], description["name"])
+    numbers = [parse_published(row) for row in rows]
+    if description["kind"] == "sweep":
+        lines = sweep_lines(description, cells)
+    else:
+        lines = history_lines(description, results)
+    figure = draw(description, lines, numbers, _footer(description, cells, lines, numbers))
+    return figure, drawn(description, lines, numbers)
+
+
+def _footer(
+    description: Mapping[str, Any],
+    cells: Sequence[CellResult],
+    lines: Sequence[Line],
+    published: Sequence[Published],
+) -> str:
+    """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
+    data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['task']}" for cell in description["cells"]))
+    seeds = max(cell.seeds for cell in cells)
+    said = [f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."]
+    if description["kind"] == "sweep":
+        over = "seeds" if cells[0].accuracy.over == "seeds" else "the tasks of one seed"
+        said[0] += f" Bands: 95 % t intervals over {over}."
+    elif seeds > 1:
+        said[0] += " Lines: means over seeds. Bands, unless named: lowest to highest seed."
+    if any(line.notes for line in lines):
+        delta = next(cell.delta for cell in cells if cell.delta is not None)
+        said.append(f"Beside the points: ε as claimed / that holds, at δ = {delta:g}.")
+    if published:
+        said += [f"Not comparable: {text}." for text in _mismatches(description)]
+    notices = dict.fromkeys(notice for cell in cells for notice in cell.notices)
+    said += [f"{notice[:1].upper()}{notice[1:]}." for notice in notices]
+    return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
+
+
+def drawn(
+    description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]
+) -> pd.DataFrame:
+    """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it."""
+    columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high", "source"]
+    first = description["cells"][0]
+    records: list[dict[str, Any]] = []
+    for line in lines:
+        cell = next(cell for cell in description["cells"] if cell["series"] == line.series)
+        xs = [math.nan] * len(line.value) if line.x is None else line.x
+        records += [
+            {
+                "dataset": cell["dataset"],
+                "task": cell["task"],
+                "series": line.series,
+                "curve": line.curve,
+                "label": line.label,
+                "x": x,
+                "value": value,
+                "low": low,
+                "high": high,
+                "source": "measured",
+            }
+            for x, value, low, high in zip(xs, line.value, line.low, line.high, strict=True)
+        ]
+    records += [
+        {
+            "dataset": first["published_dataset"],
+            "task": first["task"],
+            "series": "published",
+            "curve": "accuracy",
+            "label": number.variant,
+            "x": math.nan if number.x is None else number.x,
+            "value": number.value,
+            "low": math.nan,
+            "high": math.nan,
+            "source": f"{description['paper']}, {number.source}",
+        }
+        for number in published
+    ]
+    return pd.DataFrame(records, columns=columns)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """CSV text with six significant digits."""
+    return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_MINIMAL))

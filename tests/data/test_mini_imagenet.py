@@ -1,0 +1,108 @@
+"""mini-ImageNet from pickles or folders of images, on tiny synthetic copies."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dpfedbench.data.mini_imagenet import read_mini_imagenet
+from dpfedbench.errors import BenchError
+
+CLASSES = {"train": 3, "validation": 1, "test": 2}
+FIRST = {"train": 0, "validation": 3, "test": 4}
+
+
+def _caches(folder: Path, spelling: str = "val") -> Path:
+    """Four images a class, not in the order of their classes; each image's value is class * 10 + example."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in CLASSES.items():
+        names = [f"n{FIRST[split] + index:02d}" for index in range(count)]
+        pixels = np.zeros((count * 4, 84, 84, 3), dtype=np.uint8)
+        rows: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            rows[name] = [example * count + index for example in range(4)]
+            pixels[rows[name]] = (FIRST[split] + index) * 10 + np.arange(4, dtype=np.uint8)[
+                :, None, None, None
+            ]
+        file = {"train": "train", "validation": spelling, "test": "test"}[split]
+        content = {"image_data": pixels, "class_dict": dict(reversed(rows.items()))}
+        (folder / f"mini-imagenet-cache-{file}.pkl").write_bytes(pickle.dumps(content))
+    return folder
+
+
+def _read(local: Path | None) -> Any:
+    return read_mini_imagenet(local, Path("unused"), classes=CLASSES, examples=4)
+
+
+EXPECTED = np.arange(6)[:, None] * 10 + np.arange(4)
+
+
+@pytest.mark.parametrize("spelling", ["val", "validation"])
+def test_pickles(tmp_path: Path, spelling: str) -> None:
+    _caches(tmp_path / "mini-imagenet", spelling)
+    raw = _read(tmp_path)
+    assert raw.images.shape == (6, 4, 84, 84, 3)
+    assert (raw.images == EXPECTED[..., None, None, None]).all()
+    assert raw.class_names == ("n00", "n01", "n02", "n03", "n04", "n05")
+    assert raw.splits == ("train", "train", "train", "validation", "test", "test")
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    for split, count in CLASSES.items():
+        for index in range(FIRST[split], FIRST[split] + count):
+            folder = tmp_path / split / f"n{index:02d}"
+            folder.mkdir(parents=True)
+            for example in range(4):
+                value = index * 10 + example
+                Image.new("RGB", (100, 90), (value, value, value)).save(folder / f"{example}.png")
+    raw = _read(tmp_path)
+    assert (raw.images == EXPECTED[..., None, None, None]).all()
+    assert raw.splits == ("train", "train", "train", "validation", "test", "test")
+    (tmp_path / "test" / "n05" / "3.png").write_bytes(b"no picture")
+    with pytest.raises(BenchError, match=r"3\.png is damaged"):
+        _read(tmp_path)
+    (tmp_path / "test" / "n05" / "3.png").unlink()
+    with pytest.raises(BenchError, match=r"n05 is damaged .*it has 3 images, not 4"):
+        _read(tmp_path)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_a_missing_copy_says_how_to_get_one(tmp_path: Path, local: bool) -> None:
+    with pytest.raises(BenchError) as caught:
+        _read(tmp_path if local else None)
+    message = str(caught.value)
+    assert "mini-imagenet-cache-train.pkl" in message and "https://image-net.org" in message
+    assert (str(tmp_path / "mini-imagenet") if local else "data.local_dir") in message
+    assert "\n" not in message
+
+
+def _change(path: Path, **change: Any) -> None:
+    path.write_bytes(pickle.dumps(pickle.loads(path.read_bytes()) | change))
+
+
+@pytest.mark.parametrize(
+    ("harm", "what"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:1000]), "cannot be read as a pickle"),
+        (lambda path: _change(path, class_dict={"n00": [0, 1, 2, 3]}), "1 classes, not 3"),
+        (lambda path: _change(path, class_dict={"n00": [0, 1, 2]}), "n00 has not 4 images"),
+        (lambda path: _change(path, class_dict={"n00": [0, 1, 2, 99]}), "n00 has not 4 images"),
+        (lambda path: _change(path, image_data=np.zeros((12, 84, 84), np.uint8)), "image_data is uint8"),
+        (lambda path: _change(path, class_dict=None), "no image_data and class_dict"),
+    ],
+)  # fmt: skip
+def test_a_damaged_pickle_is_named(tmp_path: Path, harm: Any, what: str) -> None:
+    harm(_caches(tmp_path) / "mini-imagenet-cache-train.pkl")
+    with pytest.raises(BenchError, match=what) as caught:
+        _read(tmp_path)
+    assert "mini-imagenet-cache-train.pkl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_splits_that_share_a_class_are_refused(tmp_path: Path) -> None:
+    path = _caches(tmp_path) / "mini-imagenet-cache-val.pkl"
+    _change(path, class_dict={"n00": [0, 1, 2, 3]})
+    with pytest.raises(BenchError, match="splits share a class"):
+        _read(tmp_path)

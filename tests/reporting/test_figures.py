@@ -1,0 +1,146 @@
+"""Figures: what is drawn equals what was measured, and says what it is."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.reporting import figures
+from dpfedbench.reporting.results import read_cell
+
+Describe = Callable[[str], dict[str, Any]]
+
+
+def texts(figure: Any) -> str:
+    axes = figure.axes[0]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    marks = [text.get_text() for text in axes.texts]
+    return "\n".join([*legend, *marks, axes.get_xlabel(), axes.get_ylabel(), figure.get_supxlabel()])
+
+
+@pytest.mark.parametrize("name", ["figure2b", "figure4a", "figure4b"])
+def test_every_figure_is_drawn_with_labels_and_its_numbers(
+    described: Describe, results: Path, published: Path, tmp_path: Path, name: str
+) -> None:
+    description = described(name)
+    figure, drawn = figures.make(description, results, published)
+    figure.savefig(tmp_path / "figure.png")
+    image = matplotlib.image.imread(tmp_path / "figure.png")
+    assert image.shape[1] == round(figures.WIDTH * figures.DPI) and np.ptp(image) > 0.5
+    spec = description["spec"]
+    said = texts(figure)
+    for text in (
+        spec["x"]["label"],
+        spec["y"]["label"],
+        "Measured on glyphs 5-way 1-shot",
+        "noise seed is public",
+    ):
+        assert text in said
+    assert {"x", "value", "low", "high", "source"} <= set(drawn.columns)
+    measured = drawn[drawn["source"] == "measured"]
+    assert len(measured) and measured["value"].notna().all()
+    assert len(pd.read_csv(pd.io.common.StringIO(figures.to_csv(drawn)))) == len(drawn)
+
+
+def test_a_sweep_draws_the_cells_accuracies(described: Describe, results: Path, published: Path) -> None:
+    description = described("figure4a")
+    _, drawn = figures.make(description, results, published)
+    measured = drawn[drawn["source"] == "measured"]
+    for (_, row), cell in zip(measured.iterrows(), description["cells"], strict=True):
+        accuracy = read_cell(results, cell["folders"]).accuracy
+        assert (row["value"], row["low"], row["high"]) == (accuracy.mean, accuracy.low, accuracy.high)
+        assert row["x"] == cell["x"] or (np.isnan(row["x"]) and cell["x"] is None)
+
+
+def test_published_points_are_marked_and_not_comparable_on_a_stand_in(
+    described: Describe, results: Path, published: Path
+) -> None:
+    figure, drawn = figures.make(described("figure4b"), results, published)
+    said = texts(figure)
+    assert "published: 93.9 (z=1), not comparable" in said
+    assert "published: 73 (approximate, at large z), not comparable" in said
+    assert "Not comparable: published on omniglot, measured on glyphs." in said
+    points = drawn[drawn["source"] != "measured"]
+    assert set(points["dataset"]) == {"omniglot"} and sorted(points["value"]) == [73.0, 93.9]
+
+
+def test_published_points_are_comparable_on_the_papers_data(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("figure4a")
+    description["cells"] = [cell | {"mismatch": ""} for cell in description["cells"]]
+    figure, _ = figures.make(description, results, published)
+    assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(figure)
+
+
+def test_an_axis_that_moves_the_privacy_says_both_epsilons(
+    described: Describe, results: Path, published: Path
+) -> None:
+    with_noise, _ = figures.make(described("figure4b"), results, published)
+    without, _ = figures.make(described("figure4a"), results, published)
+    assert "ε 1.5 / 4.89" in texts(with_noise) and "δ = 1e-06" in texts(with_noise)
+    assert "ε 1.5" not in texts(without)
+
+
+def test_a_history_draws_means_over_seeds_and_divides_where_told(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("figure2b")
+    _, drawn = figures.make(description, results, published)
+    agr = next(cell for cell in description["cells"] if cell["series"] == "dp-agr")
+    tables = [pd.read_csv(results / "runs" / folder / "history.csv") for folder in agr["folders"]]
+    expected = np.mean([table["released_norm"] / table["clients"] for table in tables], axis=0)
+    found = drawn[drawn["curve"] == "released_norm"]
+    assert found["value"].to_numpy() == pytest.approx(expected)
+    assert (found["low"] <= found["value"]).all() and (found["value"] <= found["high"]).all()
+    maml = drawn[drawn["curve"] == "norm_q50"]
+    assert (maml["high"] / maml["value"]).to_numpy() == pytest.approx(1.7)
+
+
+def test_seeds_that_stopped_apart_are_drawn_as_far_as_all_went(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    description = described("figure2b")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    path = tmp_path / "runs" / description["cells"][1]["folders"][0] / "history.csv"
+    pd.read_csv(path).head(7).to_csv(path, index=False)
+    _, drawn = figures.make(description, tmp_path, published)
+    assert (drawn["curve"] == "threshold").sum() == 7
+
+
+def test_a_column_that_is_not_there_is_named(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    description = described("figure2b")
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    path = tmp_path / "runs" / description["cells"][1]["folders"][0] / "history.csv"
+    table = pd.read_csv(path)
+    table["threshold"] = np.nan
+    table.to_csv(path, index=False)
+    with pytest.raises(BenchError, match=r"has no threshold to draw: name one of round"):
+        figures.make(description, tmp_path, published)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(BenchError, match="cannot be read"):
+        figures.make(description, tmp_path, published)
+
+
+def test_colours_are_okabe_and_itos() -> None:
+    """The eight colours of Okabe and Ito (2008), as Wong prints them in Nature Methods 8, 441 (2011)."""
+    wong = {
+        (0, 0, 0),
+        (230, 159, 0),
+        (86, 180, 233),
+        (0, 158, 115),
+        (240, 228, 66),
+        (0, 114, 178),
+        (213, 94, 0),
+    }
+    wong |= {(204, 121, 167)}
+    for colour in (*figures.COLOURS, figures.PUBLISHED):
+        assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong

@@ -1,0 +1,179 @@
+"""Tables: the tidy columns, what is said to people, and damaged runs."""
+
+import csv
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.reporting import tables
+from dpfedbench.reporting.results import Epsilon, read_cell, read_published
+
+Describe = Callable[[str], dict[str, Any]]
+# The columns that issue 2 asks for, in its order.
+ASKED = (
+    "dataset, task, method, variant, value, ci_low, ci_high, seeds, epsilon_claimed, epsilon_holds, delta, unit, "  # noqa: E501
+    "published, comparable"
+)
+
+OTHER_DELTA = json.dumps(
+    {
+        "profiles": {"holds": {"epsilon_low": 1, "epsilon_high": 1, "status": "proved"}},
+        "delta": 0.1,
+        "unit": "client",
+    }
+)
+
+
+def made(described: Describe, results: Path, published: Path) -> tuple[list[dict[str, str]], str]:
+    description = described("table2")
+    rows = tables.read_rows(description, results)
+    tidy = tables.tidy(description, rows, published)
+    text = tables.to_csv(tidy)
+    return list(csv.DictReader(io.StringIO(text))), tables.to_markdown(
+        description, rows, tidy, "snakemake it"
+    )
+
+
+def test_columns_are_those_asked_for(described: Describe, results: Path, published: Path) -> None:
+    rows, _ = made(described, results, published)
+    assert list(rows[0]) == ASKED.split(", ")
+
+
+def test_values_are_those_of_the_runs(described: Describe, results: Path, published: Path) -> None:
+    rows, _ = made(described, results, published)
+    description = described("table2")
+    for row, cell in zip(rows, description["cells"], strict=True):
+        means = []
+        for folder in cell["folders"]:
+            metrics = json.loads((results / "runs" / folder / "metrics.json").read_text(encoding="utf-8"))
+            means.append(np.mean(metrics["per_task"]))
+        assert float(row["value"]) == pytest.approx(np.mean(means), rel=1e-5)
+        assert float(row["ci_low"]) < float(row["value"]) < float(row["ci_high"])
+        assert row["seeds"] == str(len(cell["folders"]))
+
+
+def test_privacy_is_given_where_it_is_claimed_and_empty_elsewhere(
+    described: Describe, results: Path, published: Path
+) -> None:
+    rows, _ = made(described, results, published)
+    for row in rows:
+        private = row["method"] == "dp-agr"
+        assert row["epsilon_claimed"] == ("1.5" if private else "")
+        assert row["epsilon_holds"] == ("4.887" if private else "")
+        assert row["delta"] == ("1e-06" if private else "")
+        assert row["unit"] == ("client" if private else "")
+
+
+def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
+    described: Describe, results: Path, published: Path
+) -> None:
+    rows, text = made(described, results, published)
+    found = {(row["task"], row["method"]): (row["published"], row["comparable"]) for row in rows}
+    # Table 2 of the paper, Omniglot.
+    assert found["5-way 1-shot", "dp-agr"] == ("93.9", "false")
+    assert found["5-way 5-shot", "maml"] == ("99.8", "false")
+    assert {row["dataset"] for row in rows} == {"glyphs"}
+    assert "93.9 (not comparable)" in text
+    assert "Not comparable with the published value: published on omniglot, measured on glyphs." in text
+
+
+def test_comparable_where_data_and_scale_are_the_papers(
+    described: Describe, results: Path, published: Path
+) -> None:
+    description = described("table2")
+    description["cells"] = [cell | {"mismatch": ""} for cell in description["cells"]]
+    rows = tables.read_rows(description, results)
+    assert tables.tidy(description, rows, published)["comparable"].all()
+    description["cells"] = [cell | {"published_dataset": "none"} for cell in description["cells"]]
+    rows = tables.read_rows(description, results)
+    assert not tables.tidy(description, rows, published)["comparable"].any()
+
+
+def test_people_are_told_what_the_numbers_are(described: Describe, results: Path, published: Path) -> None:
+    _, text = made(described, results, published)
+    for said in (
+        "The interval is over seeds (Student's t",
+        "Simulated privacy: the noise seed is public.",
+        "ε that holds, DP-AGR: what holds rests on.",
+        "    snakemake it\n",
+        "/seed{0,1,2}`",
+        "| 4.89 | 1e-06 | client |",
+    ):
+        assert said in text
+    header = next(line for line in text.splitlines() if line.startswith("| data"))
+    assert all(line.count("|") == header.count("|") for line in text.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [
+        (Epsilon(low=1.5, high=1.5, status="proved", explanation=""), "1.5"),
+        (Epsilon(low=1.2, high=1.5, status="proved", explanation=""), "1.2 to 1.5"),
+        (Epsilon(low=4.44, high=math.inf, status="lower bound only", explanation=""), "4.44 to ∞ (lower bound only)"),  # noqa: E501
+        (Epsilon(low=math.inf, high=math.inf, status="void", explanation=""), "∞ (void)"),
+        (Epsilon(low=math.nan, high=math.nan, status="none", explanation=""), "–"),
+    ],
+)  # fmt: skip
+def test_an_epsilon_says_its_range_and_status(epsilon: Epsilon, text: str) -> None:
+    assert tables.epsilon_text(epsilon) == text
+
+
+def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
+    described: Describe, results: Path, tmp_path: Path
+) -> None:
+    folders = described("table2")["cells"][2]["folders"]
+    for index, folder in enumerate(folders):
+        target = tmp_path / "runs" / folder
+        shutil.copytree(results / "runs" / folder, target)
+        account = json.loads((target / "privacy.json").read_text(encoding="utf-8"))
+        account["profiles"]["as_claimed"]["epsilon_high"] = 1.0 + index
+        account["profiles"]["holds"]["epsilon_high"] = "inf" if index else 5
+        (target / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
+    cell = read_cell(tmp_path, folders)
+    assert cell.claimed.high == len(folders)
+    assert math.isinf(cell.holds.high)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("metrics.json", None, "metrics.json is missing"),
+        ("metrics.json", "{", "is not valid JSON"),
+        ("metrics.json", "{}", "lacks 'per_task'"),
+        ("privacy.json", '{"profiles": {"holds": {}}, "delta": 1, "unit": "client"}', "lacks 'epsilon_high'"),
+        ("privacy.json", OTHER_DELTA, "differ in delta or unit"),
+        ("metrics.json", '{"per_task": [1, NaN]}', "not finite"),
+    ],
+)
+def test_a_damaged_run_is_refused_in_one_line(
+    described: Describe, results: Path, tmp_path: Path, name: str, content: str | None, part: str
+) -> None:
+    folders = described("table2")["cells"][2]["folders"]
+    for folder in folders:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    damaged = tmp_path / "runs" / folders[0] / name
+    damaged.unlink() if content is None else damaged.write_text(content, encoding="utf-8")
+    with pytest.raises(BenchError) as caught:
+        read_cell(tmp_path, folders)
+    assert part in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
+    rows = read_published(published, "dp-fedmeta", "table2")
+    # Six tasks, five columns (Table 2).
+    assert len(rows) == 30
+    assert len({(row["dataset"], row["task"], row["method"]) for row in rows}) == 30
+    assert all(20 < float(row["value"]) < 100 for row in rows)
+    with pytest.raises(BenchError, match="is missing"):
+        read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
+    (tmp_path / "published.csv").write_text("paper,item\n", encoding="utf-8")
+    with pytest.raises(BenchError, match="has no column dataset"):
+        read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")

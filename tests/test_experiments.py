@@ -1,0 +1,182 @@
+"""Experiments: from the configuration to cells and runs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpfedbench.config import merge, set_key
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments import Plan, make_plan, read_datasets
+
+CONFIG = Path(__file__).resolve().parents[1] / "config"
+METHODS: dict[str, dict[str, Any]] = {
+    "random": {"clipping": None, "noise": None, "budget": None},
+    "maml": {"clipping": None, "noise": None, "budget": None},
+    "dp-agr": {},
+}
+TABLE = "experiments.dp-fedmeta.tables.table2"
+FIGURE = "experiments.dp-fedmeta.figures.figure4a"
+
+
+def configuration(preset: str | None = None, **changes: Any) -> dict[str, Any]:
+    files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
+    files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
+    found = merge(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    for key, value in changes.items():
+        found = set_key(found, key, value)
+    return found
+
+
+def plan(found: dict[str, Any]) -> Plan:
+    return make_plan(found, method_defaults=METHODS, datasets=read_datasets(CONFIG / "datasets.tsv"))
+
+
+def refusal(found: dict[str, Any]) -> str:
+    with pytest.raises(BenchError) as caught:
+        plan(found)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_run_that_two_items_need_exists_once() -> None:
+    found = plan(configuration())
+    table, figure = found.items["dp-fedmeta", "table2"], found.items["dp-fedmeta", "figure4b"]
+    shared = set(table.runs) & set(figure.runs)
+    # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
+    assert {found.runs[folder].method for folder in shared} == {"dp-agr"}
+    assert len(shared) == len(figure.cells[0].runs)
+    assert len(found.runs) == len({folder for item in found.items.values() for folder in item.runs})
+    assert len(found.runs) < sum(len(item.runs) for item in found.items.values())
+
+
+def test_layers_lie_in_order() -> None:
+    """run < paper < task < method's defaults < methods < cell; each is seen where nothing lies over it."""
+    found = configuration()
+    key = "clipping.threshold"
+
+    def threshold() -> float:
+        run = plan(found).items["dp-fedmeta", "table2"].cells[2].runs[0]
+        assert run.clipping is not None
+        return run.clipping.threshold
+
+    places = [
+        "run",
+        "experiments.dp-fedmeta.run",
+        "experiments.dp-fedmeta.tasks.omniglot-1shot",
+        "methods.dp-agr",
+    ]
+    for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
+        found = set_key(found, f"{place}.{key}", float(level))
+        assert threshold() == level
+    run = (
+        plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
+    )
+    assert run.method == "maml" and run.clipping is None
+
+
+def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
+    cell = plan(configuration()).items["dp-fedmeta", "table2"].cells[0]
+    assert cell.runs[0].dataset == "glyphs" and cell.published_dataset == "omniglot"
+    assert cell.mismatch == "published on omniglot, measured on glyphs"
+
+
+def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> None:
+    agr = next(
+        c for c in plan(configuration("real")).items["dp-fedmeta", "table2"].cells if c.series == "dp-agr"
+    )
+    assert agr.mismatch == "clients.count 400,000 published, 16,000 here"
+    for cell in plan(configuration("paper")).items["dp-fedmeta", "table2"].cells:
+        assert cell.mismatch == ""
+
+
+def test_an_untrained_method_is_comparable_at_any_scale() -> None:
+    cells = plan(configuration("real")).items["dp-fedmeta", "table2"].cells
+    assert next(cell for cell in cells if cell.series == "random").mismatch == ""
+
+
+def test_the_paper_preset_is_the_published_scale() -> None:
+    found = plan(configuration("paper"))
+    cells = found.items["dp-fedmeta", "table2"].cells
+    assert len(cells) == 6 * 3
+    for cell in cells:
+        for run in cell.runs:
+            sizes = (run.clients.count, run.participation.cohort)
+            assert sizes == (400_000, 1_600)
+            if run.method != "random":
+                assert run.participation.rounds == 250
+    assert {cell.runs[0].dataset for cell in cells} == {"omniglot", "cifar-fs", "mini-imagenet"}
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_every_preset_has_every_item(preset: str | None) -> None:
+    assert {name for _, name in plan(configuration(preset)).items} == {
+        "table2",
+        "figure2b",
+        "figure4a",
+        "figure4b",
+    }
+
+
+def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> None:
+    cells = plan(configuration(**{f"{FIGURE}.x.values": [20, 40]})).items["dp-fedmeta", "figure4a"].cells
+    assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
+        ("adaptive", 20.0, "k=20"), ("adaptive", 40.0, "k=40"), ("constant", None, ""),
+    ]  # fmt: skip
+    assert [cell.runs[0].clipping.percentile for cell in cells[:2] if cell.runs[0].clipping] == [20.0, 40.0]
+
+
+def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
+    found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
+    assert ("dp-fedmeta", "figure4a") not in found.items
+    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr"}
+    assert "no table or figure left" in refusal(configuration(**{"experiments.dp-fedmeta": None}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("run.noise.multiplyer", 1, "unknown key run.noise.multiplyer: did you mean run.noise.multiplier?"),
+        ("run.noise.multiplier", 0, "run.noise.multiplier is 0: expected a number above 0 or null"),
+        ("seeds", [], "seeds is empty: give at least one"),
+        ("seeds", [0, 0], "seeds is [0, 0]: expected a list without repeats"),
+        ("seed", [0], "unknown key seed: did you mean seeds?"),
+        ("machine.thread", 1, "unknown key machine.thread: did you mean machine.threads?"),
+        ("methods.dp-arg", {}, "methods.dp-arg: there is no method 'dp-arg', the nearest is 'dp-agr'"),
+        ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),  # noqa: E501
+        (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),  # noqa: E501
+        (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),  # noqa: E501
+        (f"{TABLE}.series", {"maml": None, "random": None, "dp-agr": None}, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
+        (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),
+    ],
+)  # fmt: skip
+def test_bad_configurations_are_refused_by_name(key: str, value: Any, expected: str) -> None:
+    assert refusal(configuration(**{key: value})) == expected
+
+
+def test_a_bad_cell_names_its_place() -> None:
+    message = refusal(configuration(**{f"{FIGURE}.x.values": [50, 120]}))
+    assert message.startswith("clipping.percentile is 120")
+    assert message.endswith(f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile 120]")
+    assert refusal(configuration(**{"run.participation.cohort": 300})).endswith("[in run]")
+
+
+def test_a_figure_needs_what_its_kind_draws() -> None:
+    found = configuration()
+    del found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["x"]["key"]
+    assert refusal(found) == f"{FIGURE}.x.key is missing: a sweep figure needs it"
+    found = configuration()
+    del found["experiments"]["dp-fedmeta"]["figures"]["figure2b"]["series"]["maml"]["curves"]
+    assert "figure2b.series.maml.curves is missing" in refusal(found)
+
+
+def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
+    """A second paper that asks for a run of the first shares it."""
+    paper = {
+        "title": "Another",
+        "tasks": {"any": {"dataset": "omniglot"}},
+        "tables": {"table1": {"title": "t", "tasks": ["any"], "series": {"a": {"method": "maml"}}}},
+    }
+    found = plan(configuration(**{"experiments.another": paper}))
+    assert set(found.items["another", "table1"].runs) <= set(found.items["dp-fedmeta", "table2"].runs)

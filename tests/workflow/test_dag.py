@@ -1,0 +1,80 @@
+"""The DAG of every preset, what a user's mistake looks like, and the workflow's own form."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def jobs(output: str) -> dict[str, int]:
+    """Snakemake's table of jobs."""
+    table = output[output.index("Job stats:") :].split("\n\n")[0]
+    return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.M)}
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
+    chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
+    done = snakemake("--dry-run", "--quiet", "rules", *chosen)
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    # A run is configured, trained, tested and accounted for once, whatever shows it.
+    assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
+    assert (found["table"], found["figure"], found["provenance"]) == (1, 3, 1)
+    assert found["prepare"] == (3 if preset == "paper" else 1)
+
+
+def test_a_paper_is_a_target(snakemake: Call) -> None:
+    done = snakemake("dp_fedmeta", "--dry-run", "--quiet", "rules")
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    assert found["table"] == 1 and found["figure"] == 3 and "provenance" not in found
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            "run={noise: {multiplyer: 1}}",
+            "unknown key run.noise.multiplyer: did you mean run.noise.multiplier?",
+        ),
+        ("run={noise: {multiplier: 0}}", "run.noise.multiplier is 0: expected a number above 0 or null"),
+        ("seeds=[]", "seeds is empty: give at least one"),
+    ],
+)
+def test_a_bad_configuration_is_one_line(snakemake: Call, given: str, line: str) -> None:
+    done = snakemake("--dry-run", "--config", given)
+    assert done.returncode == 1
+    # What Snakemake says of its files stands apart; there is no stack and no second line of ours.
+    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    assert said == [f"configuration: {line}"]
+
+
+def test_lint_is_clean(snakemake: Call) -> None:
+    done = snakemake("--lint")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_format_is_snakefmts() -> None:
+    command = [sys.executable, "-m", "snakefmt", "--check", str(ROOT / "Snakefile"), str(ROOT / "workflow")]
+    pytest.importorskip("snakefmt", reason="snakefmt is a development tool: uv sync installs it")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_snakefile_holds_includes_and_targets() -> None:
+    assert len((ROOT / "Snakefile").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
+    for path in (ROOT / "workflow" / "rules").glob("*.smk"):
+        for rule in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+            assert re.match(r'\w+:\n    """', rule), rule
+            for part in ("log:", "conda:", "threads:", "mem_mb=", "runtime=", "gpu="):
+                assert part in rule, (path.name, rule.split(":")[0], part)

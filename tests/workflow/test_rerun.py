@@ -1,0 +1,101 @@
+"""What runs again when something changes: the whole workflow with scripts that only write their outputs."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+Call = Callable[..., subprocess.CompletedProcess[str]]
+STUB = """
+import pathlib
+for path in snakemake.output:
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(path).write_text(str(path))
+"""
+SMALL = """
+preset: null
+seeds: [0]
+experiments:
+  dp-fedmeta:
+    tables: {table2: {tasks: [omniglot-1shot]}}
+    figures:
+      figure4a: {x: {values: [50, 90]}, seeds: [0]}
+      figure4b: null
+      figure2b: {seeds: [0]}
+"""
+
+
+@pytest.fixture
+def finished(tmp_path: Path, snakemake: Call) -> Path:
+    """A copy of the workflow after a small run of it."""
+    copy = tmp_path / "copy"
+    for name in ("workflow", "config", "profiles", "src"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "Snakefile", copy)
+    for script in (copy / "workflow" / "scripts").glob("*.py"):
+        script.write_text(STUB, encoding="utf-8")
+    (copy / "small.yaml").write_text(SMALL, encoding="utf-8")
+    done = run(snakemake, copy)
+    assert done.returncode == 0, done.stderr
+    return copy
+
+
+def run(snakemake: Call, copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    chosen = ["--configfile", str(copy / "small.yaml")]
+    return snakemake(*arguments, *chosen, root=copy, directory=copy)
+
+
+def again(snakemake: Call, copy: Path) -> set[tuple[str, str]]:
+    """The rules that would run again, with the method where they have one."""
+    done = run(snakemake, copy, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    return {
+        (rule, next(iter(re.findall(r"method=([\w-]+)", text)), ""))
+        for rule, text in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M)
+    }
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_what_runs_again(finished: Path, snakemake: Call) -> None:
+    """One story, since a finished workflow is dear: each change is undone before the next."""
+    assert again(snakemake, finished) == set()
+    reported = {("table", ""), ("figure", ""), ("provenance", ""), ("all", "")}
+
+    # A method's version: its runs and what shows them, no other method's.
+    method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
+    edit(method, 'VERSION = "1"', 'VERSION = "1a"')
+    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account")}
+    assert again(snakemake, finished) == private | reported
+    edit(method, 'VERSION = "1a"', 'VERSION = "1"')
+
+    # Code of the accountants, and of the plots: nothing is trained.
+    edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n", "\n# a comment\n")
+    found = again(snakemake, finished)
+    assert {rule for rule, _ in found} == {"account", "table", "figure", "provenance", "all"}
+    edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n# a comment\n", "\n")
+    edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
+    assert again(snakemake, finished) == reported
+    edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")
+
+    # A changed label draws one figure; machine settings and the local folder change nothing.
+    edit(finished / "small.yaml", "{x: {values: [50, 90]}", "{title: other, x: {values: [50, 90]}")
+    assert again(snakemake, finished) == {("figure", ""), ("provenance", ""), ("all", "")}
+    edit(finished / "small.yaml", "{title: other, x: {values: [50, 90]}", "{x: {values: [50, 90]}")
+    with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
+        handle.write("machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n")
+    assert again(snakemake, finished) == set()
+
+    # Another value in a grid: one more run, and the figure that shows it.
+    edit(finished / "small.yaml", "values: [50, 90]", "values: [50, 70, 90]")
+    done = run(snakemake, finished, "--dry-run", "--quiet", "rules")
+    assert re.search(r"^train\s+1$", done.stdout + done.stderr, flags=re.M)

@@ -1,0 +1,29 @@
+"""From a run's ledger to ε, as claimed and as it holds.
+
+Requires a trained run's ledger, never the training code. Adds privacy.json to the run's folder.
+"""
+
+
+rule account:
+    """Read the ledger under each accounting profile."""
+    input:
+        config=rules.configure.output,
+        ledger=rules.train.output.ledger,
+        training=rules.train.output.training,
+    output:
+        f"{RUN}/privacy.json",
+    log:
+        f"{RUN}/logs/account.log",
+    benchmark:
+        f"{RUN}/benchmark/account.tsv"
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=3000,
+        runtime=60,
+        gpu=0,
+    params:
+        code=digest("src/dpfedbench/privacy/*.py"),
+    script:
+        "../scripts/account.py"

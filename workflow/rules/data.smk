@@ -1,0 +1,56 @@
+"""From a data set's name to clients.
+
+Requires nothing but, for real data, a network or a local folder (data.local_dir, DPFEDBENCH_DATA).
+Makes results/data/DATASET/ and results/clients/DATASET/PARTITION/.
+"""
+
+
+rule prepare:
+    """Draw, fetch or unpack a data set: one array of images, a list of classes, a summary."""
+    output:
+        images=f"{DATA}/images.npy",
+        classes=f"{DATA}/classes.csv",
+        summary=f"{DATA}/summary.json",
+    log:
+        f"{DATA}/logs/prepare.log",
+    benchmark:
+        f"{DATA}/benchmark/prepare.tsv"
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=120,
+        gpu=0,
+    params:
+        version=lambda wildcards: DATASETS[wildcards.dataset],
+    script:
+        "../scripts/prepare.py"
+
+
+rule partition:
+    """Give each client its classes and examples; runs with equal clients and seed share the partition."""
+    input:
+        rules.prepare.output,
+    output:
+        clients=f"{CLIENTS}/clients.npz",
+        summary=f"{CLIENTS}/summary.json",
+    log:
+        f"{CLIENTS}/logs/partition.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=30,
+        gpu=0,
+    params:
+        clients=lambda wildcards: partition_of(wildcards).clients.count,
+        ways=lambda wildcards: partition_of(wildcards).task.ways,
+        examples_per_class=lambda wildcards: partition_of(
+            wildcards
+        ).clients.examples_per_class,
+        kind=lambda wildcards: partition_of(wildcards).clients.partition,
+        seed=lambda wildcards: partition_of(wildcards).seed,
+    script:
+        "../scripts/partition.py"

@@ -1,0 +1,29 @@
+"""From a meta-model to its accuracy on tasks of unseen classes.
+
+Requires a trained run. Adds metrics.json to its folder.
+"""
+
+
+rule meta_test:
+    """Adapt the meta-model to each meta-test task and measure its accuracy there."""
+    input:
+        config=rules.configure.output,
+        images=rules.prepare.output.images,
+        model=rules.train.output.model,
+    output:
+        f"{RUN}/metrics.json",
+    log:
+        f"{RUN}/logs/meta_test.log",
+    benchmark:
+        f"{RUN}/benchmark/meta_test.tsv"
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: config["machine"]["threads"]
+    resources:
+        mem_mb=3000,
+        runtime=240,
+        gpu=config["machine"]["gpu"],
+    params:
+        code=digest("src/dpfedbench/evaluation/meta_test.py"),
+    script:
+        "../scripts/meta_test.py"

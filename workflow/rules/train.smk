@@ -1,0 +1,54 @@
+"""From a run's configuration to its meta-model.
+
+Requires a partition. Makes a run's folder, results/runs/METHOD/DATASET/TASK/KEY/seedN/.
+"""
+
+
+rule configure:
+    """Write down the run's resolved configuration: what it is, and what it is known by."""
+    output:
+        f"{RUN}/config.yaml",
+    log:
+        f"{RUN}/logs/configure.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+        gpu=0,
+    params:
+        run=lambda wildcards: run_of(wildcards).to_dict(),
+    script:
+        "../scripts/configure.py"
+
+
+rule train:
+    """Train one run, from its last checkpoint if it was interrupted.
+
+    `version` is the method's: raising it trains that method's runs again and no others.
+    """
+    input:
+        config=rules.configure.output,
+        images=rules.prepare.output.images,
+        clients=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/clients.npz",
+    output:
+        model=f"{RUN}/model.safetensors",
+        history=f"{RUN}/history.csv",
+        ledger=f"{RUN}/ledger.jsonl",
+        training=f"{RUN}/training.json",
+    log:
+        f"{RUN}/logs/train.log",
+    benchmark:
+        f"{RUN}/benchmark/train.tsv"
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: config["machine"]["threads"]
+    resources:
+        mem_mb=3000,
+        runtime=1440,
+        gpu=config["machine"]["gpu"],
+    params:
+        version=lambda wildcards: METHODS[wildcards.method].VERSION,
+    script:
+        "../scripts/train.py"

@@ -1,0 +1,12 @@
+"""Read a run's ledger under each accounting profile."""
+
+from pathlib import Path
+
+from dpfedbench.privacy.accounting import account_run
+
+from dpfedbench.jobs import job
+
+if __name__ == "__main__":
+    snakemake = globals()["snakemake"]
+    with job(snakemake.log[0], "account"):
+        account_run(Path(snakemake.input.ledger).parent, Path(snakemake.output[0]))

@@ -1,0 +1,20 @@
+"""Write down a run's resolved configuration."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.config import RunConfig
+from dpfedbench.files import write_text
+from dpfedbench.jobs import job
+
+
+def configure(values: Mapping[str, Any], path: Path) -> None:
+    """Check the values once more and write them as YAML."""
+    write_text(path, RunConfig.from_dict(values).to_yaml())
+
+
+if __name__ == "__main__":
+    snakemake = globals()["snakemake"]
+    with job(snakemake.log[0], "configure"):
+        configure(snakemake.params.run, Path(snakemake.output[0]))
