@@ -30,8 +30,8 @@ import torch
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, make_partition
 from dpfedbench.data.registry import prepare
-from dpfedbench.federation.contributions import Contributions
 from dpfedbench.federation.composition import Maml
+from dpfedbench.federation.contributions import Contributions
 from dpfedbench.files import atomic_path
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.privacy.private_sum import PrivateSum
@@ -177,7 +177,10 @@ def main() -> None:
         print(f"{options.threads} threads, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case")
         rows = []
         for filters, steps, order in CASES:
-            ours, theirs = Ours(data, filters, steps, order, options.threads), learn2learn_loop(data, filters, steps, order)
+            ours, theirs = (
+                Ours(data, filters, steps, order, options.threads),
+                learn2learn_loop(data, filters, steps, order),
+            )
             many, few = Tasks(data, 96 if steps == 1 else 48), Tasks(data, 32 if steps == 1 else 12)
             seconds(ours, few), seconds(theirs, few)
             pairs = [(seconds(ours, many), seconds(theirs, few)) for _ in range(options.pairs)]

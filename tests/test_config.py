@@ -94,12 +94,12 @@ def test_an_unknown_key_is_named_in_full_with_the_nearest_one() -> None:
         ("noise.multiplier", math.nan, "noise.multiplier is nan: expected a finite number"),
         ("clipping.threshold", 0, "clipping.threshold is 0: expected a number above 0"),
         ("clipping.threshold", math.inf, "clipping.threshold is inf: expected a finite number"),
-        ("clipping.percentile", 101, "clipping.percentile is 101: expected a number at least 0 and at most 100"),  # noqa: E501
+        ("clipping.percentile", 101, "clipping.percentile is 101: expected a number at least 0 and at most 100"),
         ("budget.delta", 0, "budget.delta is 0: expected a number above 0 and below 1"),
         ("budget.delta", 1.0, "budget.delta is 1.0: expected a number above 0 and below 1"),
         ("client_update.order", 3, "client_update.order is 3: expected one of 1, 2"),
         ("clipping.never_rising", "yes", 'clipping.never_rising is "yes": expected true or false'),
-        ("participation.kind", "all", 'participation.kind is "all": expected one of one-pass, balls-and-bins, poisson'),  # noqa: E501
+        ("participation.kind", "all", 'participation.kind is "all": expected one of one-pass, balls-and-bins, poisson'),
         ("server", 3, "server is 3: expected a group of keys"),
         ("seed", -1, "seed is -1: expected a whole number at least 0"),
     ],
@@ -170,7 +170,7 @@ def test_any_changed_value_is_another_run() -> None:
     others: dict[str, Any] = {
         "method": "maml", "dataset": "glyphs", "clients.count": 8000, "clients.partition": "disjoint",
         "clients.query_per_class": 4, "participation.kind": "balls-and-bins", "participation.rounds": 39,
-        "participation.cohort": 50, "client_update.order": 1, "clipping.rule": "constant", "clipping.form": "mean",  # noqa: E501
+        "participation.cohort": 50, "client_update.order": 1, "clipping.rule": "constant", "clipping.form": "mean",
         "budget.epsilon": 2.0, "budget.delta": 2e-6, "budget.profile": "holds", "server.optimizer": "sgd",
     }  # fmt: skip
     only_one = {"model.name", "client_update.kind", "seed"}

@@ -70,9 +70,7 @@ def test_layers_lie_in_order() -> None:
     for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
         found = set_key(found, f"{place}.{key}", float(level))
         assert threshold() == level
-    run = (
-        plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
-    )
+    run = plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
     assert run.method == "maml" and run.clipping is None
 
 
@@ -83,9 +81,7 @@ def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
 
 
 def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> None:
-    agr = next(
-        c for c in plan(configuration("real")).items["dp-fedmeta", "table2"].cells if c.series == "dp-agr"
-    )
+    agr = next(c for c in plan(configuration("real")).items["dp-fedmeta", "table2"].cells if c.series == "dp-agr")
     assert agr.mismatch == "clients.count 400,000 published, 16,000 here"
     for cell in plan(configuration("paper")).items["dp-fedmeta", "table2"].cells:
         assert cell.mismatch == ""
@@ -144,8 +140,8 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
         ("seed", [0], "unknown key seed: did you mean seeds?"),
         ("machine.thread", 1, "unknown key machine.thread: did you mean machine.threads?"),
         ("methods.dp-arg", {}, "methods.dp-arg: there is no method 'dp-arg', the nearest is 'dp-agr'"),
-        ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),  # noqa: E501
-        (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),  # noqa: E501
+        ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),
+        (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),
         (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),  # noqa: E501
         (f"{TABLE}.series", {"maml": None, "random": None, "dp-agr": None}, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
         (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),

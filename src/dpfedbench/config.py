@@ -35,24 +35,18 @@ def schema(name: str) -> dict[str, Any]:
             found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
             break
     else:
-        raise BenchError(
-            f"{name}.schema.yaml is missing from {_SCHEMA_FOLDERS[-1]}: restore it from the repository"
-        )
+        raise BenchError(f"{name}.schema.yaml is missing from {_SCHEMA_FOLDERS[-1]}: restore it from the repository")
     if name == "config":
         overlay = _without_required(schema("run"))
         # These two come from a series and from the seed list; in an overlay they would be silently lost.
-        overlay["properties"] = {
-            key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN
-        }
+        overlay["properties"] = {key: rules for key, rules in overlay["properties"].items() if key not in _GIVEN}
         found["$defs"]["overlay"] = overlay
     return found
 
 
 def _without_required(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _without_required(item) for key, item in value.items() if key not in ("required", "$schema")
-        }
+        return {key: _without_required(item) for key, item in value.items() if key not in ("required", "$schema")}
     return value
 
 
@@ -404,9 +398,7 @@ class RunConfig:
                 f"{absent} is null but {given[0]} is not: a private run needs all of clipping, noise, budget"
             )
         if self.noise and self.budget and self.noise.multiplier is None and self.budget.epsilon is None:
-            raise BenchError(
-                "noise.multiplier and budget.epsilon are both null: give one, the other follows from it"
-            )
+            raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
 
     def _check_participation(self) -> None:
         kind, cohort, rounds = self.participation.kind, self.participation.cohort, self.participation.rounds
@@ -445,9 +437,7 @@ class RunConfig:
             return ()
         said = ["simulated privacy: the noise seed is public"]
         if self.budget.delta * self.clients.count >= 1:
-            said.append(
-                f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients"
-            )
+            said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule == "percentile-of-raw-norms":
             said.append("the clipping threshold reads raw norms: not private")
         return tuple(said)
@@ -461,8 +451,7 @@ class RunConfig:
         """
         check(values, schema("run"))
         parts = {
-            field: _SECTIONS[field](**value) if isinstance(value, Mapping) else value
-            for field, value in values.items()
+            field: _SECTIONS[field](**value) if isinstance(value, Mapping) else value for field, value in values.items()
         }
         return cls(**parts)
 
@@ -482,9 +471,7 @@ class RunConfig:
         except FileNotFoundError as error:
             raise BenchError(f"{path} is missing: run the workflow again to make it") from error
         except yaml.YAMLError as error:
-            raise BenchError(
-                f"{path} is not valid YAML ({error}): delete it and run the workflow again"
-            ) from error
+            raise BenchError(f"{path} is not valid YAML ({error}): delete it and run the workflow again") from error
         if not isinstance(values, Mapping):
             raise BenchError(f"{path} holds no configuration: delete it and run the workflow again")
         return cls.from_dict(values)

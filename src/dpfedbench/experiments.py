@@ -169,9 +169,7 @@ def make_plan(
     for item in items.values():
         for folder, run in item.runs.items():
             if runs.setdefault(folder, run) != run:
-                raise BenchError(
-                    f"two different runs share the folder {folder}: report this as a fault of dpfedbench"
-                )
+                raise BenchError(f"two different runs share the folder {folder}: report this as a fault of dpfedbench")
     return Plan(items=items, runs=runs)
 
 
@@ -203,9 +201,7 @@ class _Expansion:
         build: Callable[..., list[Cell]] = self._table if group == "tables" else self._figure
         cells = build(spec, where)
         if not cells:
-            raise BenchError(
-                f"{where} has no cell left: give it a series that is not null, or set {where} to null"
-            )
+            raise BenchError(f"{where} has no cell left: give it a series that is not null, or set {where} to null")
         kind = "table" if group == "tables" else spec["kind"]
         return Item(paper=self.paper, name=name, kind=kind, spec=spec, cells=tuple(cells))
 
@@ -227,9 +223,7 @@ class _Expansion:
             if series is None:
                 continue
             if spec["kind"] == "history" and "curves" not in series:
-                raise BenchError(
-                    f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw"
-                )
+                raise BenchError(f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw")
             swept = spec["kind"] == "sweep" and series.get("sweep", True)
             for x in spec["x"]["values"] if swept else (None,):
                 cells.append(self._cell(spec, spec["task"], name, series, where, x))
@@ -264,8 +258,7 @@ class _Expansion:
         point = f" at {spec['x']['key']} {x:g}" if x is not None else ""
         try:
             runs = tuple(
-                RunConfig.from_dict(merge(values, {"seed": seed}))
-                for seed in spec.get("seeds", self.config["seeds"])
+                RunConfig.from_dict(merge(values, {"seed": seed})) for seed in spec.get("seeds", self.config["seeds"])
             )
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error

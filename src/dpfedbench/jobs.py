@@ -65,9 +65,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by the `with` below)
     except OSError as error:
-        print(
-            f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal
-        )
+        print(f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal)
         sys.exit(1)
     with handle:
         print(f"---- {name}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=handle, flush=True)
@@ -86,9 +84,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         except OSError as error:
             if error.errno not in _OUTSIDE:
                 _report_fault(handle, terminal, name, path)
-            print(
-                f"{name}: {error.filename or 'a file'}: {error.strerror}: {_OUTSIDE[error.errno]}", file=tee
-            )
+            print(f"{name}: {error.filename or 'a file'}: {error.strerror}: {_OUTSIDE[error.errno]}", file=tee)
             sys.exit(1)
         except Exception:
             _report_fault(handle, terminal, name, path)

@@ -9,9 +9,7 @@ import pytest
 from dpfedbench.data.images import ImageDataset, RawImages, load_dataset, save_dataset
 
 
-def _raw_images(
-    train: int, validation: int, test: int, examples: int, size: int = 4, channels: int = 1
-) -> RawImages:
+def _raw_images(train: int, validation: int, test: int, examples: int, size: int = 4, channels: int = 1) -> RawImages:
     """Images whose pixels say which class and example they are: value (class * 7 + example) % 256."""
     classes = train + validation + test
     value = (np.arange(classes)[:, None] * 7 + np.arange(examples)) % 256

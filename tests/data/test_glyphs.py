@@ -52,9 +52,7 @@ def test_another_process_with_other_threads_draws_the_same(drawn: np.ndarray) ->
         "print(hashlib.sha256(drawn.tobytes()).hexdigest())"
     )
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONHASHSEED": "1", "LC_ALL": "C"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert ran.stdout.strip() == hashlib.sha256(drawn.tobytes()).hexdigest()
 
 

@@ -80,9 +80,7 @@ def test_a_foreign_summary_is_refused(folder: Path) -> None:
         load_dataset(folder)
 
 
-def test_writing_cut_short_leaves_no_data_set(
-    folder: Path, raw_images: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_cut_short_leaves_no_data_set(folder: Path, raw_images: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

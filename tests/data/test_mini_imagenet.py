@@ -24,9 +24,7 @@ def _caches(folder: Path, spelling: str = "val") -> Path:
         rows: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             rows[name] = [example * count + index for example in range(4)]
-            pixels[rows[name]] = (FIRST[split] + index) * 10 + np.arange(4, dtype=np.uint8)[
-                :, None, None, None
-            ]
+            pixels[rows[name]] = (FIRST[split] + index) * 10 + np.arange(4, dtype=np.uint8)[:, None, None, None]
         file = {"train": "train", "validation": spelling, "test": "test"}[split]
         content = {"image_data": pixels, "class_dict": dict(reversed(rows.items()))}
         (folder / f"mini-imagenet-cache-{file}.pkl").write_bytes(pickle.dumps(content))

@@ -126,9 +126,7 @@ NAME = "images_background/Alphabet_0/character01/0001_01.png"
         (lambda path: _rewrite(path, lambda m: m | {NAME: m[NAME][:-40]}), "0001_01.png"),
     ],
 )  # fmt: skip
-def test_a_damaged_archive_is_named_with_what_to_do(
-    tmp_path: Path, harm: Callable[[Path], None], what: str
-) -> None:
+def test_a_damaged_archive_is_named_with_what_to_do(tmp_path: Path, harm: Callable[[Path], None], what: str) -> None:
     folder = _write_zips(tmp_path)
     harm(folder / "omniglot" / "images_background.zip")
     with pytest.raises(BenchError) as caught:
@@ -151,9 +149,7 @@ def test_no_copy_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise URLError("Name or service not known")
 
     monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(
-        BenchError, match=r"cannot download images_background\.zip .*get it from https://.* put it in"
-    ):
+    with pytest.raises(BenchError, match=r"cannot download images_background\.zip .*get it from https://.* put it in"):
         read_omniglot(tmp_path, tmp_path / "download")
 
 

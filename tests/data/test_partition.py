@@ -38,9 +38,7 @@ def _images(partition: Partition) -> np.ndarray:
 def test_shared_clients_hold_distinct_training_images(
     small: ImageDataset, clients: int, ways: int, examples: int
 ) -> None:
-    made = make_partition(
-        small, clients=clients, ways=ways, examples_per_class=examples, kind="shared", seed=3
-    )
+    made = make_partition(small, clients=clients, ways=ways, examples_per_class=examples, kind="shared", seed=3)
     assert made.classes.shape == (clients, ways)
     assert made.examples.shape == (clients, ways, examples)
     assert np.isin(made.classes, small.splits["train"]).all()
@@ -50,23 +48,17 @@ def test_shared_clients_hold_distinct_training_images(
 
 
 @pytest.mark.parametrize(("ways", "examples"), [(5, 6), (5, 5), (7, 4), (24, 3), (23, 1), (1, 12), (13, 2)])
-def test_disjoint_clients_share_no_image_and_as_many_fit_as_can(
-    small: ImageDataset, ways: int, examples: int
-) -> None:
+def test_disjoint_clients_share_no_image_and_as_many_fit_as_can(small: ImageDataset, ways: int, examples: int) -> None:
     # Each class can serve 12 // examples clients, and each client needs `ways` classes.
     most = 24 * (12 // examples) // ways
-    made = make_partition(
-        small, clients=most, ways=ways, examples_per_class=examples, kind="disjoint", seed=1
-    )
+    made = make_partition(small, clients=most, ways=ways, examples_per_class=examples, kind="disjoint", seed=1)
     images = _images(made)
     assert len(np.unique(images)) == images.size
     assert _all_distinct(made.classes)
     assert np.isin(made.classes, small.splits["train"]).all()
     assert made.summary["clients_per_image"]["max"] == 1
     with pytest.raises(BenchError, match=rf"cannot be disjoint: .* enough for {most}; .*partition: shared"):
-        make_partition(
-            small, clients=most + 1, ways=ways, examples_per_class=examples, kind="disjoint", seed=1
-        )
+        make_partition(small, clients=most + 1, ways=ways, examples_per_class=examples, kind="disjoint", seed=1)
 
 
 @pytest.mark.parametrize("kind", ["shared", "disjoint"])
@@ -132,9 +124,7 @@ def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: 
         ({"kind": "mixed"}, "clients.partition is 'mixed': choose one of shared, disjoint"),
     ],
 )
-def test_what_cannot_be_had_is_refused_in_one_line(
-    small: ImageDataset, change: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_had_is_refused_in_one_line(small: ImageDataset, change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {
         "clients": 10, "ways": 5, "examples_per_class": 6, "kind": "shared", "seed": 0,
     }  # fmt: skip
@@ -214,9 +204,7 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_tasks_come_from_their_split_with_support_and_query_apart(small: ImageDataset, split: str) -> None:
-    tasks = sample_tasks(
-        small, split, count=40, ways=5, shots=5, query_per_class=7, seed=0, purpose="meta-test"
-    )
+    tasks = sample_tasks(small, split, count=40, ways=5, shots=5, query_per_class=7, seed=0, purpose="meta-test")
     assert len(tasks) == 40
     assert np.isin(tasks.classes, small.splits[split]).all()
     assert _all_distinct(tasks.classes)
@@ -228,9 +216,7 @@ def test_tasks_come_from_their_split_with_support_and_query_apart(small: ImageDa
 def test_tasks_differ_by_purpose_split_and_seed_and_their_number_changes_none(small: ImageDataset) -> None:
     def draw(split: str = "train", count: int = 40, seed: int = 0, purpose: str = "meta-test") -> np.ndarray:
         return _images(
-            sample_tasks(
-                small, split, count=count, ways=5, shots=1, query_per_class=2, seed=seed, purpose=purpose
-            )
+            sample_tasks(small, split, count=count, ways=5, shots=1, query_per_class=2, seed=seed, purpose=purpose)
         )
 
     reference = draw()
@@ -249,9 +235,7 @@ def test_tasks_differ_by_purpose_split_and_seed_and_their_number_changes_none(sm
         ({"count": 0}, "tasks is 0"),
     ],
 )
-def test_tasks_that_cannot_be_had_are_refused(
-    small: ImageDataset, change: dict[str, Any], message: str
-) -> None:
+def test_tasks_that_cannot_be_had_are_refused(small: ImageDataset, change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {
         "split": "test", "count": 4, "ways": 5, "shots": 1, "query_per_class": 5, "seed": 0, "purpose": "x",
     }  # fmt: skip

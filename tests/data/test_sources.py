@@ -16,9 +16,7 @@ from dpfedbench.data import sources
 from dpfedbench.errors import BenchError
 
 
-def test_the_named_folder_comes_before_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_named_folder_comes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "named").mkdir()
     (tmp_path / "environment").mkdir()
     monkeypatch.setenv(sources.ENVIRONMENT, str(tmp_path / "environment"))
@@ -107,9 +105,7 @@ def test_without_a_network_the_message_names_file_place_and_source(
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     folder = tmp_path / local if local else None
     with pytest.raises(BenchError) as caught:
-        sources.fetch(
-            "https://example.org/set.zip", "0" * 32, tmp_path / "d", local=folder, subfolder="omniglot"
-        )
+        sources.fetch("https://example.org/set.zip", "0" * 32, tmp_path / "d", local=folder, subfolder="omniglot")
     message = str(caught.value)
     place = f"{folder}/omniglot" if folder else "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
     assert "set.zip" in message and "https://example.org/set.zip" in message and place in message

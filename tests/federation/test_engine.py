@@ -25,7 +25,12 @@ from .conftest import PLAIN, make_config
 def train(config, federation, run_dir, threads=1, checkpoint_seconds=1e9):
     data, clients = federation
     engine.train(
-        config, data_dir=data, clients_dir=clients, run_dir=run_dir, threads=threads, checkpoint_seconds=checkpoint_seconds
+        config,
+        data_dir=data,
+        clients_dir=clients,
+        run_dir=run_dir,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
     )
     meta_test(config, data_dir=data, model_path=run_dir / "model.safetensors", out_path=run_dir / "metrics.json")
 
@@ -222,7 +227,7 @@ def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp
 def test_a_damaged_checkpoint_is_refused(federation, tmp_path):
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "state.pt").write_bytes(b"not a checkpoint")
-    with pytest.raises(BenchError, match="cannot be read.*delete it"):
+    with pytest.raises(BenchError, match=r"cannot be read.*delete it"):
         train(make_config(), federation, tmp_path)
 
 

@@ -62,7 +62,13 @@ def test_cohorts_do_not_depend_on_when_they_are_asked_for(kind):
 def test_the_denominator_is_public(kind):
     """Property 8: N/T, or L; the same for every seed, whatever came."""
     assert {plan(kind, seed=seed).denominator for seed in range(5)} == {100.0}
-    assert plan(kind).describe() == {"kind": kind, "clients": 1200, "cohort": 100, "rounds": 12, "rate": 100 / 1200}
+    assert plan(kind).describe() == {
+        "kind": kind,
+        "clients": 1200,
+        "cohort": 100,
+        "rounds": 12,
+        "rate": 100 / 1200,
+    }
 
 
 @pytest.mark.parametrize(

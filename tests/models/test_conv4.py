@@ -19,7 +19,8 @@ def derivatives(net, theta, x, y, v):
 
 
 @pytest.mark.parametrize(
-    ("shape", "filters", "batch"), [((28, 28, 1), 7, 5), ((32, 32, 3), 6, 4), ((84, 84, 3), 3, 3), ((16, 20, 2), 4, 6)]
+    ("shape", "filters", "batch"),
+    [((28, 28, 1), 7, 5), ((32, 32, 3), 6, 4), ((84, 84, 3), 3, 3), ((16, 20, 2), 4, 6)],
 )
 def test_passes_equal_automatic_differentiation(shape, filters, batch):
     rng = np.random.default_rng(1)

@@ -48,7 +48,7 @@ def test_a_restart_keeps_what_the_checkpoint_knows_of(tmp_path):
 def test_what_is_no_release_is_refused_by_line(tmp_path, line):
     ledger = written(tmp_path / "ledger.jsonl", 1)
     ledger.path.write_text(ledger.path.read_text() + line + "\n")
-    with pytest.raises(BenchError, match="line 2.*delete"):
+    with pytest.raises(BenchError, match=r"line 2.*delete"):
         read_ledger(ledger.path)
 
 

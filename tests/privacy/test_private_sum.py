@@ -26,7 +26,11 @@ def pre_noise(contributions, threshold=0.5):
 
 
 def noise(threshold, multiplier, dimension, *names):
-    return PrivateSum(dimension=dimension, threshold=threshold, noise_multiplier=multiplier).release(stream(*names)).numpy()
+    return (
+        PrivateSum(dimension=dimension, threshold=threshold, noise_multiplier=multiplier)
+        .release(stream(*names))
+        .numpy()
+    )
 
 
 class TestNoise:
@@ -46,7 +50,13 @@ class TestNoise:
         assert not self.accepted(draws, 1.1 * multiplier * threshold)
 
     def test_coordinates_rounds_and_clients_are_independent(self):
-        names = [(0, "noise", 0), (0, "noise", 1), (1, "noise", 0), (0, "client-noise", 0), (0, "noise", 0, 1)]
+        names = [
+            (0, "noise", 0),
+            (0, "noise", 1),
+            (1, "noise", 0),
+            (0, "client-noise", 0),
+            (0, "noise", 0, 1),
+        ]
         draws = np.array([noise(1.0, 1.0, 100_000, *name) for name in names])
         # Correlations of independent draws are N(0, 1/n): 5 deviations, false alarm below 1e-5 over all pairs.
         correlations = np.corrcoef(draws) - np.eye(len(draws))

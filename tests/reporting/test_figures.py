@@ -79,9 +79,7 @@ def test_published_points_are_comparable_on_the_papers_data(
     assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(figure)
 
 
-def test_an_axis_that_moves_the_privacy_says_both_epsilons(
-    described: Describe, results: Path, published: Path
-) -> None:
+def test_an_axis_that_moves_the_privacy_says_both_epsilons(described: Describe, results: Path, published: Path) -> None:
     with_noise, _ = figures.make(described("figure4b"), results, published)
     without, _ = figures.make(described("figure4a"), results, published)
     assert "ε 1.5 / 4.89" in texts(with_noise) and "δ = 1e-06" in texts(with_noise)

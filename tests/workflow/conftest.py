@@ -16,14 +16,10 @@ Call = Callable[..., subprocess.CompletedProcess[str]]
 def snakemake(tmp_path: Path) -> Call:
     """Call Snakemake on the repository's Snakefile, or another root's, with results in a temporary folder."""
 
-    def call(
-        *arguments: str, root: Path = ROOT, directory: Path = tmp_path
-    ) -> subprocess.CompletedProcess[str]:
+    def call(*arguments: str, root: Path = ROOT, directory: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "snakemake", "--snakefile", str(root / "Snakefile")]
         command += ["--directory", str(directory), "--cores", "2", *arguments]
         environment = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=300, check=False
-        )
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
     return call

@@ -21,9 +21,7 @@ def pins(requirements: list[str]) -> dict[str, str]:
 def conda(path: Path) -> tuple[dict[str, str], str]:
     dependencies = yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]
     python = next(item for item in dependencies if isinstance(item, str) and item.startswith("python="))
-    return pins(next(item["pip"] for item in dependencies if isinstance(item, dict))), python.removeprefix(
-        "python="
-    )
+    return pins(next(item["pip"] for item in dependencies if isinstance(item, dict))), python.removeprefix("python=")
 
 
 def test_the_three_agree() -> None:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from dpfedbench.privacy.accounting import account_run
-
 from dpfedbench.jobs import job
+from dpfedbench.privacy.accounting import account_run
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

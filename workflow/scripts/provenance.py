@@ -9,6 +9,4 @@ from dpfedbench.reporting.provenance import provenance
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "provenance"):
-        write_json(
-            snakemake.output[0], provenance(Path(snakemake.scriptdir).parents[1], snakemake.params.command)
-        )
+        write_json(snakemake.output[0], provenance(Path(snakemake.scriptdir).parents[1], snakemake.params.command))

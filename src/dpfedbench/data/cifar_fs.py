@@ -55,9 +55,7 @@ def read_cifar_fs(
     parts = _read_parts(path, progress)
     try:
         names = [str(name) for name in parts["meta"]["fine_label_names"]]
-        pixels = np.concatenate(
-            [np.asarray(parts[part]["data"], dtype=np.uint8) for part in ("train", "test")]
-        )
+        pixels = np.concatenate([np.asarray(parts[part]["data"], dtype=np.uint8) for part in ("train", "test")])
         labels = np.concatenate([np.asarray(parts[part]["fine_labels"]) for part in ("train", "test")])
         pixels = pixels.reshape(len(labels), 3, SIZE, SIZE).transpose(0, 2, 3, 1)
     except (KeyError, TypeError, ValueError) as error:

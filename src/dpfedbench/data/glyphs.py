@@ -75,9 +75,7 @@ def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | Non
             progress("drawing letters", index + 1, len(letters))
     return RawImages(
         images=images,
-        class_names=tuple(
-            f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters
-        ),
+        class_names=tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions={
             "pillow": PIL.__version__,
@@ -109,9 +107,7 @@ def draw_letter(letter: str) -> np.ndarray:
     fields = _distance_fields(letter)
     rng = stream(SEED, "glyphs", ord(letter))
     # Every face is used before one is used again.
-    faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[
-        :DRAWINGS
-    ]
+    faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[:DRAWINGS]
     spreads = np.array([[_ROTATION], [_SHEAR], [_LOG_SCALE], [_LOG_ASPECT]])
     angle, shear, log_scale, log_aspect = rng.standard_normal((4, DRAWINGS)) * spreads
     elastic = rng.standard_normal((DRAWINGS, 2, _KNOTS, _KNOTS)) * _ELASTIC
@@ -149,8 +145,7 @@ def choose_letters(count: int = LETTERS) -> tuple[str, ...]:
     candidates = [
         chr(code)
         for code in sorted(set().union(*(_codes(face) for face in LIGHT_FACES)))
-        if unicodedata.category(chr(code)) in _CATEGORIES
-        and unicodedata.normalize("NFKC", chr(code)) == chr(code)
+        if unicodedata.category(chr(code)) in _CATEGORIES and unicodedata.normalize("NFKC", chr(code)) == chr(code)
     ]
     skeletons = _thin(np.stack([_render(letter, _first_face(letter)) for letter in candidates]))
     drawn = skeletons.sum(axis=(1, 2)) > 0.8 * _BOX  # dots, and nothing at all, are no letters here
@@ -344,9 +339,7 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
     tables = np.zeros((2, 256), dtype=np.uint8)
     for code in range(256):
         p2, p3, p4, p5, p6, p7, p8, p9 = (bool(code >> bit & 1) for bit in range(8))
-        pieces = sum(
-            (not p2 and (p3 or p4), not p4 and (p5 or p6), not p6 and (p7 or p8), not p8 and (p9 or p2))
-        )
+        pieces = sum((not p2 and (p3 or p4), not p4 and (p5 or p6), not p6 and (p7 or p8), not p8 and (p9 or p2)))
         one = sum((p9 or p2, p3 or p4, p5 or p6, p7 or p8))
         other = sum((p2 or p3, p4 or p5, p6 or p7, p8 or p9))
         if pieces == 1 and 2 <= min(one, other) <= 3:

@@ -39,8 +39,7 @@ class RawImages:
         """Check shapes and names; a fault here is ours, not the user's."""
         if self.images.dtype != np.uint8 or self.images.ndim != 5:
             raise ValueError(
-                f"images must be uint8 [classes, examples, H, W, C], not {self.images.dtype} "
-                f"{self.images.shape}"
+                f"images must be uint8 [classes, examples, H, W, C], not {self.images.dtype} {self.images.shape}"
             )
         if not len(self.images) == len(self.class_names) == len(set(self.class_names)) == len(self.splits):
             raise ValueError("one unique name and one split per class are needed")
@@ -155,9 +154,7 @@ def load_dataset(folder: Path | str) -> ImageDataset:
         name, digest = summary["name"], summary["sha256"]
         shape = (summary["classes"], summary["examples_per_class"], *summary["image_shape"])
     except (KeyError, TypeError) as error:
-        raise BenchError(
-            f"{folder / 'summary.json'} does not describe a data set (no {error}): {mend}"
-        ) from error
+        raise BenchError(f"{folder / 'summary.json'} does not describe a data set (no {error}): {mend}") from error
     path = folder / "images.npy"
     try:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -184,7 +181,5 @@ def _read_classes(path: Path, classes: int, mend: str) -> tuple[tuple[str, ...],
     except (KeyError, ValueError, TypeError) as error:
         raise BenchError(f"{path} is damaged (no readable column {error}): {mend}") from error
     if not whole:
-        raise BenchError(
-            f"{path} is damaged (it should list classes 0 to {classes - 1} with their splits): {mend}"
-        )
+        raise BenchError(f"{path} is damaged (it should list classes 0 to {classes - 1} with their splits): {mend}")
     return names, splits

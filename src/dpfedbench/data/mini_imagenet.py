@@ -63,9 +63,7 @@ def read_mini_imagenet(
             names.append(name)
             splits.append(split)
     if len(set(names)) != len(names):
-        raise BenchError(
-            "mini-ImageNet's splits share a class: take the three files from one and the same source"
-        )
+        raise BenchError("mini-ImageNet's splits share a class: take the three files from one and the same source")
     return RawImages(
         images=np.stack(images),
         class_names=tuple(names),
@@ -78,9 +76,7 @@ def _read_cache(path: Path, examples: int) -> dict[str, np.ndarray]:
     content = read_pickle(path, str(path))
     try:
         pixels = np.asarray(content["image_data"])
-        rows = {
-            str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()
-        }
+        rows = {str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, f"no image_data and class_dict: {error}") from error
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
@@ -112,11 +108,7 @@ def _decode(path: Path) -> np.ndarray:
 
 
 def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchError:
-    place = (
-        f"{local / SUBFOLDER}"
-        if local
-        else f"FOLDER/{SUBFOLDER} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
-    )
+    place = f"{local / SUBFOLDER}" if local else f"FOLDER/{SUBFOLDER} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
     return BenchError(
         f"{pickle_name} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
         f"them at https://image-net.org, get the three mini-imagenet-cache files of the Ravi and "

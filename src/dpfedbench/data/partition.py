@@ -44,9 +44,7 @@ class Partition:
     def __post_init__(self) -> None:
         """Check the shapes against each other."""
         if self.classes.ndim != 2 or self.examples.ndim != 3 or self.examples.shape[:2] != self.classes.shape:
-            raise ValueError(
-                f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together"
-            )
+            raise ValueError(f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together")
 
     def __len__(self) -> int:
         """How many clients."""
@@ -82,13 +80,9 @@ class Partition:
         for client in range(min(_PREVIEW, len(self))):
             for label, index in enumerate(self.classes[client]):
                 name = self.class_names[index] if self.class_names else ""
-                writer.writerow(
-                    [client, label, index, name, " ".join(map(str, self.examples[client, label]))]
-                )
+                writer.writerow([client, label, index, name, " ".join(map(str, self.examples[client, label]))])
         write_text(folder / "preview.csv", table.getvalue())
-        write_json(
-            folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")}
-        )
+        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,9 +314,7 @@ def _require_positive(name: str, value: int) -> None:
 def _check_fits(dataset: ImageDataset, split: str, ways: int, examples: int) -> None:
     classes = len(dataset.splits[split])
     if ways > classes:
-        raise BenchError(
-            f"{ways} ways are more than the {classes} {split} classes of {dataset.name}: lower task.ways"
-        )
+        raise BenchError(f"{ways} ways are more than the {classes} {split} classes of {dataset.name}: lower task.ways")
     if examples > dataset.examples_per_class:
         raise BenchError(
             f"{examples} images per class (support and query) are more than the "

@@ -68,19 +68,13 @@ def fetch(url: str, md5: str, download_dir: Path, *, local: Path | None, subfold
     path = download_dir / name
     if check_integrity(str(path), md5):
         return path
-    place = (
-        f"{local / subfolder}"
-        if local
-        else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
-    )
+    place = f"{local / subfolder}" if local else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
     try:
         download_dir.mkdir(parents=True, exist_ok=True)
         with _timeout(TIMEOUT_S):
             download_url(url, str(download_dir), filename=name, md5=md5)
     except PermissionError as error:
-        raise BenchError(
-            f"no permission to write {path}: make its folder writable, or choose another"
-        ) from error
+        raise BenchError(f"no permission to write {path}: make its folder writable, or choose another") from error
     except RuntimeError as error:  # torchvision's word for a wrong checksum
         path.unlink(missing_ok=True)
         raise BenchError(
@@ -150,6 +144,5 @@ def read_pickle(source: Path | bytes | BinaryIO, called: str) -> Any:
             return _ArrayUnpickler(handle, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise BenchError(
-            f"{called} cannot be read as a pickle of arrays ({error}): delete it and put an undamaged "
-            f"copy in its place"
+            f"{called} cannot be read as a pickle of arrays ({error}): delete it and put an undamaged copy in its place"
         ) from error

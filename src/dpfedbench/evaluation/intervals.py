@@ -40,9 +40,7 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "
     if sample.size == 0:
         raise BenchError(f"no interval over no {over}: give at least one value")
     if not np.isfinite(sample).all():
-        raise BenchError(
-            f"an accuracy is not finite, so there is no interval over {over}: look at the run's history"
-        )
+        raise BenchError(f"an accuracy is not finite, so there is no interval over {over}: look at the run's history")
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean=mean, low=math.nan, high=math.nan, count=1, over=over)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
@@ -19,7 +19,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.federation.maml import FusedAdaptation
 from dpfedbench.federation.progress import Progress
-from dpfedbench.files import write_json
+from dpfedbench.files import atomic_path, write_json
 from dpfedbench.models.conv4 import Conv4
 
 
@@ -61,15 +61,23 @@ def task_accuracies(
 
     def one(index: int) -> float:
         if not hasattr(local, "adaptation"):
-            sizes = {"support": ways * shots, "query": ways * evaluation.query_per_class}
-            local.adaptation = FusedAdaptation(net, **sizes)
+            local.adaptation = FusedAdaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
         task = gather(
-            dataset, sampled, np.array([index]), support_per_class=shots, query_per_class=evaluation.query_per_class
+            dataset,
+            sampled,
+            np.array([index]),
+            support_per_class=shots,
+            query_per_class=evaluation.query_per_class,
         )
         total = np.zeros((ways * evaluation.query_per_class, ways))
         for theta in members:
             logits = local.adaptation.logits(
-                theta, task.support_x[0], task.support_y[0], task.query_x[0], steps=evaluation.steps, rate=evaluation.rate
+                theta,
+                task.support_x[0],
+                task.support_y[0],
+                task.query_x[0],
+                steps=evaluation.steps,
+                rate=evaluation.rate,
             )
             exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
             total += exponentials / exponentials.sum(axis=1, keepdims=True)
@@ -88,10 +96,6 @@ def task_accuracies(
 
 def save_members(path: Path, net: Conv4, members: Sequence[np.ndarray]) -> None:
     """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors."""
-    from safetensors.numpy import save_file
-
-    from dpfedbench.files import atomic_path
-
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
         for index, theta in enumerate(members, start=1)
@@ -114,7 +118,10 @@ def load_members(path: Path, net: Conv4) -> list[np.ndarray]:
     except Exception as error:
         raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
     names = sorted({name.split("/")[0] for name in tensors}, key=lambda name: int(name.removeprefix("member")))
-    return [net.flatten({key: tensors[f"{name}/{key}"] for key in net.shapes if f"{name}/{key}" in tensors}) for name in names]
+    return [
+        net.flatten({key: tensors[f"{name}/{key}"] for key in net.shapes if f"{name}/{key}" in tensors})
+        for name in names
+    ]
 
 
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
@@ -131,9 +138,17 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
     tasks = config.evaluation.tasks
     progress = Progress(f"meta-test {config.folder}", tasks, unit="tasks")
     accuracies = 100 * task_accuracies(
-        net, members, dataset, config, split="test", tasks=tasks, purpose="meta-test", threads=threads, progress=progress
+        net,
+        members,
+        dataset,
+        config,
+        split="test",
+        tasks=tasks,
+        purpose="meta-test",
+        threads=threads,
+        progress=progress,
     )
-    interval = mean_interval(accuracies)
+    interval = mean_interval(accuracies.tolist())
     write_json(
         out_path,
         {

@@ -80,6 +80,10 @@ def run_lock(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"another process is training in {folder.parent}; waiting for it to end", file=sys.stderr, flush=True)
+            print(
+                f"another process is training in {folder.parent}; waiting for it to end",
+                file=sys.stderr,
+                flush=True,
+            )
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

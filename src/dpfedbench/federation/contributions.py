@@ -25,13 +25,13 @@ class Tasks(Protocol):
     """A chunk of tasks: images float32 [n, examples, H, W, C], labels int64 [n, examples]."""
 
     @property
-    def support_x(self) -> np.ndarray: ...  # noqa: D102
+    def support_x(self) -> np.ndarray: ...
     @property
-    def support_y(self) -> np.ndarray: ...  # noqa: D102
+    def support_y(self) -> np.ndarray: ...
     @property
-    def query_x(self) -> np.ndarray: ...  # noqa: D102
+    def query_x(self) -> np.ndarray: ...
     @property
-    def query_y(self) -> np.ndarray: ...  # noqa: D102
+    def query_y(self) -> np.ndarray: ...
 
 
 Gather = Callable[[np.ndarray], Tasks]

@@ -113,9 +113,7 @@ class _Training:
         clients = config.clients
         sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
         self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(
-            image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways
-        )
+        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.contributions = Contributions(
             self.net, self.parts.update,
@@ -129,14 +127,17 @@ class _Training:
         )
         rule = self.parts.clipping
         self.budget = (
-            None
-            if rule is None
-            else BudgetPlan.of(config, self.parts.participation.describe(), counted=rule.private)
+            None if rule is None else BudgetPlan.of(config, self.parts.participation.describe(), counted=rule.private)
         )
         self.ledger = Ledger(folder / "ledger.jsonl")
         self.checkpoint = Checkpoint(
             folder,
-            identity={"run": config.key, "seed": config.seed, "version": method.VERSION, "device": self.device},
+            identity={
+                "run": config.key,
+                "seed": config.seed,
+                "version": method.VERSION,
+                "device": self.device,
+            },
             seconds=checkpoint_seconds,
         )
         self.state = _State()
@@ -179,7 +180,9 @@ class _Training:
             total: PrivateSum | PlainSum = PlainSum(dimension=self.net.dimension)
         else:
             total = PrivateSum(
-                dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=budget.noise_multiplier
+                dimension=self.net.dimension,
+                threshold=rule.threshold,
+                noise_multiplier=budget.noise_multiplier,
             )
         losses = []
         for gradients, chunk_losses, _ in self.contributions.stream(self.server.theta, cohort, self.gather):
@@ -191,7 +194,10 @@ class _Training:
         row: dict[str, Any] = {"round": index + 1}
         if isinstance(total, PlainSum):
             quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
-            row |= {"clients": len(cohort), "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan}
+            row |= {
+                "clients": len(cohort),
+                "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan,
+            }
             row |= dict(zip(NORMS, map(float, quantiles), strict=True))
             row["released_norm"] = float(released.norm())
         else:
@@ -282,7 +288,11 @@ class _Training:
                 self.parts.clipping.load_state_dict(clipping)
             self.state = _State(**saved)
             self.state.resumed += 1
-            print(f"going on after round {self.state.round} of {self.config.folder}", file=sys.stderr, flush=True)
+            print(
+                f"going on after round {self.state.round} of {self.config.folder}",
+                file=sys.stderr,
+                flush=True,
+            )
         # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
         self.ledger.truncate_to(self.state.round)
 

@@ -44,8 +44,8 @@ class FusedMaml:
         kept = maml.inner_steps if maml.order == 2 else 1
         self._steps = [self._support.evaluation() for _ in range(kept)]
         self._final = self._query.evaluation()
-        self._thetas = np.empty((kept + 1, net.dimension), dtype)
-        self._gradient = np.empty(net.dimension, dtype)
+        self._thetas: np.ndarray = np.empty((kept + 1, net.dimension), dtype)
+        self._gradient: np.ndarray = np.empty(net.dimension, dtype)
 
     def contribution(
         self,
@@ -88,7 +88,8 @@ class FusedAdaptation:
     def __init__(self, net: Conv4, *, support: int, query: int, dtype: type = np.float32) -> None:
         self._support, self._query = FusedConv4(net, support, dtype), FusedConv4(net, query, dtype)
         self._at, self._final = self._support.evaluation(), self._query.evaluation()
-        self._theta, self._gradient = np.empty((2, net.dimension), dtype)
+        self._theta: np.ndarray = np.empty(net.dimension, dtype)
+        self._gradient: np.ndarray = np.empty(net.dimension, dtype)
 
     def logits(
         self,

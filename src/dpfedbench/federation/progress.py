@@ -21,9 +21,22 @@ class Progress:
     """
 
     def __init__(
-        self, label: str, total: int, *, unit: str, done: int = 0, every: float = 5.0, out: TextIO | None = None
+        self,
+        label: str,
+        total: int,
+        *,
+        unit: str,
+        done: int = 0,
+        every: float = 5.0,
+        out: TextIO | None = None,
     ) -> None:
-        self._label, self._total, self._unit, self._every, self._out = label, total, unit, every, out or sys.stderr
+        self._label, self._total, self._unit, self._every, self._out = (
+            label,
+            total,
+            unit,
+            every,
+            out or sys.stderr,
+        )
         self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
 
     def step(self, done: int, work: int, note: str = "") -> None:

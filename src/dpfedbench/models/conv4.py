@@ -83,7 +83,9 @@ class Conv4:
         views, start = [], 0
         for shape in self.shapes.values():
             size = math.prod(shape)
-            views.append(theta[start : start + size].reshape(-1, shape[-1]) if len(shape) > 1 else theta[start : start + size])
+            views.append(
+                theta[start : start + size].reshape(-1, shape[-1]) if len(shape) > 1 else theta[start : start + size]
+            )
             start += size
         return [tuple(views[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(views[12:])]
 

@@ -59,13 +59,17 @@ class _FirstLayer:
         self.eps = dtype.type(NORMALISATION_EPSILON)
         self.half = dtype.type(0.5)
 
-    def forward(self, images: Images, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+    def forward(
+        self, images: Images, out: np.ndarray, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray
+    ) -> None:
         self.weight, self.scale = weight, scale
         self.spread = images.covariance @ weight
         self.mean = images.mean @ weight
         self.inverse_std = 1 / np.sqrt((weight * self.spread).sum(0) + self.eps)
         self.gain = scale * self.inverse_std
-        winograd.first_layer(images.padded, weight * self.gain, shift - self.gain * self.mean, self.window, out, self.code)
+        winograd.first_layer(
+            images.padded, weight * self.gain, shift - self.gain * self.mean, self.window, out, self.code
+        )
 
     def backward(self, images: Images, padded: np.ndarray, gradients: tuple[np.ndarray, ...]) -> None:
         winograd.first_layer_gradient(
@@ -80,7 +84,9 @@ class _FirstLayer:
         scale[:] = self.inverse_std * self.moment
         shift[:] = self.shift_gradient
 
-    def tangent(self, images: Images, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray, out: np.ndarray) -> None:
+    def tangent(
+        self, images: Images, out: np.ndarray, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray
+    ) -> None:
         self.weight_dot = weight
         self.spread_dot = images.covariance @ weight
         self.mean_dot = images.mean @ weight
@@ -92,7 +98,10 @@ class _FirstLayer:
         winograd.first_layer_tangent(images.padded, self.folded_dot, shift_dot, self.code, self.window, out)
 
     def tangent_backward(self, images: Images, padded: np.ndarray, gradients: tuple[np.ndarray, ...]) -> None:
-        weights_gradient, shift_gradient = np.empty_like(self.weights_gradient), np.empty_like(self.shift_gradient)
+        weights_gradient, shift_gradient = (
+            np.empty_like(self.weights_gradient),
+            np.empty_like(self.shift_gradient),
+        )
         winograd.first_layer_gradient(images.padded, padded, self.code, self.window, weights_gradient, shift_gradient)
         weight, scale, shift = gradients
         r, r_dot = self.inverse_std, self.inverse_std_dot
@@ -103,7 +112,9 @@ class _FirstLayer:
         )
         centred_dot = weights_gradient - images.mean[:, None] * shift_gradient
         pull_dot = (
-            self.gain_dot * r * r * self.moment + 2 * self.gain * r * r_dot * self.moment + self.gain * r * r * moment_dot
+            self.gain_dot * r * r * self.moment
+            + 2 * self.gain * r * r_dot * self.moment
+            + self.gain * r * r * moment_dot
         )
         weight[:] = (
             self.gain_dot * self.centred
@@ -176,6 +187,11 @@ class Evaluation:
     The fields are overwritten by the next `FusedConv4.loss` that is given this object.
     """
 
+    blocks: list[tuple[np.ndarray, ...]]  # the weights, block by block
+    flat: np.ndarray  # features [B, n]
+    probabilities: np.ndarray  # [B, ways]
+    residual: np.ndarray  # gradient of the loss in the logits [B, ways]
+
     def __init__(self, net: Conv4, batch: int, dtype: np.dtype) -> None:
         height, width, channels = net.image_shape
         self.first = _FirstLayer(batch, (height, width), channels, net.filters, dtype)
@@ -213,7 +229,7 @@ class FusedConv4:
         """Logits [B, ways] of the network with flat weights `theta` [d] on `images`."""
         blocks = self.net.unflatten(theta)
         at.blocks = blocks
-        at.first.forward(images, *blocks[0], at.layers[0].padded)
+        at.first.forward(images, at.layers[0].padded, *blocks[0])
         for index, (layer, scratch) in enumerate(zip(at.layers, self._scratch, strict=True)):
             weight, scale, shift = blocks[index + 1]
             winograd.tiles_of_input(layer.padded, layer.inputs.array)
@@ -224,7 +240,15 @@ class FusedConv4:
             winograd.moments(layer.z, scratch.total, *size, NORMALISATION_EPSILON, layer.mean, layer.inverse_std)
             target = at.layers[index + 1].padded if index < 2 else at.features
             winograd.normalise_and_pool(
-                layer.z, *size[1:], layer.mean, layer.inverse_std, scale, shift, target, layer.code, layer.selected
+                layer.z,
+                *size[1:],
+                layer.mean,
+                layer.inverse_std,
+                scale,
+                shift,
+                target,
+                layer.code,
+                layer.selected,
             )
         at.flat = at.features[:, 1:-1, 1:-1].reshape(self.batch, -1)
         return at.flat @ blocks[4][0] + blocks[4][1]
@@ -254,13 +278,19 @@ class FusedConv4:
         for index in (2, 1, 0):
             layer, scratch = at.layers[index], self._scratch[index]
             weight, scale, shift = blocks[index + 1]
-            size = (layer.height, layer.width)
+            plane = (layer.height, layer.width)
             winograd.pooled_gradient(
-                padded, layer.code, layer.selected, *size, layer.delta, layer.shift_gradient, layer.scale_gradient
+                padded,
+                layer.code,
+                layer.selected,
+                *plane,
+                layer.delta,
+                layer.shift_gradient,
+                layer.scale_gradient,
             )
             shift[:], scale[:] = layer.shift_gradient, layer.scale_gradient
             winograd.gradient_tiles(
-                layer.z, *size, layer.batch, layer.mean, layer.inverse_std, at.blocks[index + 1][1], layer.code,
+                layer.z, *plane, layer.batch, layer.mean, layer.inverse_std, at.blocks[index + 1][1], layer.code,
                 layer.delta, layer.shift_gradient, layer.scale_gradient, layer.gradients.array,
             )  # fmt: skip
             torch.bmm(layer.inputs.tensor.mT, layer.gradients.tensor, out=scratch.weight_gradients.tensor)
@@ -278,7 +308,7 @@ class FusedConv4:
         each pass below is the derivative of the pass of the same place above.
         """
         dots, blocks = self.net.unflatten(direction), self.net.unflatten(out)
-        at.first.tangent(images, *dots[0], self._scratch[0].padded_dot)
+        at.first.tangent(images, self._scratch[0].padded_dot, *dots[0])
         for index, (layer, scratch) in enumerate(zip(at.layers, self._scratch, strict=True)):
             weight_dot, scale_dot, shift_dot = dots[index + 1]
             size = (layer.batch, layer.height, layer.width)
@@ -289,7 +319,14 @@ class FusedConv4:
             torch.baddbmm(products, scratch.inputs_dot.tensor, layer.weights.tensor, out=products)
             winograd.outputs_of_tiles(scratch.outputs.array, *size, scratch.z_dot, scratch.total)
             winograd.tangent_moments(
-                layer.z, scratch.z_dot, scratch.total, *size, layer.mean, layer.inverse_std, scratch.mean_dot, scratch.slope
+                layer.z,
+                scratch.z_dot,
+                scratch.total,
+                *size,
+                layer.mean,
+                layer.inverse_std,
+                scratch.mean_dot,
+                scratch.slope,
             )
             target = self._scratch[index + 1].padded_dot if index < 2 else self._feature_dot
             winograd.tangent_normalise_and_pool(
@@ -309,14 +346,14 @@ class FusedConv4:
         for index in (2, 1, 0):
             layer, scratch = at.layers[index], self._scratch[index]
             weight, scale, shift = blocks[index + 1]
-            size = (layer.height, layer.width)
+            plane = (layer.height, layer.width)
             winograd.tangent_pooled_gradient(
-                padded, layer.code, layer.selected, scratch.selected_dot, layer.delta, *size,
+                padded, layer.code, layer.selected, scratch.selected_dot, layer.delta, *plane,
                 scratch.delta_dot, scratch.shift_dot, scratch.scale_dot,
             )  # fmt: skip
             shift[:], scale[:] = scratch.shift_dot, scratch.scale_dot
             winograd.tangent_gradient_tiles(
-                layer.z, scratch.z_dot, *size, layer.batch, layer.mean, layer.inverse_std, scratch.mean_dot,
+                layer.z, scratch.z_dot, *plane, layer.batch, layer.mean, layer.inverse_std, scratch.mean_dot,
                 scratch.slope, at.blocks[index + 1][1], dots[index + 1][1], layer.code, layer.delta, scratch.delta_dot,
                 layer.shift_gradient, layer.scale_gradient, scratch.shift_dot, scratch.scale_dot, scratch.outputs.array,
             )  # fmt: skip

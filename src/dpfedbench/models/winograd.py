@@ -12,6 +12,8 @@ before the image and at least one after it. `code` says which of a window's four
 in row order, and 0 where the activation was not positive, so that no gradient passes.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numba.core.compiler import Compiler
@@ -27,20 +29,20 @@ class _NoAlias(Compiler):
 
 # Reordering and fused multiply-add are allowed; assuming that no NaN occurs is not (a NaN contribution is counted
 # by the private sum, so it has to stay visible).
-_options = {
-    "nogil": True,
-    "cache": True,
-    "error_model": "numpy",
-    "fastmath": {"contract", "reassoc", "nsz"},
-    "pipeline_class": _NoAlias,
-}
+_compiled: Any = njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    fastmath={"contract", "reassoc", "nsz"},
+    pipeline_class=_NoAlias,
+)
 
 # Weight transform kron(G, G): 9 taps to 16 points.
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 WEIGHT_TRANSFORM = np.kron(_G, _G)
 
 
-@njit(**_options)
+@_compiled
 def tiles_of_input(padded, out):
     """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
     images, height, width, channels = padded.shape
@@ -86,7 +88,7 @@ def tiles_of_input(padded, out):
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def input_gradient_of_tiles(tiles, scratch, padded):
     """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the tiles d.
 
@@ -101,13 +103,33 @@ def input_gradient_of_tiles(tiles, scratch, padded):
         for i in range(rows):
             for j in range(columns):
                 for c in range(channels):
-                    t0, t1, t2, t3 = tiles[0, tile, c], tiles[1, tile, c], tiles[2, tile, c], tiles[3, tile, c]
+                    t0, t1, t2, t3 = (
+                        tiles[0, tile, c],
+                        tiles[1, tile, c],
+                        tiles[2, tile, c],
+                        tiles[3, tile, c],
+                    )
                     e00, e01, e02, e03 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = tiles[4, tile, c], tiles[5, tile, c], tiles[6, tile, c], tiles[7, tile, c]
+                    t0, t1, t2, t3 = (
+                        tiles[4, tile, c],
+                        tiles[5, tile, c],
+                        tiles[6, tile, c],
+                        tiles[7, tile, c],
+                    )
                     e10, e11, e12, e13 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = tiles[8, tile, c], tiles[9, tile, c], tiles[10, tile, c], tiles[11, tile, c]
+                    t0, t1, t2, t3 = (
+                        tiles[8, tile, c],
+                        tiles[9, tile, c],
+                        tiles[10, tile, c],
+                        tiles[11, tile, c],
+                    )
                     e20, e21, e22, e23 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = tiles[12, tile, c], tiles[13, tile, c], tiles[14, tile, c], tiles[15, tile, c]
+                    t0, t1, t2, t3 = (
+                        tiles[12, tile, c],
+                        tiles[13, tile, c],
+                        tiles[14, tile, c],
+                        tiles[15, tile, c],
+                    )
                     e30, e31, e32, e33 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
                     scratch[0, c] = e00
                     scratch[1, c] = e01
@@ -132,7 +154,7 @@ def input_gradient_of_tiles(tiles, scratch, padded):
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def outputs_of_tiles(products, images, height, width, z, total):
     """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[F] = sum of the outputs inside the image."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -143,13 +165,33 @@ def outputs_of_tiles(products, images, height, width, z, total):
         for i in range(rows):
             for j in range(columns):
                 for f in range(filters):
-                    m0, m1, m2, m3 = products[0, tile, f], products[4, tile, f], products[8, tile, f], products[12, tile, f]
+                    m0, m1, m2, m3 = (
+                        products[0, tile, f],
+                        products[4, tile, f],
+                        products[8, tile, f],
+                        products[12, tile, f],
+                    )
                     a00, a10 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = products[1, tile, f], products[5, tile, f], products[9, tile, f], products[13, tile, f]
+                    m0, m1, m2, m3 = (
+                        products[1, tile, f],
+                        products[5, tile, f],
+                        products[9, tile, f],
+                        products[13, tile, f],
+                    )
                     a01, a11 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = products[2, tile, f], products[6, tile, f], products[10, tile, f], products[14, tile, f]
+                    m0, m1, m2, m3 = (
+                        products[2, tile, f],
+                        products[6, tile, f],
+                        products[10, tile, f],
+                        products[14, tile, f],
+                    )
                     a02, a12 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = products[3, tile, f], products[7, tile, f], products[11, tile, f], products[15, tile, f]
+                    m0, m1, m2, m3 = (
+                        products[3, tile, f],
+                        products[7, tile, f],
+                        products[11, tile, f],
+                        products[15, tile, f],
+                    )
                     a03, a13 = m0 + m1 + m2, m1 - m2 - m3
                     z[tile, 0, f] = a00 + a01 + a02
                     z[tile, 1, f] = a01 - a02 - a03
@@ -162,7 +204,7 @@ def outputs_of_tiles(products, images, height, width, z, total):
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def moments(z, total, images, height, width, epsilon, mean, inverse_std):
     """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of the task's own batch."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -186,7 +228,7 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
         inverse_std[f] = one / np.sqrt(inverse_std[f] / count + z.dtype.type(epsilon))
 
 
-@njit(**_options)
+@_compiled
 def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded, code, selected):
     """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat = (z - mean) * inverse_std.
 
@@ -224,7 +266,7 @@ def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient, scale_gradient):
     """Gradient after the pooling, kept where a gradient passes, and its sums over positions: d/dshift and d/dscale."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -247,8 +289,10 @@ def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient
                 tile += 1
 
 
-@njit(**_options)
-def gradient_tiles(z, height, width, images, mean, inverse_std, scale, code, delta, shift_gradient, scale_gradient, out):
+@_compiled
+def gradient_tiles(
+    z, height, width, images, mean, inverse_std, scale, code, delta, shift_gradient, scale_gradient, out
+):
     """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs, through the normalisation.
 
     dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta` at the chosen position, else 0.
@@ -291,7 +335,7 @@ def gradient_tiles(z, height, width, images, mean, inverse_std, scale, code, del
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope):
     """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's derivative needs."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -312,9 +356,21 @@ def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_st
         slope[f] *= inverse_std[f] / count
 
 
-@njit(**_options)
+@_compiled
 def tangent_normalise_and_pool(
-    z_dot, height, width, inverse_std, mean_dot, slope, scale, scale_dot, shift_dot, code, selected, padded, selected_dot
+    z_dot,
+    height,
+    width,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    shift_dot,
+    code,
+    selected,
+    padded,
+    selected_dot,
 ):
     """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -340,9 +396,18 @@ def tangent_normalise_and_pool(
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def tangent_pooled_gradient(
-    padded_dot, code, selected, selected_dot, delta, height, width, delta_dot, shift_gradient_dot, scale_gradient_dot
+    padded_dot,
+    code,
+    selected,
+    selected_dot,
+    delta,
+    height,
+    width,
+    delta_dot,
+    shift_gradient_dot,
+    scale_gradient_dot,
 ):
     """Derivative of `pooled_gradient`."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -366,10 +431,27 @@ def tangent_pooled_gradient(
                 tile += 1
 
 
-@njit(**_options)
+@_compiled
 def tangent_gradient_tiles(
-    z, z_dot, height, width, images, mean, inverse_std, mean_dot, slope, scale, scale_dot,
-    code, delta, delta_dot, shift_gradient, scale_gradient, shift_gradient_dot, scale_gradient_dot, out,
+    z,
+    z_dot,
+    height,
+    width,
+    images,
+    mean,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    code,
+    delta,
+    delta_dot,
+    shift_gradient,
+    scale_gradient,
+    shift_gradient_dot,
+    scale_gradient_dot,
+    out,
 ):
     """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -391,16 +473,24 @@ def tangent_gradient_tiles(
                     n = z.dtype.type(0)
                     x = (z[tile, 0, f] - m) * s
                     y = s * (z_dot[tile, 0, f] - a - x * u)
-                    d0 = g_dot * ((d if k == 1 else n) - m1 - x * m2) + g * ((e if k == 1 else n) - n1 - y * m2 - x * n2)
+                    d0 = g_dot * ((d if k == 1 else n) - m1 - x * m2) + g * (
+                        (e if k == 1 else n) - n1 - y * m2 - x * n2
+                    )
                     x = (z[tile, 1, f] - m) * s
                     y = s * (z_dot[tile, 1, f] - a - x * u)
-                    d1 = g_dot * ((d if k == 2 else n) - m1 - x * m2) + g * ((e if k == 2 else n) - n1 - y * m2 - x * n2)
+                    d1 = g_dot * ((d if k == 2 else n) - m1 - x * m2) + g * (
+                        (e if k == 2 else n) - n1 - y * m2 - x * n2
+                    )
                     x = (z[tile, 2, f] - m) * s
                     y = s * (z_dot[tile, 2, f] - a - x * u)
-                    d2 = g_dot * ((d if k == 3 else n) - m1 - x * m2) + g * ((e if k == 3 else n) - n1 - y * m2 - x * n2)
+                    d2 = g_dot * ((d if k == 3 else n) - m1 - x * m2) + g * (
+                        (e if k == 3 else n) - n1 - y * m2 - x * n2
+                    )
                     x = (z[tile, 3, f] - m) * s
                     y = s * (z_dot[tile, 3, f] - a - x * u)
-                    d3 = g_dot * ((d if k == 4 else n) - m1 - x * m2) + g * ((e if k == 4 else n) - n1 - y * m2 - x * n2)
+                    d3 = g_dot * ((d if k == 4 else n) - m1 - x * m2) + g * (
+                        (e if k == 4 else n) - n1 - y * m2 - x * n2
+                    )
                     d1 *= right
                     d2 *= below
                     d3 *= right * below
@@ -428,10 +518,15 @@ def tangent_gradient_tiles(
 # largest array of the whole network, are never stored.
 
 
-@njit(**_options)
+@_compiled
 def patches_of_images(padded, mean, out):
     """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to mean[9*C]."""
-    batch, height, width, channels = padded.shape[0], padded.shape[1] - 2, padded.shape[2] - 2, padded.shape[3]
+    batch, height, width, channels = (
+        padded.shape[0],
+        padded.shape[1] - 2,
+        padded.shape[2] - 2,
+        padded.shape[3],
+    )
     count = out.dtype.type(batch * height * width)
     mean[:] = 0
     for row in range(9 * channels):
@@ -454,7 +549,7 @@ def patches_of_images(padded, mean, out):
                 n += 1
 
 
-@njit(**_options)
+@_compiled
 def _window(image, weights, i, j, out):
     """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of a padded image."""
     channels, filters = image.shape[2], weights.shape[1]
@@ -488,7 +583,7 @@ def _window(image, weights, i, j, out):
                     )
 
 
-@njit(**_options)
+@_compiled
 def first_layer(images, weights, shift, window, padded, code):
     """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift); `window` is scratch [4, F].
 
@@ -519,7 +614,7 @@ def first_layer(images, weights, shift, window, padded, code):
                 cell += 1
 
 
-@njit(**_options)
+@_compiled
 def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
     """Derivative of `first_layer` along (weights_dot, shift_dot)."""
     batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
@@ -539,7 +634,7 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
                 cell += 1
 
 
-@njit(**_options)
+@_compiled
 def first_layer_gradient(images, padded, code, window, weights_gradient, shift_gradient):
     """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
     batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2

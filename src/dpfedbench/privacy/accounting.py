@@ -9,7 +9,7 @@ Two profiles:
 
   | sampler | analysis | guarantee |
   |---|---|---|
-  | one-pass | blocks known to the observer: each client is in one Gaussian release, the rest is post-processing | exact |
+  | one-pass | blocks known to the observer: a client is in one Gaussian release, the rest follows from it | exact |
   | balls-and-bins | each client draws one secret round (Chua et al. 2024), by its privacy loss distribution | bracket |
   | poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
 
@@ -168,7 +168,13 @@ def epsilon_after(profile: str, sampler: Sampler, noise_multiplier: float, done:
     if done == 0:
         return 0.0
     return _high(
-        profile, chosen.kind, float(noise_multiplier), float(sampler["rate"]), int(sampler["rounds"]), int(done), float(delta)
+        profile,
+        chosen.kind,
+        float(noise_multiplier),
+        float(sampler["rate"]),
+        int(sampler["rounds"]),
+        int(done),
+        float(delta),
     )
 
 
@@ -251,7 +257,13 @@ def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
     if not 0 < delta < 1:
         raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
     if not releases:
-        return {"delta": delta, "rounds": 0, "unit": None, "profiles": {}, "reason": "no release claims privacy"}
+        return {
+            "delta": delta,
+            "rounds": 0,
+            "unit": None,
+            "profiles": {},
+            "reason": "no release claims privacy",
+        }
     sampler, first = _sampler_of(releases), releases[0]
     z = min(event.noise_multiplier for event in releases)
     uncounted = sorted({event.reason for event in releases if event.data_dependent_threshold})

@@ -184,7 +184,7 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
         return 0.0
-    # P is a mixture of Q (weight 1 - t/T) and of single Gaussian shifts, and the divergence is jointly convex.
+    # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is jointly convex.
     ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
     if noise_multiplier < LEAST_NOISE:
         return ceiling

@@ -8,7 +8,7 @@ next release learns something of them that no noise protects, and no finite epsi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,17 +17,10 @@ from dpfedbench.errors import BenchError
 if TYPE_CHECKING:
     import torch
 
+    from dpfedbench.config import ClippingConfig
+
 SMALLEST_THRESHOLD = 1e-20
 """The mean form shrinks without end; below this the products z C would leave the range of single precision."""
-
-
-class _Values(Protocol):
-    rule: str
-    threshold: float
-    percentile: float
-    window: int
-    form: str
-    never_rising: bool
 
 
 class ClippingRule:
@@ -143,7 +136,7 @@ class PercentileOfRawNorms(_Percentile):
         self._round = []
 
 
-def make_rule(values: _Values) -> ClippingRule:
+def make_rule(values: ClippingConfig) -> ClippingRule:
     """The rule that a configuration's `clipping` section names.
 
     Raises:

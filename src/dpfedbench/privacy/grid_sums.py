@@ -141,9 +141,7 @@ class UpperTail:
         self._outside = 0.0
         least = sum(part.first * count for part, count in self._parts)
         most = sum((part.first + len(part.weights) - 1) * count for part, count in self._parts)
-        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (
-            self._start + size <= most
-        )
+        sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (self._start + size <= most)
         for slope, edge in sides:
             exponent = -slope * edge
             for (part, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
@@ -205,9 +203,7 @@ class Curve(Protocol):
 SHARP = 1e-5
 
 
-def crossing(
-    curve_near: Callable[[float], Curve], *, delta: float, start: float, ceiling: float, upper: bool
-) -> float:
+def crossing(curve_near: Callable[[float], Curve], *, delta: float, start: float, ceiling: float, upper: bool) -> float:
     """A proved end of epsilon: the least that an upper curve puts at or under delta, or the largest that a
     lower curve puts at or over it.
 
@@ -228,15 +224,19 @@ def crossing(
         def excess(epsilon: float, curve: Curve = curve) -> float:
             return math.log(min(max(curve.delta(epsilon), 1e-300), 1e300) / delta)
 
-        if excess(0.0) <= 0.0:
-            return 0.0
-        found = ceiling
+        # Far below `near` a lower curve may know nothing.
+        floor = 0.0 if excess(0.0) > 0.0 else near
+        if excess(floor) <= 0.0:
+            return 0.0 if upper else best
         if excess(ceiling) < 0.0:
-            found = _proving_side(excess, brentq(excess, 0.0, ceiling, xtol=1e-10, rtol=1e-12), upper)
+            root = float(brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12))
+            found = _proving_side(excess, root, floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.
             near = (near + ceiling) / 2
             continue
+        else:
+            found = ceiling
         best = min(best, found) if upper else max(best, found)
         if curve.sharp(found) or abs(found - near) <= 1e-3 * near:
             break
@@ -244,11 +244,11 @@ def crossing(
     return best
 
 
-def _proving_side(excess: Callable[[float], float], root: float, upper: bool) -> float:
+def _proving_side(excess: Callable[[float], float], root: float, floor: float, upper: bool) -> float:
     """Step off a root until it lies on the side that proves something."""
     nudge = 1e-10
     while (excess(root) <= 0.0) != upper:
-        root = root + nudge if upper else max(root - nudge, 0.0)
+        root = root + nudge if upper else max(root - nudge, floor)
         nudge *= 2
     return root
 

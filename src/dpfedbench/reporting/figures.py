@@ -60,9 +60,7 @@ def sweep_lines(description: Mapping[str, Any], cells: Sequence[CellResult]) -> 
     lines = []
     for series in dict.fromkeys(cell["series"] for cell in description["cells"]):
         found = [
-            (cell, result)
-            for cell, result in zip(description["cells"], cells, strict=True)
-            if cell["series"] == series
+            (cell, result) for cell, result in zip(description["cells"], cells, strict=True) if cell["series"] == series
         ]
         swept = found[0][0]["x"] is not None
         if swept:
@@ -109,9 +107,7 @@ def history_lines(description: Mapping[str, Any], results: str | Path) -> list[L
             low, high = values.min(axis=0), values.max(axis=0)
             if "band" in curve:
                 low, high = (
-                    np.mean(
-                        [history.column(name, curve.get("per"))[:rounds] for history in histories], axis=0
-                    )
+                    np.mean([history.column(name, curve.get("per"))[:rounds] for history in histories], axis=0)
                     for name in curve["band"]
                 )
             lines.append(
@@ -136,9 +132,7 @@ class _History:
         try:
             self.table = pd.read_csv(path)
         except (OSError, ValueError) as error:
-            raise BenchError(
-                f"{path} cannot be read ({error}): delete it and run the workflow again"
-            ) from error
+            raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
         self._path = path
 
     def column(self, name: str, per: str | None = None) -> np.ndarray:
@@ -232,9 +226,7 @@ def _mismatches(description: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(cell["mismatch"] for cell in description["cells"] if cell["mismatch"]))
 
 
-def make(
-    description: Mapping[str, Any], results: str | Path, published: str | Path
-) -> tuple[Figure, pd.DataFrame]:
+def make(description: Mapping[str, Any], results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
     """Read a figure's runs and draw it.
 
     Returns:
@@ -276,9 +268,7 @@ def _footer(
     return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
 
 
-def drawn(
-    description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]
-) -> pd.DataFrame:
+def drawn(description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:
     """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it."""
     columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high", "source"]
     first = description["cells"][0]

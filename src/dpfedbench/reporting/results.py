@@ -73,9 +73,7 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
             f"a result of {runs[0].parent} lacks {error}: delete that folder and run the workflow again"
         ) from error
     if len(given) > 1:
-        raise BenchError(
-            f"the seeds of {runs[0].parent} differ in delta or unit: delete that folder and run again"
-        )
+        raise BenchError(f"the seeds of {runs[0].parent} differ in delta or unit: delete that folder and run again")
     delta, unit = next(iter(given), (None, None))
     return CellResult(
         accuracy=seeds_interval(per_task),
@@ -143,6 +141,4 @@ def parse_published(row: Mapping[str, str]) -> Published:
         x = float(row["x"]) if row["x"] else None
         return Published(variant=row["variant"], x=x, value=float(row["value"]), source=row["source"])
     except ValueError as error:
-        raise BenchError(
-            f"a published number of {row['paper']} {row['item']} is not a number ({error})"
-        ) from error
+        raise BenchError(f"a published number of {row['paper']} {row['item']} is not a number ({error})") from error

@@ -95,11 +95,7 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
     for (cell, result), record in zip(rows, table.to_dict("records"), strict=True):
         name = f"{cell['title']}, {cell['variant']}" if cell["variant"] else cell["title"]
         accuracy = result.accuracy
-        spread = (
-            "no interval"
-            if math.isnan(accuracy.low)
-            else f"{_percent(accuracy.low)} to {_percent(accuracy.high)}"
-        )
+        spread = "no interval" if math.isnan(accuracy.low) else f"{_percent(accuracy.low)} to {_percent(accuracy.high)}"
         fields = [
             cell["dataset"],
             cell["task"],
