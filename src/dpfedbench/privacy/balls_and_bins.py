@@ -27,8 +27,9 @@ from scipy.special import ndtr, ndtri
 from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
 from dpfedbench.privacy.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
 
-# Share of delta that may be spent on cutting the log-normal's own tail.
-CUT = 1e-4
+# Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
+# that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.
+CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
 # Relative margin that makes every tail probability of the log-normal err on the stated side.
 MARGIN = 1e-14
 # Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
@@ -110,7 +111,7 @@ class _Grid:
             # -X, so that the sums in question are the large ones.
             self.one = GridVariable(first=1 - len(weights), weights=weights[::-1].copy(), step=step)
             return
-        cut = law.cut(CUT * delta)
+        cut = law.cut((CUT if law.s <= HEAVY else CUT_HEAVY) * delta)
         self.excess = law.excess(cut)
         length = min(float(rounds) + cut, spread) + cut
         if upper:

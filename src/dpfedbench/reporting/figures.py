@@ -175,7 +175,7 @@ def draw(
     if 0 < len(swept) <= 12:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
-    axes.margins(x=0.08 if sweep else 0.02, y=0.12)
+    axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
     axes.set_title(spec["title"], fontsize=11)
