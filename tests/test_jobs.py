@@ -49,14 +49,6 @@ def test_our_own_fault_leaves_its_traceback_in_the_log(
     assert "Traceback" in log.read_text(encoding="utf-8")
 
 
-def test_the_lines_of_an_earlier_attempt_stay(tmp_path: Path) -> None:
-    for attempt in ("first", "second"):
-        with job(tmp_path / "job.log", "test") as logger:
-            logger.info(attempt)
-    text = (tmp_path / "job.log").read_text(encoding="utf-8")
-    assert text.index("first") < text.index("second")
-
-
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "logs").write_text("a file, not a folder", encoding="utf-8")
     with pytest.raises(SystemExit), job(tmp_path / "logs" / "job.log", "test"):

@@ -50,9 +50,8 @@ def _report_fault(handle: TextIO, terminal: TextIO, name: str, path: Path) -> No
 def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     """Run the body as a job: what it logs or writes to stderr is seen on the terminal and kept in `log`.
 
-    The log is appended to, so that the lines of a run that was killed stay. A BenchError becomes one line on
-    stderr and in the log and exit code 1; any other exception is a fault of ours: its traceback goes to the
-    log, one line that names the log to the terminal, and the exit code is 1 too.
+    A BenchError becomes one line on stderr and in the log, and exit code 1. Any other exception is a fault of
+    ours: its traceback goes to the log, one line that names the log to the terminal, and the exit code is 1.
 
     Args:
         log: the rule's log file.
@@ -63,7 +62,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     logger = logging.getLogger("dpfedbench")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed by the `with` below)
+        handle = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by the `with` below)
     except OSError as error:
         print(f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal)
         sys.exit(1)

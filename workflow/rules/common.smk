@@ -106,4 +106,5 @@ def command_of(target):
         if config["preset"]
         else ""
     )
-    return f"uv run snakemake --cores all{preset} {target}"
+    # The target goes first: --configfile takes every word after it for a file of its own.
+    return f"uv run snakemake --cores all {target}{preset}"
