@@ -20,7 +20,7 @@ TABLE = "experiments.dp-fedmeta.tables.table2"
 FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 
 
-def configuration(preset: str | None = None, **changes: Any) -> dict[str, Any]:
+def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
     files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
     files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
     found = merge(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
@@ -116,7 +116,12 @@ def test_every_preset_has_every_item(preset: str | None) -> None:
 
 
 def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> None:
-    cells = plan(configuration(**{f"{FIGURE}.x.values": [20, 40]})).items["dp-fedmeta", "figure4a"].cells
+    found = configuration(**{f"{FIGURE}.x.values": [20, 40]})
+    found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
+        "adaptive": {"method": "dp-agr"},
+        "constant": {"method": "dp-agr", "run": {"clipping": {"rule": "constant"}}, "sweep": False},
+    }
+    cells = plan(found).items["dp-fedmeta", "figure4a"].cells
     assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
         ("adaptive", 20.0, "k=20"), ("adaptive", 40.0, "k=40"), ("constant", None, ""),
     ]  # fmt: skip

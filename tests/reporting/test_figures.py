@@ -1,5 +1,7 @@
 """Figures: what is drawn equals what was measured, and says what it is."""
 
+import dataclasses
+import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.reporting import figures
-from dpfedbench.reporting.results import read_cell
+from dpfedbench.reporting.results import attributed_notices, read_cell
 
 Describe = Callable[[str], dict[str, Any]]
 
@@ -45,7 +47,7 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
     assert {"x", "value", "low", "high", "source"} <= set(drawn.columns)
     measured = drawn[drawn["source"] == "measured"]
     assert len(measured) and measured["value"].notna().all()
-    assert len(pd.read_csv(pd.io.common.StringIO(figures.to_csv(drawn)))) == len(drawn)
+    assert len(pd.read_csv(io.StringIO(figures.to_csv(drawn)))) == len(drawn)
 
 
 def test_a_sweep_draws_the_cells_accuracies(described: Describe, results: Path, published: Path) -> None:
@@ -142,3 +144,12 @@ def test_colours_are_okabe_and_itos() -> None:
     wong |= {(204, 121, 167)}
     for colour in (*figures.COLOURS, figures.PUBLISHED):
         assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong
+
+
+def test_a_notice_that_is_not_true_of_all_says_of_which(results: Path, described: Describe) -> None:
+    cell = read_cell(results, described("figure4b")["cells"][0]["folders"])
+    raw = dataclasses.replace(cell, notices=(*cell.notices, "reads raw norms"))
+    assert attributed_notices([("a", cell), ("b", raw)]) == [
+        "Simulated privacy: the noise seed is public.",
+        "b: reads raw norms.",
+    ]

@@ -307,7 +307,7 @@ class _Training:
             pd.DataFrame(state.history, columns=columns).to_csv(temporary, index=False)
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
-        versions = {name: importlib.metadata.version(name) for name in ("dpfedbench", "torch", "numpy", "numba")}
+        versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
         write_json(
             self.run_dir / "training.json",
             {

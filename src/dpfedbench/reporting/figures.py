@@ -19,7 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting.results import CellResult, Published, parse_published, read_cell, read_published
+from dpfedbench.reporting.results import (
+    CellResult,
+    Published,
+    attributed_notices,
+    parse_published,
+    read_cell,
+    read_published,
+)
 from dpfedbench.reporting.tables import epsilon_text
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
@@ -190,13 +197,18 @@ def draw(
 def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
     colour = COLOURS[index % len(COLOURS)]
     dashes = "--" if line.dashed else "-"
+    # Each thinner than the one below it, so that lines that coincide are all seen.
+    width = max(1.4, 3.4 - 0.9 * index)
     if line.x is None:
-        axes.axhline(line.value[0], color=colour, linestyle=dashes, label=line.label)
+        axes.axhline(line.value[0], color=colour, linestyle=dashes, linewidth=width, label=line.label)
         if math.isfinite(line.low[0]):
             axes.axhspan(line.low[0], line.high[0], color=colour, alpha=0.15, linewidth=0)
         return
     marker = MARKERS[index % len(MARKERS)] if marked else None
-    axes.plot(line.x, line.value, color=colour, linestyle=dashes, marker=marker, label=line.label)
+    axes.plot(
+        line.x, line.value, color=colour, linestyle=dashes, linewidth=width,
+        marker=marker, markersize=3 + 2 * width, label=line.label,
+    )  # fmt: skip
     if np.isfinite(line.low).any():
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
     for x, y, note in zip(line.x, line.value, line.notes, strict=False):
@@ -263,8 +275,9 @@ def _footer(
         said.append(f"Beside the points: ε as claimed / that holds, at δ = {delta:g}.")
     if published:
         said += [f"Not comparable: {text}." for text in _mismatches(description)]
-    notices = dict.fromkeys(notice for cell in cells for notice in cell.notices)
-    said += [f"{notice[:1].upper()}{notice[1:]}." for notice in notices]
+    said += attributed_notices(
+        [(cell["label"], result) for cell, result in zip(description["cells"], cells, strict=True)]
+    )
     return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
 
 

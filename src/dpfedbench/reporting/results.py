@@ -106,6 +106,18 @@ def _number(value: Any) -> float:
     return math.inf if value is None else float(value)
 
 
+def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
+    """What a reader must be told, as sentences; where it is not true of all private cells, of which it is."""
+    private = [(name, cell) for name, cell in named if cell.notices]
+    said = []
+    for notice in dict.fromkeys(text for _, cell in private for text in cell.notices):
+        concerned = dict.fromkeys(name for name, cell in private if notice in cell.notices)
+        whose = "" if all(notice in cell.notices for _, cell in private) else f"{', '.join(concerned)}: "
+        text = notice if whose else notice[:1].upper() + notice[1:]
+        said.append(f"{whose}{text}.")
+    return said
+
+
 def read_published(path: str | Path, paper: str, item: str) -> list[dict[str, str]]:
     """The published numbers of one table or figure, as rows of text.
 

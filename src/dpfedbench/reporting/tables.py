@@ -7,7 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from dpfedbench.reporting.results import CellResult, Epsilon, published_for, read_cell, read_published
+from dpfedbench.reporting.results import (
+    CellResult,
+    Epsilon,
+    attributed_notices,
+    published_for,
+    read_cell,
+    read_published,
+)
 
 COLUMNS = [
     "dataset",
@@ -154,7 +161,7 @@ def _notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
         for profile, epsilon in (("ε claimed", result.claimed), ("ε that holds", result.holds)):
             if epsilon.explanation:
                 notes.append(f"{profile}, {cell['title']}: {epsilon.explanation.rstrip('.')}.")
-        notes += [f"{notice[:1].upper()}{notice[1:]}." for notice in result.notices]
+    notes += attributed_notices([(_place(cell), result) for cell, result in rows])
     for (cell, _), record in zip(rows, table.to_dict("records"), strict=True):
         if cell["mismatch"] and not pd.isna(record["published"]):
             notes.append(f"Not comparable with the published value: {cell['mismatch']}.")
