@@ -7,7 +7,7 @@ noise) and then learn2learn's loop over tasks (no clipping), and the ratio is ta
 that slows down slows both. Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
 order x {64, 32} filters. The last column sets our rate against the machine's measured matrix-multiply rate, counting
 the multiplications of plain 3x3 convolutions (ours does 16 for 36 of them, so it may exceed what that suggests).
-Peak memory is that of a process of its own, for cohorts of 64 and 512 tasks.
+Peak memory is that of a process of its own, for cohorts of 32 and 256 tasks.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def main() -> None:
                 "ratio_median": round(statistics.median(ratios), 2),
                 "ratio_min": round(ratios[0], 2),
                 "ratio_max": round(ratios[-1], 2),
-                "peak_mib_64_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 64)),
-                "peak_mib_512_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 512)),
+                "peak_mib_32_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 32)),
+                "peak_mib_256_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 256)),
                 "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / mine / rate, 2),
             }
             rows.append(row)
