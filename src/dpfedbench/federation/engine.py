@@ -11,7 +11,6 @@ number comes from a stream named by its round, and everything else is in the che
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import platform
@@ -328,5 +327,3 @@ class _Training:
                 "notices": list(config.notices),
             },
         )
-        with contextlib.suppress(OSError):
-            (self.folder / "lock").touch()
