@@ -16,17 +16,18 @@ method: dp-agr
 seed: 0
 dataset: omniglot
 task: {ways: 5, shots: 1}
-clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5, partition: shared}
-model: {name: conv4, filters: 32}
+clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5, partition: shared,
+  fragments: null}
+model: {name: conv4, filters: 32, pixel_mean: 0.0, pixel_deviation: 1.0}
 participation: {kind: one-pass, cohort: 100, rounds: 40}
-client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2}
+client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true}
 clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window: 10, form: sum,
-  never_rising: true}
-noise: {multiplier: 1.0}
+  never_rising: true, factor: 1.0}
+noise: {multiplier: 1.0, decay: 1.0, falls: 3}
 budget: {epsilon: null, delta: 1.0e-6, profile: as_claimed, stop: true}
 server: {optimizer: adam, rate: 0.01}
-validation: {every: 0, tasks: 100, ensemble: 1}
-evaluation: {tasks: 300, query_per_class: 15, steps: 5, rate: 0.1}
+validation: {every: 0, tasks: 100, ensemble: 1, public: true}
+evaluation: {every: 0, tasks: 300, query_per_class: 15, steps: 5, rate: 0.1}
 """
 
 
@@ -92,14 +93,18 @@ def test_an_unknown_key_is_named_in_full_with_the_nearest_one() -> None:
         ("noise.multiplier", 0, "noise.multiplier is 0: expected a number above 0 or null"),
         ("noise.multiplier", -1.0, "noise.multiplier is -1.0: expected a number above 0 or null"),
         ("noise.multiplier", math.nan, "noise.multiplier is nan: expected a finite number"),
-        ("clipping.threshold", 0, "clipping.threshold is 0: expected a number above 0"),
+        ("clipping.threshold", 0, "clipping.threshold is 0: expected a number above 0 or null"),
         ("clipping.threshold", math.inf, "clipping.threshold is inf: expected a finite number"),
         ("clipping.percentile", 101, "clipping.percentile is 101: expected a number at least 0 and at most 100"),
         ("budget.delta", 0, "budget.delta is 0: expected a number above 0 and below 1"),
         ("budget.delta", 1.0, "budget.delta is 1.0: expected a number above 0 and below 1"),
         ("client_update.order", 3, "client_update.order is 3: expected one of 1, 2"),
         ("clipping.never_rising", "yes", 'clipping.never_rising is "yes": expected true or false'),
-        ("participation.kind", "all", 'participation.kind is "all": expected one of one-pass, balls-and-bins, poisson'),
+        (
+            "participation.kind",
+            "all",
+            'participation.kind is "all": expected one of one-pass, balls-and-bins, poisson, poisson-lots',
+        ),
         ("server", 3, "server is 3: expected a group of keys"),
         ("seed", -1, "seed is -1: expected a whole number at least 0"),
     ],
@@ -172,8 +177,18 @@ def test_any_changed_value_is_another_run() -> None:
         "clients.query_per_class": 4, "participation.kind": "balls-and-bins", "participation.rounds": 39,
         "participation.cohort": 50, "client_update.order": 1, "clipping.rule": "constant", "clipping.form": "mean",
         "budget.epsilon": 2.0, "budget.delta": 2e-6, "budget.profile": "holds", "server.optimizer": "sgd",
+        "clients.fragments": 400, "client_update.optimizer": "adam",
     }  # fmt: skip
-    only_one = {"model.name", "client_update.kind", "seed"}
+    # The first three change only together: test_the_two_shapes_do_not_mix.
+    only_one = {
+        "model.name",
+        "client_update.kind",
+        "task.shots",
+        "noise.decay",
+        "seed",
+        "model.pixel_mean",
+        "model.pixel_deviation",
+    }
     keys = {base.key}
     changeable = [key for key in leaves(values()) if key not in only_one]
     for key in changeable:
@@ -184,6 +199,54 @@ def test_any_changed_value_is_another_run() -> None:
     assert len(keys) == 1 + len(changeable)
     assert RunConfig.from_dict(values(seed=7)).key == base.key
     assert RunConfig.from_dict(values(seed=7)).folder != base.folder
+
+
+LOTS = {
+    "client_update.kind": "local-steps", "participation.kind": "poisson-lots", "clients.partition": "fragments",
+    "clients.fragments": 400, "clients.count": 10, "model.name": "cnn", "server.optimizer": "average",
+    "task.shots": 0, "clipping.rule": "constant",
+}  # fmt: skip
+
+
+def silo(changes: dict[str, Any]) -> dict[str, Any]:
+    """A run of clients that sum over their own records."""
+    found = values()
+    for key, value in (LOTS | changes).items():
+        found = set_key(found, key, value)
+    return found
+
+
+def test_a_run_over_records_is_known_by_its_kind() -> None:
+    run = RunConfig.from_dict(silo({}))
+    assert run.by_record and not RunConfig.from_dict(values()).by_record
+    assert run.folder.split("/")[2] == "5class" and run.clients_folder == "omniglot/10clients-400fragments-seed0"
+
+
+@pytest.mark.parametrize("key", [key for key in LOTS if key not in ("clients.fragments", "clients.count")])
+def test_the_two_shapes_do_not_mix(key: str) -> None:
+    base = values()
+    left: Any = base
+    for name in key.split("."):
+        left = left[name]
+    assert "\n" not in refusal(silo({key: left}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clients.count": 401}, "more than the 400 fragments"),
+        ({"clients.count": 7}, "try 399 fragments"),
+        ({"clients.fragments": None}, "clients.fragments is null"),
+        ({"noise.decay": 0.9, "validation.every": 1, "validation.public": False}, "drives the noise"),
+        ({"noise.decay": 0.9}, "validation.every is 0"),
+        ({"noise.decay": 0.0}, "noise.decay is 0.0: expected a number above 0 and at most 1"),
+        ({"noise.decay": 1.1}, "noise.decay is 1.1: expected a number above 0 and at most 1"),
+        ({"clipping.rule": "percentile-of-releases"}, "local-steps has constant"),
+        ({"clipping.threshold": None}, "needs a first threshold"),
+    ],
+)
+def test_bad_values_of_a_run_over_records_are_one_line(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(silo(changes))
 
 
 def test_equal_configurations_are_one_run_however_they_are_written() -> None:

@@ -230,7 +230,7 @@ class _Section:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(_Section):
-    """What the meta-model is used for: telling `ways` classes apart from `shots` examples of each."""
+    """What the model is used for: telling `ways` classes apart, from `shots` examples of each; 0: as it is."""
 
     SECTION: ClassVar[str] = "task"
     ways: int
@@ -242,6 +242,7 @@ class ClientsConfig(_Section):
     """The clients of the federation and what each holds.
 
     `partition` "shared" lets two clients hold the same image, as in the papers; "disjoint" does not.
+    "fragments" deals out all records, sorted by label and cut into `fragments`; the other sizes are then unused.
     """
 
     SECTION: ClassVar[str] = "clients"
@@ -250,10 +251,14 @@ class ClientsConfig(_Section):
     support_per_class: int
     query_per_class: int
     partition: str
+    fragments: int | None
 
     def __post_init__(self) -> None:
-        """Refuse a client that would need more examples of a class than it holds."""
+        """Refuse a client that would need more than it holds, and fragments that cannot be dealt out."""
         super().__post_init__()
+        if self.partition == "fragments":
+            self._check_fragments()
+            return
         need = self.support_per_class + self.query_per_class
         if need > self.examples_per_class:
             raise BenchError(
@@ -261,19 +266,41 @@ class ClientsConfig(_Section):
                 f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
             )
 
+    def _check_fragments(self) -> None:
+        if self.fragments is None:
+            raise BenchError("clients.fragments is null: partition fragments needs their number")
+        if self.count > self.fragments:
+            raise BenchError(
+                f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
+                "lower it or raise that"
+            )
+        if self.fragments % self.count:
+            raise BenchError(
+                f"clients.fragments ({self.fragments}) is not a multiple of clients.count ({self.count}): "
+                f"try {self.count * round(self.fragments / self.count)} fragments"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Section):
-    """The network: conv4 is four blocks of `filters` 3x3 convolutions."""
+    """The network: conv4 is four blocks of `filters` 3x3 convolutions; cnn is Adap DP-FL's, of fixed size.
+
+    cnn's input is (pixel - `pixel_mean`) / `pixel_deviation`, public constants; conv4 normalises by itself.
+    """
 
     SECTION: ClassVar[str] = "model"
     name: str
     filters: int
+    pixel_mean: float
+    pixel_deviation: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParticipationConfig(_Section):
-    """Which clients take part in a round: `cohort` is L, its expectation where it is random."""
+    """Which clients take part in a round: `cohort` is L, its expectation where it is random.
+
+    "poisson-lots": every client takes part in every round, with a Poisson lot of `cohort` of its records expected.
+    """
 
     SECTION: ClassVar[str] = "participation"
     kind: str
@@ -283,13 +310,19 @@ class ParticipationConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientUpdateConfig(_Section):
-    """What a client computes: the MAML query gradient after `inner_steps` steps; order 1 is first order."""
+    """What a client computes.
+
+    "maml": the query gradient after `inner_steps` steps; order 1 is first order. "local-steps": that many steps of
+    its `optimizer`, each along the sum of a lot; `keep_state` keeps the optimiser's moments from round to round.
+    """
 
     SECTION: ClassVar[str] = "client_update"
     kind: str
     inner_steps: int
     inner_rate: float
     order: int
+    optimizer: str
+    keep_state: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,23 +331,30 @@ class ClippingConfig(_Section):
 
     The percentile rules take the `percentile` of the norms seen in the last `window` rounds; `form` says
     whether a release's norm is that of the sum or of the mean. `never_rising` keeps C from going up.
+    The rules of Adap DP-FL take `factor` times a mean norm; `threshold` null is then found on random data.
     """
 
     SECTION: ClassVar[str] = "clipping"
     rule: str
-    threshold: float
+    threshold: float | None
     percentile: float
     window: int
     form: str
     never_rising: bool
+    factor: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoiseConfig(_Section):
-    """The noise multiplier z; null means the smallest z that meets the budget."""
+    """The noise multiplier z; null means the smallest z that meets the budget.
+
+    After `falls` falls in a row of the public validation loss, z is multiplied by `decay` (1: it stays).
+    """
 
     SECTION: ClassVar[str] = "noise"
     multiplier: float | None
+    decay: float
+    falls: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -339,19 +379,29 @@ class ServerConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ValidationConfig(_Section):
-    """Validation every so many rounds (0: never), and how many of the best checkpoints are averaged."""
+    """Validation every so many rounds (0: never), and how many of the best checkpoints are averaged.
+
+    `tasks` are few-shot tasks, or records taken out of the test part. `public` says that nobody's privacy is at
+    stake in them.
+    """
 
     SECTION: ClassVar[str] = "validation"
     every: int
     tasks: int
     ensemble: int
+    public: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(_Section):
-    """The meta-test: fresh tasks of the test classes, and the steps a consumer of the meta-model takes."""
+    """The meta-test: fresh tasks of the test classes, and the steps a consumer of the meta-model takes.
+
+    A model that is used as it is, is tested on the whole test part, less what validation took. `every`: rounds
+    between tests in training, which tell how it went and change nothing (0: never; for such a model only).
+    """
 
     SECTION: ClassVar[str] = "evaluation"
+    every: int
     tasks: int
     query_per_class: int
     steps: int
@@ -389,6 +439,7 @@ class RunConfig:
             check(getattr(self, field), schema("run")["properties"][field], field)
         self._check_privacy()
         self._check_participation()
+        self._check_shape()
 
     def _check_privacy(self) -> None:
         given = [field for field in ("clipping", "noise", "budget") if getattr(self, field) is not None]
@@ -403,11 +454,11 @@ class RunConfig:
     def _check_participation(self) -> None:
         kind, cohort, rounds = self.participation.kind, self.participation.cohort, self.participation.rounds
         count = self.clients.count
-        if cohort > count:
+        if cohort > count and kind != "poisson-lots":
             raise BenchError(
                 f"participation.cohort is {cohort}, more than clients.count ({count}): lower it or raise that"
             )
-        if kind == "poisson":
+        if kind in ("poisson", "poisson-lots"):
             return
         if count % cohort:
             raise BenchError(
@@ -426,6 +477,58 @@ class RunConfig:
             )
 
     @property
+    def by_record(self) -> bool:
+        """Whether each client sums over its own records (cross-silo), not the server over its clients."""
+        return self.client_update.kind == "local-steps"
+
+    def _check_shape(self) -> None:
+        """The values that the two places of the private sum, server and client, need to have."""
+        wanted: dict[str, tuple[Any, bool]] = {
+            "participation.kind": (self.participation.kind, self.participation.kind == "poisson-lots"),
+            "clients.partition": (self.clients.partition, self.clients.partition == "fragments"),
+            "model.name": (self.model.name, self.model.name == "cnn"),
+            "server.optimizer": (self.server.optimizer, self.server.optimizer == "average"),
+            "task.shots": (self.task.shots, self.task.shots == 0),
+        }
+        for key, (value, fits) in wanted.items():
+            if fits != self.by_record:
+                needed = {
+                    "participation.kind": "poisson-lots", "clients.partition": "fragments", "model.name": "cnn",
+                    "server.optimizer": "average", "task.shots": "0",
+                }[key]  # fmt: skip
+                raise BenchError(
+                    f"{key} is {value}, which does not go with client_update.kind {self.client_update.kind}: "
+                    f"{needed} and local-steps belong together"
+                )
+        if not self.by_record and (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
+            raise BenchError("model.pixel_mean and pixel_deviation are for cnn: conv4 normalises by itself")
+        clipping, noise = self.clipping, self.noise
+        if clipping is None or noise is None:
+            return
+        own = clipping.rule in ("noised-mean-norm", "norm-of-release", "mean-of-raw-norms")
+        if own and not self.by_record:
+            raise BenchError(f"clipping.rule {clipping.rule} is for client_update.kind local-steps")
+        if self.by_record and not (own or clipping.rule == "constant"):
+            raise BenchError(
+                f"clipping.rule is {clipping.rule}: local-steps has constant, "
+                "noised-mean-norm, norm-of-release and mean-of-raw-norms"
+            )
+        if clipping.threshold is None and not own:
+            raise BenchError(f"clipping.threshold is null: the rule {clipping.rule} needs a first threshold")
+        if noise.decay < 1:
+            if not self.by_record:
+                raise BenchError("noise.decay is below 1: only client_update.kind local-steps has decaying noise")
+            if not self.validation.public:
+                raise BenchError(
+                    "validation.public is false, but its loss drives the noise (noise.decay below 1): what it tells "
+                    "of private records is in no account; take public records, or set noise.decay to 1"
+                )
+            if not self.validation.every:
+                raise BenchError("noise.decay is below 1, but validation.every is 0: set it to 1")
+            if noise.multiplier is None:
+                raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
+
+    @property
     def private(self) -> bool:
         """Whether the run claims privacy."""
         return self.noise is not None
@@ -436,10 +539,15 @@ class RunConfig:
         if self.budget is None:
             return ()
         said = ["simulated privacy: the noise seed is public"]
-        if self.budget.delta * self.clients.count >= 1:
+        if not self.by_record and self.budget.delta * self.clients.count >= 1:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
-        if self.clipping is not None and self.clipping.rule == "percentile-of-raw-norms":
+        if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
+        if self.by_record and self.validation.every:
+            said.append(
+                f"{self.validation.tasks} records of the test part are the public validation split; "
+                "accuracy is on the rest"
+            )
         return tuple(said)
 
     @classmethod
@@ -490,18 +598,20 @@ class RunConfig:
     @property
     def task_name(self) -> str:
         """For people, e.g. "5-way 1-shot"."""
-        return f"{self.task.ways}-way {self.task.shots}-shot"
+        return f"{self.task.ways}-way {self.task.shots}-shot" if self.task.shots else f"{self.task.ways} classes"
 
     @property
     def folder(self) -> str:
         """The run's place below results/runs."""
-        task = f"{self.task.ways}way-{self.task.shots}shot"
+        task = f"{self.task.ways}way-{self.task.shots}shot" if self.task.shots else f"{self.task.ways}class"
         return f"{self.method}/{self.dataset}/{task}/{self.key}/seed{self.seed}"
 
     @property
     def clients_folder(self) -> str:
         """The place of the run's client partition below results/clients; runs with equal clients share it."""
         clients = self.clients
+        if clients.partition == "fragments":
+            return f"{self.dataset}/{clients.count}clients-{clients.fragments}fragments-seed{self.seed}"
         return (
             f"{self.dataset}/{self.task.ways}way-{clients.count}clients-{clients.examples_per_class}examples-"
             f"{clients.partition}-seed{self.seed}"

@@ -222,7 +222,7 @@ class _Expansion:
         for name, series in spec["series"].items():
             if series is None:
                 continue
-            if spec["kind"] == "history" and "curves" not in series:
+            if spec["kind"] == "history" and "curves" not in series and "curves" not in spec:
                 raise BenchError(f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw")
             swept = spec["kind"] == "sweep" and series.get("sweep", True)
             for x in spec["x"]["values"] if swept else (None,):

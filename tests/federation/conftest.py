@@ -18,10 +18,18 @@ RUN = {
         "support_per_class": 1,
         "query_per_class": 2,
         "partition": "shared",
+        "fragments": None,
     },
-    "model": {"name": "conv4", "filters": 4},
+    "model": {"name": "conv4", "filters": 4, "pixel_mean": 0.0, "pixel_deviation": 1.0},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
-    "client_update": {"kind": "maml", "inner_steps": 1, "inner_rate": 0.1, "order": 2},
+    "client_update": {
+        "kind": "maml",
+        "inner_steps": 1,
+        "inner_rate": 0.1,
+        "order": 2,
+        "optimizer": "sgd",
+        "keep_state": True,
+    },
     "clipping": {
         "rule": "percentile-of-releases",
         "threshold": 0.5,
@@ -29,12 +37,13 @@ RUN = {
         "window": 3,
         "form": "mean",
         "never_rising": False,
+        "factor": 1.0,
     },
-    "noise": {"multiplier": 1.0},
+    "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
     "server": {"optimizer": "adam", "rate": 0.01},
-    "validation": {"every": 4, "tasks": 4, "ensemble": 2},
-    "evaluation": {"tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
+    "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
+    "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }
 PLAIN = {"method": "maml", "clipping": None, "noise": None, "budget": None}
 

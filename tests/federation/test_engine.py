@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.meta_test import meta_test
-from dpfedbench.federation import engine
+from dpfedbench.federation import engine, server_sum
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 
@@ -120,14 +120,14 @@ def test_without_noise_and_clipping_it_is_the_plain_method(federation, tmp_path,
     """Property 5. C = infinity and z = 0 cannot be asked for; put in place of the private sum, bits are equal."""
 
     class Off(PrivateSum):
-        def _weight(self, norm):
-            return 1.0
+        def _weights(self, norms):
+            return np.ones_like(norms)
 
         def _noised(self, total, generator):
             return total
 
     train(make_config(PLAIN), federation, tmp_path / "plain")
-    monkeypatch.setattr(engine, "PrivateSum", Off)
+    monkeypatch.setattr(server_sum, "PrivateSum", Off)
     train(make_config(), federation, tmp_path / "off")
     plain, off = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off"))
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
@@ -156,7 +156,7 @@ def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
 def test_the_step_is_the_release_over_the_public_denominator(federation, tmp_path, monkeypatch):
     """Property 8. Under Poisson participation cohorts differ, the denominator does not, and no round is left out."""
     seen, steps = [], []
-    release, step = PrivateSum.release, engine.Server.step
+    release, step = PrivateSum.release, server_sum.Server.step
 
     def spy_release(self, generator):
         out = release(self, generator)
@@ -168,7 +168,7 @@ def test_the_step_is_the_release_over_the_public_denominator(federation, tmp_pat
         return step(self, gradient)
 
     monkeypatch.setattr(PrivateSum, "release", spy_release)
-    monkeypatch.setattr(engine.Server, "step", spy_step)
+    monkeypatch.setattr(server_sum.Server, "step", spy_step)
     config = make_config({"participation": {"kind": "poisson", "cohort": 1, "rounds": 12}})
     train(config, federation, tmp_path)
     counts = [count for count, _ in seen]
@@ -209,7 +209,7 @@ def test_a_budget_for_no_round_is_refused(federation, tmp_path):
 
 def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp_path, monkeypatch, capsys):
     """Property 15."""
-    stream = engine.Contributions.stream
+    stream = server_sum.Contributions.stream
 
     def poisoned(self, *args):
         for gradients, losses, accuracies in stream(self, *args):
@@ -217,7 +217,7 @@ def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp
             gradients[1, 0] = float("inf")
             yield gradients, losses, accuracies
 
-    monkeypatch.setattr(engine.Contributions, "stream", poisoned)
+    monkeypatch.setattr(server_sum.Contributions, "stream", poisoned)
     train(make_config({"participation": {"rounds": 1}}), federation, tmp_path)
     assert "2 contributions were not finite" in capsys.readouterr().err
     assert all(np.isfinite(tensor).all() for tensor in load_file(tmp_path / "model.safetensors").values())

@@ -12,13 +12,10 @@ import pytest
 
 from dpfedbench.config import RunConfig
 from dpfedbench.experiments import Item, Plan, make_plan
+from dpfedbench.methods import METHODS
 
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "random": {"clipping": None, "noise": None, "budget": None, "participation": {"rounds": 0}},
-    "maml": {"clipping": None, "noise": None, "budget": None},
-    "dp-agr": {},
-}
-TITLES = {"random": "Random initialisation", "maml": "Non-private MAML", "dp-agr": "DP-AGR"}
+DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
+TITLES = {name: method.TITLE for name, method in METHODS.items()}
 LEVELS = {"random": 45.0, "maml": 92.0, "dp-agr": 75.0}
 
 
@@ -81,6 +78,8 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
     """All runs of the default configuration, finished."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
+        if run.by_record:
+            continue
         level = LEVELS[run.method] + 1.5 * run.seed
         if run.noise and run.noise.multiplier and run.clipping:
             level -= 6 * math.log2(run.noise.multiplier) + abs(run.clipping.percentile - 80) / 8

@@ -32,8 +32,8 @@ PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 wildcard_constraints:
     method="|".join(METHODS),
     dataset="|".join(DATASETS),
-    task=r"\d+way-\d+shot",
-    clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+",
+    task=r"\d+way-\d+shot|\d+class",
+    clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+|\d+clients-\d+fragments-seed\d+",
     key="[0-9a-f]{10}",
     seed=r"\d+",
     paper="|".join(PAPERS),

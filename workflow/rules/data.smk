@@ -51,6 +51,7 @@ rule partition:
             wildcards
         ).clients.examples_per_class,
         kind=lambda wildcards: partition_of(wildcards).clients.partition,
+        fragments=lambda wildcards: partition_of(wildcards).clients.fragments,
         seed=lambda wildcards: partition_of(wildcards).seed,
     script:
         "../scripts/partition.py"

@@ -24,6 +24,6 @@ rule meta_test:
         runtime=240,
         gpu=config["machine"]["gpu"],
     params:
-        code=digest("src/dpfedbench/evaluation/meta_test.py"),
+        code=digest("src/dpfedbench/evaluation/*test.py"),
     script:
         "../scripts/meta_test.py"

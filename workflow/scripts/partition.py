@@ -3,14 +3,21 @@
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
+from dpfedbench.data.records import load_records
 from dpfedbench.jobs import job
 
 
-def partition(data_dir: Path, out_dir: Path, **sizes: Any) -> None:
+def partition(
+    data_dir: Path, out_dir: Path, *, kind: str, clients: int, seed: int, fragments: int, **sizes: Any
+) -> None:
     """Partition a prepared data set and save it in `out_dir`."""
-    make_partition(load_dataset(data_dir), **sizes).save(out_dir)
+    if kind == "fragments" and fragments is not None:  # RunConfig refuses the kind without their number
+        make_fragments(load_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
+    else:
+        make_partition(load_dataset(data_dir), clients=clients, kind=kind, seed=seed, **sizes).save(out_dir)
 
 
 if __name__ == "__main__":

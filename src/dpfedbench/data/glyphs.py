@@ -77,13 +77,7 @@ def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | Non
         images=images,
         class_names=tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
-        versions={
-            "pillow": PIL.__version__,
-            "freetype": str(features.version("freetype2")),
-            "matplotlib": matplotlib.__version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-        },
+        versions=library_versions(),
     )
 
 
@@ -117,7 +111,7 @@ def draw_letter(letter: str) -> np.ndarray:
     ink = np.empty((DRAWINGS, _WIDE, _WIDE))
     todo = np.arange(DRAWINGS)
     while len(todo):
-        ink[todo] = _trace(
+        ink[todo] = trace(
             fields[faces[todo]], angle[todo], shear[todo], scale[todo], aspect[todo], elastic[todo], pen[todo]
         )
         first, extent = _extent(ink)
@@ -135,6 +129,17 @@ def draw_letter(letter: str) -> np.ndarray:
     return np.rint(np.stack(drawings) * 255).astype(np.uint8)
 
 
+def library_versions() -> dict[str, str]:
+    """Of the libraries whose version can change a pixel of a drawing."""
+    return {
+        "pillow": PIL.__version__,
+        "freetype": str(features.version("freetype2")),
+        "matplotlib": matplotlib.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+
+
 def choose_letters(count: int = LETTERS) -> tuple[str, ...]:
     """Choose letters of which no two look alike; the record of its outcome is glyph_letters.txt.
 
@@ -147,7 +152,7 @@ def choose_letters(count: int = LETTERS) -> tuple[str, ...]:
         for code in sorted(set().union(*(_codes(face) for face in LIGHT_FACES)))
         if unicodedata.category(chr(code)) in _CATEGORIES and unicodedata.normalize("NFKC", chr(code)) == chr(code)
     ]
-    skeletons = _thin(np.stack([_render(letter, _first_face(letter)) for letter in candidates]))
+    skeletons = _thin(np.stack([render(letter, _first_face(letter)) for letter in candidates]))
     drawn = skeletons.sum(axis=(1, 2)) > 0.8 * _BOX  # dots, and nothing at all, are no letters here
     candidates = [letter for letter, keep in zip(candidates, drawn, strict=True) if keep]
     alike = likeness(candidates)
@@ -175,7 +180,7 @@ def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
         flat = flat - flat.mean(axis=1, keepdims=True)
         return flat / np.linalg.norm(flat, axis=1, keepdims=True)
 
-    skeletons = _thin(np.stack([_render(letter, _first_face(letter)) for letter in letters]))
+    skeletons = _thin(np.stack([render(letter, _first_face(letter)) for letter in letters]))
     blurred = ndimage.gaussian_filter(skeletons.astype(np.float32), (0, 2.0, 2.0))[:, ::2, ::2]
     reference = normalised(blurred)
     alike = np.zeros((len(letters), len(letters)), dtype=np.float32)
@@ -199,7 +204,7 @@ def write_ranges(letters: Sequence[str]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def _trace(
+def trace(
     fields: np.ndarray,
     angle: np.ndarray,
     shear: np.ndarray,
@@ -208,7 +213,20 @@ def _trace(
     elastic: np.ndarray,
     pen: np.ndarray,
 ) -> np.ndarray:
-    """Trace skeletons, given as distance fields [n, canvas, canvas], on wide canvases; ink in [0, 1]."""
+    """Trace shapes on canvases of 40×40 pixels, each bent and mapped in its own way.
+
+    Args:
+        fields: [n, 56, 56], how far each source pixel is from the line to be traced; from `render`'s shapes.
+        angle: [n], radians.
+        shear: [n], columns per row.
+        scale: [n], 1 for a longer side of 20 pixels.
+        aspect: [n], the square root of height by width.
+        elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in pixels.
+        pen: [n], half widths, in pixels.
+
+    Returns:
+        Ink in [0, 1], [n, 40, 40].
+    """
     bump = _knot_weights()
     bend = np.einsum("ndpj,qj->ndpq", np.einsum("pi,ndij->ndpj", bump, elastic), bump)
     centre = (_WIDE - 1) / 2
@@ -267,12 +285,12 @@ def _distance_fields(letter: str) -> np.ndarray:
     faces = [face for face in LIGHT_FACES if ord(letter) in _codes(face)]
     if len(faces) < FEWEST_FACES:
         faces += [face for face in BOLD_FACES if ord(letter) in _codes(face)][: FEWEST_FACES - len(faces)]
-    skeletons = _thin(np.stack([_render(letter, face) for face in faces]))
+    skeletons = _thin(np.stack([render(letter, face) for face in faces]))
     fields = [ndimage.distance_transform_edt(skeleton == 0) for skeleton in skeletons]
     return np.stack(fields)
 
 
-def _render(letter: str, face: str) -> np.ndarray:
+def render(letter: str, face: str) -> np.ndarray:
     """The letter's filled shape, its longer side 40 pixels, in the middle of the canvas: uint8 0 or 1."""
     shape, canvas = _font(face).getmask(letter, mode="L"), Image.new("L", (_CANVAS, _CANVAS))
     picture = Image.frombytes("L", shape.size, bytes(shape)) if all(shape.size) else canvas

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,45 +98,71 @@ def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ..
 
 
 def save_dataset(folder: Path, raw: RawImages, facts: dict[str, Any]) -> None:
-    """Write images.npy, classes.csv and summary.json, in this order and each whole or not at all.
-
-    The old summary goes first and the new one comes last, so that a data set whose writing was cut short
-    has no summary, and is refused by `load_dataset`.
+    """Write images.npy, classes.csv and summary.json; see `write_files`.
 
     Args:
         folder: where the three files go; made if missing.
         raw: the images.
         facts: what summary.json says besides the counts: name, source, licence, version, stand_in, ...
     """
+    classes, examples, *_ = raw.images.shape
+    counts = {
+        "classes": classes,
+        "examples_per_class": examples,
+        "image_shape": list(raw.images.shape[2:]),
+        "split_classes": {split: raw.splits.count(split) for split in SPLITS},
+    }
+    rows = zip(range(classes), raw.class_names, raw.splits, strict=True)
+    write_files(folder, "classes", raw.images, [("index", "name", "split"), *rows], facts, counts, raw.versions)
+
+
+def write_files(
+    folder: Path,
+    kind: str,
+    images: np.ndarray,
+    table: Sequence[Sequence[Any]],
+    facts: dict[str, Any],
+    counts: dict[str, Any],
+    versions: dict[str, str],
+) -> None:
+    """Write images.npy, classes.csv and summary.json, in this order and each whole or not at all.
+
+    The old summary goes first and the new one comes last, so that a data set whose writing was cut short
+    has no summary, and is refused by `open_files`.
+
+    Args:
+        folder: where the three files go; made if missing.
+        kind: "classes" or "records".
+        images: the array.
+        table: the rows of classes.csv, its head first.
+        facts: what is known of the data set before it is prepared.
+        counts: what summary.json says of the array.
+        versions: of the libraries whose version can change a pixel.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "summary.json").unlink(missing_ok=True)
         with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
-            np.save(handle, raw.images, allow_pickle=False)
+            np.save(handle, images, allow_pickle=False)
     except OSError as error:
         raise BenchError(
             f"cannot write the data set to {folder} ({error.strerror}): make room or choose another folder"
         ) from error
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["index", "name", "split"])
-    writer.writerows(zip(range(len(raw.class_names)), raw.class_names, raw.splits, strict=True))
-    write_text(folder / "classes.csv", table.getvalue())
-    classes, examples, height, width, channels = raw.images.shape
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    write_text(folder / "classes.csv", text.getvalue())
     digest = sha256(folder / "images.npy")
     recorded = facts.get("recorded_sha256")
     write_json(
         folder / "summary.json",
         {
             **facts,
+            "kind": kind,
             "sha256": digest,
             "matches_record": None if recorded is None else digest == recorded,
-            "classes": classes,
-            "examples_per_class": examples,
-            "image_shape": [height, width, channels],
-            "split_classes": {split: raw.splits.count(split) for split in SPLITS},
-            "mean_pixel": round(float(raw.images.mean(dtype=np.float64)), 4),
-            "made_with": raw.versions,
+            **counts,
+            "mean_pixel": round(float(images.mean(dtype=np.float64)), 4),
+            "made_with": versions,
         },
     )
 
@@ -145,41 +171,88 @@ def load_dataset(folder: Path | str) -> ImageDataset:
     """Open a prepared data set, checking that it is whole.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there.
+        BenchError: a file is missing, or is not what was written there; or it is a data set of records.
     """
     folder = Path(folder)
-    mend = f"delete {folder} and run the workflow again"
+    summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
+    rows = read_classes(folder, len(images))
+    class_splits = np.array([row.get("split") for row in rows])
+    if not set(class_splits) <= set(SPLITS):
+        raise damaged_classes(folder, f"it should give each class one of the splits {', '.join(SPLITS)}")
+    splits = {split: np.flatnonzero(class_splits == split) for split in SPLITS}
+    names = tuple(row["name"] for row in rows)
+    return ImageDataset(name=summary["name"], images=images, splits=splits, class_names=names, summary=summary)
+
+
+def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[str, Any], np.ndarray]:
+    """Read summary.json and map images.npy into memory, checking one against the other.
+
+    Args:
+        folder: of the data set.
+        kind: "classes" or "records": what the caller can use.
+        sizes: the summary's keys that, before `image_shape`, make up the array's shape.
+
+    Raises:
+        BenchError: a file is missing, or is not what was written there; or the data set is of the other kind.
+    """
     summary = read_json(folder / "summary.json")
     try:
-        name, digest = summary["name"], summary["sha256"]
-        shape = (summary["classes"], summary["examples_per_class"], *summary["image_shape"])
-    except (KeyError, TypeError) as error:
-        raise BenchError(f"{folder / 'summary.json'} does not describe a data set (no {error}): {mend}") from error
+        name, digest, found = summary["name"], summary["sha256"], summary.get("kind", "classes")
+        if found != kind:
+            raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
+        shape = (*(summary[size] for size in sizes), *summary["image_shape"])
+    except (AttributeError, KeyError, TypeError) as error:
+        raise foreign_summary(folder, f"no {error}") from error
     path = folder / "images.npy"
     try:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
         if images.shape != shape or images.dtype != np.uint8 or sha256(path) != digest:
             raise ValueError("its content is not what its summary says")
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend}") from error
+        raise BenchError(f"{path} is missing: {_mend(folder)}") from error
     except (ValueError, OSError, EOFError) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
-    class_names, class_splits = _read_classes(folder / "classes.csv", shape[0], mend)
-    splits = {split: np.flatnonzero(class_splits == split) for split in SPLITS}
-    return ImageDataset(name=name, images=images, splits=splits, class_names=class_names, summary=summary)
+        raise BenchError(f"{path} is damaged ({error}): {_mend(folder)}") from error
+    return summary, images
 
 
-def _read_classes(path: Path, classes: int, mend: str) -> tuple[tuple[str, ...], np.ndarray]:
+def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
+    """The rows of classes.csv, each with an index and a name.
+
+    Raises:
+        BenchError: it is missing, or does not list classes 0 to `classes` - 1.
+    """
+    path = folder / "classes.csv"
     try:
         with open(path, newline="", encoding="utf-8") as handle:
             rows = list(csv.DictReader(handle))
-        names = tuple(row["name"] for row in rows)
-        splits = np.array([row["split"] for row in rows])
-        whole = [int(row["index"]) for row in rows] == list(range(classes)) and set(splits) <= set(SPLITS)
+        whole = [int(row["index"]) for row in rows] == list(range(classes)) and all(row["name"] for row in rows)
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend}") from error
+        raise BenchError(f"{path} is missing: {_mend(folder)}") from error
     except (KeyError, ValueError, TypeError) as error:
-        raise BenchError(f"{path} is damaged (no readable column {error}): {mend}") from error
+        raise damaged_classes(folder, f"no readable column {error}") from error
     if not whole:
-        raise BenchError(f"{path} is damaged (it should list classes 0 to {classes - 1} with their splits): {mend}")
-    return names, splits
+        raise damaged_classes(folder, f"it should list classes 0 to {classes - 1} with their names")
+    return rows
+
+
+def foreign_summary(folder: Path, what: str) -> BenchError:
+    """The error for a summary.json that some other program, or an editor, may have written."""
+    return BenchError(f"{folder / 'summary.json'} does not describe a data set ({what}): {_mend(folder)}")
+
+
+def damaged_classes(folder: Path, what: str) -> BenchError:
+    """The error for a classes.csv whose content is wrong."""
+    return BenchError(f"{folder / 'classes.csv'} is damaged ({what}): {_mend(folder)}")
+
+
+def _mend(folder: Path) -> str:
+    return f"delete {folder} and run the workflow again"
+
+
+# What a loader says that meets the other kind than its own.
+_WRONG_KIND = {
+    "classes": "{name} (in {folder}) is split by record, and this method needs a data set split by class: take "
+    "one such as omniglot or glyphs",
+    "records": "{name} (in {folder}) is split by class, and this method needs a data set split by record: take "
+    "one such as fashion-mnist or digits",
+}

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpfedbench.data.cifar_fs import read_cifar_fs
+from dpfedbench.data.digits import read_digits
 from dpfedbench.data.glyphs import read_glyphs
 from dpfedbench.data.images import Progress, RawImages, save_dataset
 from dpfedbench.data.mini_imagenet import read_mini_imagenet
+from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.omniglot import read_omniglot
+from dpfedbench.data.records import RawRecords, save_records
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 
@@ -23,7 +26,7 @@ class DatasetEntry:
         version: of its content as prepared here; changed when a pixel may change.
         source: where it comes from.
         licence: its terms.
-        read: makes the images from (local folder or None, download folder, progress).
+        read: makes the images, by class or by record, from (local folder or None, download folder, progress).
         stands_in_for: the data set that a stand-in takes the place of; None for real data.
         recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
     """
@@ -32,7 +35,7 @@ class DatasetEntry:
     version: str
     source: str
     licence: str
-    read: Callable[[Path | None, Path, Progress | None], RawImages]
+    read: Callable[[Path | None, Path, Progress | None], RawImages | RawRecords]
     stands_in_for: str | None = None
     recorded_sha256: str | None = None
 
@@ -73,6 +76,30 @@ _ENTRIES = (
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",
         read=read_mini_imagenet,
+    ),
+    DatasetEntry(
+        name="digits",
+        version="1",
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=read_digits,
+        stands_in_for="fashion-mnist",
+        recorded_sha256="6908f96b8597f1e10d20de6946ff07c41df1ccb19f47bba3b3fbd06da73fc815",
+    ),
+    DatasetEntry(
+        name="mnist",
+        version="1",
+        source="http://yann.lecun.com/exdb/mnist/",
+        licence="none stated; cite LeCun et al. 1998",
+        read=read_mnist,
+    ),
+    DatasetEntry(
+        name="fashion-mnist",
+        version="1",
+        source="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT",
+        read=read_fashion_mnist,
+        recorded_sha256="90d92e1ec361156ea1ee20b1805aa32747a53165c0c76864b4e63764ec91c4be",
     ),
 )
 DATASETS = {entry.name: entry for entry in _ENTRIES}
@@ -117,4 +144,7 @@ def prepare(
         "stands_in_for": entry.stands_in_for,
         "recorded_sha256": entry.recorded_sha256,
     }
-    save_dataset(out_dir, raw, facts)
+    if isinstance(raw, RawRecords):
+        save_records(out_dir, raw, facts)
+    else:
+        save_dataset(out_dir, raw, facts)

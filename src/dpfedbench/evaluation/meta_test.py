@@ -21,6 +21,7 @@ from dpfedbench.federation.maml import FusedAdaptation
 from dpfedbench.federation.progress import Progress
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.network import Network
 
 
 def task_accuracies(
@@ -94,7 +95,7 @@ def task_accuracies(
         torch.set_num_threads(previous)
 
 
-def save_members(path: Path, net: Conv4, members: Sequence[np.ndarray]) -> None:
+def save_members(path: Path, net: Network, members: Sequence[np.ndarray]) -> None:
     """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors."""
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
@@ -105,7 +106,7 @@ def save_members(path: Path, net: Conv4, members: Sequence[np.ndarray]) -> None:
         save_file(tensors, temporary)
 
 
-def load_members(path: Path, net: Conv4) -> list[np.ndarray]:
+def load_members(path: Path, net: Network) -> list[np.ndarray]:
     """Read a model file: one flat vector a member.
 
     Raises:
@@ -125,13 +126,18 @@ def load_members(path: Path, net: Conv4) -> list[np.ndarray]:
 
 
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
-    """Meta-test a trained model and write metrics.json.
+    """Meta-test a trained model and write metrics.json; one that is used as it is goes to `record_test`.
 
     The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged.
     """
+    if config.by_record:
+        from dpfedbench.evaluation.record_test import record_test
+
+        record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)
+        return
     dataset = load_dataset(data_dir)
     net = Conv4(image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
     members = load_members(Path(model_path), net)

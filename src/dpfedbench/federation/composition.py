@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from dpfedbench.config import RunConfig
+from dpfedbench.config import ClippingConfig, RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import Participation, make_participation
-from dpfedbench.privacy.clipping import ClippingRule, make_rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,11 +35,28 @@ class Maml:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalSteps:
+    """The local update of a client that sums over its own records (computed in `federation.client_sums`).
+
+    Attributes:
+        steps: optimiser steps a round, each on a new lot, >= 1.
+        optimizer: "adam" or "sgd".
+        rate: its learning rate, > 0.
+        keep_state: whether its moments are kept from round to round.
+    """
+
+    steps: int
+    optimizer: str
+    rate: float
+    keep_state: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Composition:
     """The parts of a method.
 
     Attributes:
-        participation: which clients take part in which round.
+        participation: which clients take part in which round; None where all do, with lots of their records.
         update: what each of them computes.
         clipping: how the threshold moves; None where no privacy is claimed.
         rounds: rounds planned.
@@ -48,13 +64,13 @@ class Composition:
         unit, observer: whom the private sum protects, and from whom.
     """
 
-    participation: Participation
-    update: Maml
-    clipping: ClippingRule | None
+    participation: Participation | None
+    update: Maml | LocalSteps
+    clipping: ClippingConfig | None
     rounds: int
-    release: str = "query-gradient-sum"
-    unit: str = "client"
-    observer: str = "everyone"
+    release: str
+    unit: str
+    observer: str
 
     @classmethod
     def of(cls, config: RunConfig, *, rounds: int | None = None) -> Composition:
@@ -64,21 +80,35 @@ class Composition:
             config: the run.
             rounds: in place of the configured number.
         """
-        if config.client_update.kind != "maml":
-            raise BenchError(f"client_update.kind is {config.client_update.kind}: the kind there is, is maml")
+        update, participation = config.client_update, config.participation
+        planned = participation.rounds if rounds is None else rounds
+        if config.by_record:
+            return cls(
+                participation=None,
+                update=LocalSteps(
+                    steps=update.inner_steps,
+                    optimizer=update.optimizer,
+                    rate=update.inner_rate,
+                    keep_state=update.keep_state,
+                ),
+                clipping=config.clipping,
+                rounds=planned,
+                release="gradient-sum",
+                unit="record",
+                observer="server",
+            )
         return cls(
             participation=make_participation(
-                config.participation.kind,
+                participation.kind,
                 clients=config.clients.count,
-                cohort=config.participation.cohort,
-                rounds=config.participation.rounds,
+                cohort=participation.cohort,
+                rounds=participation.rounds,
                 seed=config.seed,
             ),
-            update=Maml(
-                inner_steps=config.client_update.inner_steps,
-                inner_rate=config.client_update.inner_rate,
-                order=config.client_update.order,
-            ),
-            clipping=None if config.clipping is None else make_rule(config.clipping),
-            rounds=config.participation.rounds if rounds is None else rounds,
+            update=Maml(inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order),
+            clipping=config.clipping,
+            rounds=planned,
+            release="query-gradient-sum",
+            unit="client",
+            observer="everyone",
         )

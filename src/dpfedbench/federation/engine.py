@@ -1,6 +1,8 @@
 """The one training loop. A method gives it parts (`composition`); it gives back files.
 
-    for each round:  cohort -> contributions, chunk by chunk -> private sum -> ledger -> threshold rule -> server step
+The loop keeps the budget, the checkpoints, the validation, the history and the results. What a round does depends on
+who takes the private sum: the server over its clients (`server_sum`), or each client over its records
+(`client_sums`).
 
 What is computed from private data leaves the loop only as the private sum's release. Training loss and raw norms
 are therefore written for runs that claim no privacy, and for no others.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 import platform
 import shutil
 import sys
@@ -20,38 +23,31 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.images import ImageDataset, load_dataset
-from dpfedbench.data.partition import gather, load_partition
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.meta_test import save_members, task_accuracies
-from dpfedbench.federation.budget import BudgetPlan
+from dpfedbench.evaluation.meta_test import save_members
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
+from dpfedbench.federation.client_sums import ClientSums
 from dpfedbench.federation.composition import Composition
-from dpfedbench.federation.contributions import Contributions, Gather
 from dpfedbench.federation.progress import Progress
-from dpfedbench.federation.server import Server
+from dpfedbench.federation.rounds import Rounds
+from dpfedbench.federation.server_sum import ServerSum
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.methods import METHODS
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
-from dpfedbench.randomness import stream
+from dpfedbench.privacy.ledger import Ledger
 
 HISTORY = (
     "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
     "validation_accuracy", "seconds",
 )  # fmt: skip
-NORMS = ("norm_q10", "norm_q50", "norm_q90")
 
 
 @dataclasses.dataclass
 class _State:
-    """What changes from round to round, besides the server and the threshold rule."""
+    """What changes from round to round, besides what the rounds and the budget keep."""
 
     round: int = 0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -107,28 +103,19 @@ class _Training:
         self.config, self.run_dir, self.folder, self.threads = config, run_dir, folder, threads
         method = METHODS[config.method]
         self.parts: Composition = method.compose(config)
-        self.dataset: ImageDataset = load_dataset(data_dir)
-        partition = load_partition(clients_dir)
-        clients = config.clients
-        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
-        self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.contributions = Contributions(
-            self.net, self.parts.update,
-            support=clients.support_per_class * config.task.ways, query=clients.query_per_class * config.task.ways,
-            threads=threads, device=self.device,
-        )  # fmt: skip
-        self.server = Server(
-            self.net.initial(stream(config.seed, "initial-weights")),
-            optimizer=config.server.optimizer,
-            rate=config.server.rate,
-        )
-        rule = self.parts.clipping
-        self.budget = (
-            None if rule is None else BudgetPlan.of(config, self.parts.participation.describe(), counted=rule.private)
-        )
+        self.device = "cuda" if torch.cuda.is_available() and not config.by_record else "cpu"
         self.ledger = Ledger(folder / "ledger.jsonl")
+        place = ClientSums if config.by_record else ServerSum
+        self.rounds: Rounds = place(
+            config,
+            self.parts,
+            data_dir=data_dir,
+            clients_dir=clients_dir,
+            ledger=self.ledger,
+            threads=threads,
+            device=self.device,
+        )
+        self.budget = self.rounds.budget
         self.checkpoint = Checkpoint(
             folder,
             identity={
@@ -147,144 +134,109 @@ class _Training:
         """All rounds that the plan and the budget allow."""
         self._restore()
         planned = self.parts.rounds
-        last = planned if self.budget is None else min(planned, self.budget.rounds_allowed)
-        if planned and last == 0:
+        if planned and not self._allowed(0):
             raise BenchError(
                 f"the budget of epsilon {self.config.budget.epsilon} is spent by the first round: "  # type: ignore[union-attr]
                 "raise budget.epsilon or noise.multiplier"
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
-        progress = Progress(f"train {self.config.folder}", last, unit="clients", done=self.state.round)
-        while self.state.round < last:
+        progress = Progress(
+            f"train {self.config.folder}", self._expected(planned), unit=self.rounds.served, done=self.state.round
+        )
+        while self.state.round < planned and self._allowed(self.state.round):
             started = time.monotonic()
-            clients = self._round(self.state.round)
+            served = self._round(self.state.round)
             self.state.seconds += time.monotonic() - started
             self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
-            self.state.clients += clients
+            self.state.clients += served
             self.state.round += 1
-            progress.step(self.state.round, clients, self._note())
-            if self.checkpoint.due() and self.state.round < last:
-                self.checkpoint.save(self._saved())
+            progress.step(self.state.round, served, self._note)
+            if self.checkpoint.due() and self.state.round < planned:
+                self._save()
         # Checkpointed once more, so that being killed while the results are written costs nothing.
-        self.checkpoint.save(self._saved())
-        self._write(planned, "rounds" if last == planned else "budget")
+        self._save()
+        self._write(planned, "rounds" if self.state.round == planned else "budget")
+
+    def _allowed(self, index: int) -> bool:
+        """Whether the budget has room for round `index`, all of it: training stops before, not after."""
+        return self.budget is None or self.budget.allows((index + 1) * self.rounds.lots)
+
+    def _expected(self, planned: int) -> int:
+        """Rounds to come, for the time left on screen; with noise that decays there will be fewer."""
+        return planned if self.budget is None else min(planned, self.budget.lots_allowed // self.rounds.lots)
 
     def _round(self, index: int) -> int:
-        """One round; returns how many clients took part (for the rate on screen, not written for private runs)."""
-        participation = self.parts.participation
-        cohort = participation.cohort(index)
-        rule, budget = self.parts.clipping, self.budget
-        if rule is None or budget is None:
-            total: PrivateSum | PlainSum = PlainSum(dimension=self.net.dimension)
-        else:
-            total = PrivateSum(
-                dimension=self.net.dimension,
-                threshold=rule.threshold,
-                noise_multiplier=budget.noise_multiplier,
-            )
-        losses = []
-        for gradients, chunk_losses, _ in self.contributions.stream(self.server.theta, cohort, self.gather):
-            total.add(gradients)
-            losses.append(chunk_losses)
-            if rule is not None and rule.reads_raw_norms:
-                rule.observe_raw(torch.linalg.vector_norm(gradients, dim=1).tolist())
-        released = total.release(stream(self.config.seed, "noise", index))
-        row: dict[str, Any] = {"round": index + 1}
-        if isinstance(total, PlainSum):
-            quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
-            row |= {
-                "clients": len(cohort),
-                "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan,
-            }
-            row |= dict(zip(NORMS, map(float, quantiles), strict=True))
-            row["released_norm"] = float(released.norm())
-        else:
-            assert rule is not None and budget is not None
-            self.ledger.append(self._release(index, total))
-            claimed, holds = budget.spent(index + 1)
-            row |= {
-                # The expectation: the number that came is private unless the plan fixes it.
-                "clients": participation.denominator, "threshold": rule.threshold,
-                "released_norm": float(released.norm()), "noise_multiplier": budget.noise_multiplier,
-                "epsilon_claimed": claimed, "epsilon_holds": holds,
-            }  # fmt: skip
-            rule.observe(released, participation.denominator)
-        if total.non_finite:
-            self.state.non_finite += total.non_finite
+        """One round; returns how much it served (for the rate on screen)."""
+        found, served = self.rounds.round(index)
+        row: dict[str, Any] = {"round": index + 1} | found
+        if self.budget is not None:
+            row["epsilon_claimed"], row["epsilon_holds"] = self.budget.spent((index + 1) * self.rounds.lots)
+        self.state.history.append(row)
+        if self.rounds.non_finite:
+            self.state.non_finite += self.rounds.non_finite
             print(
-                f"warning: round {index + 1}: {total.non_finite} contributions were not finite and counted as zero "
-                "(seen by the simulation only: this count is not a release)",
+                f"warning: round {index + 1}: {self.rounds.non_finite} contributions were not finite and counted as "
+                "zero (seen by the simulation only: this count is not a release)",
                 file=sys.stderr,
                 flush=True,
             )
-        self.server.step(released / participation.denominator)
-        self.state.history.append(row)
         self._validate(index + 1)
-        # What a private run reports of itself is the expected number: the realised one is private.
-        return len(cohort) if budget is None else int(participation.denominator)
-
-    def _release(self, index: int, total: PrivateSum) -> Release:
-        """What the ledger says of a round: read off the mechanism that ran."""
-        rule, participation = self.parts.clipping, self.parts.participation
-        assert rule is not None
-        return Release(
-            round=index,
-            name=self.parts.release,
-            unit=self.parts.unit,
-            adjacency="zero-out",
-            observer=self.parts.observer,
-            noise_multiplier=total.noise_multiplier,
-            threshold=total.threshold,
-            sensitivity=total.sensitivity,
-            noise_std=total.noise_std,
-            dimension=total.dimension,
-            sampler=participation.describe(),
-            denominator=participation.denominator,
-            noise_stream=f"{self.config.seed}/noise/{index}",
-            data_dependent_threshold=not rule.private,
-            reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
-        )
+        return served
 
     def _validate(self, done: int) -> None:
-        """Every so many rounds: accuracy on public validation tasks; keeps the best few models."""
-        validation = self.config.validation
-        if not validation.every or (done % validation.every and done != self.parts.rounds):
-            return
-        accuracy = float(
-            task_accuracies(
-                self.net, [self.server.theta], self.dataset, self.config, split="validation", tasks=validation.tasks,
-                purpose="validation", threads=self.threads,
-            ).mean()
-        )  # fmt: skip
-        self.state.history[-1]["validation_accuracy"] = 100 * accuracy
+        """Every so many rounds: public validation, which may drive the noise; and how the test part fares."""
+        validation, row = self.config.validation, self.state.history[-1]
+        if validation.every and (done % validation.every == 0 or done == self.parts.rounds):
+            row |= self.rounds.validate()
+            if "validation_loss" in row and self.budget is not None:
+                self.budget.observe(row["validation_loss"])
+            if "validation_accuracy" in row and not self.config.by_record:
+                self._keep_best(row["validation_accuracy"], done)
+        every = self.config.evaluation.every
+        if every and done % every == 0:
+            row |= self.rounds.test()
+
+    def _keep_best(self, accuracy: float, done: int) -> None:
         self.state.best.append(
-            {"accuracy": accuracy, "round": done, "theta": torch.from_numpy(self.server.theta.copy())}
+            {"accuracy": accuracy / 100, "round": done, "theta": torch.from_numpy(self.rounds.theta.copy())}
         )
         self.state.best.sort(key=lambda kept: (-kept["accuracy"], kept["round"]))
-        del self.state.best[max(1, validation.ensemble) :]
+        del self.state.best[max(1, self.config.validation.ensemble) :]
 
     def _note(self) -> str:
         row = self.state.history[-1]
-        if "epsilon_holds" in row:
-            return f"epsilon claimed {row['epsilon_claimed']:.3g}, holds {row['epsilon_holds']:.3g}"
-        return f"loss {row['loss']:.3f}"
+        said = []
+        if "epsilon_claimed" in row:
+            said.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
+            if not math.isnan(row["epsilon_holds"]):
+                said.append(f"holds {row['epsilon_holds']:.3g}")
+            if self.config.by_record:
+                said.append(f"z {row['noise_multiplier']:.3g}")
+        if "loss" in row:
+            said.append(f"loss {row['loss']:.3f}")
+        return ", ".join(said)
 
     # Going on after a restart
 
+    def _save(self) -> None:
+        # The ledger first: a checkpoint must not know of a release that the ledger could lose.
+        self.ledger.sync()
+        self.checkpoint.save(self._saved())
+
     def _saved(self) -> dict[str, Any]:
-        state = dataclasses.asdict(self.state)
-        state["server"] = self.server.state()
-        state["clipping"] = None if self.parts.clipping is None else self.parts.clipping.state_dict()
+        state = {field.name: getattr(self.state, field.name) for field in dataclasses.fields(self.state)}
+        state["rounds"] = self.rounds.state()
+        state["budget"] = None if self.budget is None else self.budget.state()
         return state
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
         if saved is not None:
-            self.server.restore(saved.pop("server"))
-            clipping = saved.pop("clipping")
-            if self.parts.clipping is not None:
-                self.parts.clipping.load_state_dict(clipping)
+            self.rounds.restore(saved.pop("rounds"))
+            budget = saved.pop("budget")
+            if self.budget is not None:
+                self.budget.restore(budget)
             self.state = _State(**saved)
             self.state.resumed += 1
             print(
@@ -293,15 +245,15 @@ class _Training:
                 flush=True,
             )
         # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
-        self.ledger.truncate_to(self.state.round)
+        self.ledger.truncate_to(self.state.round * self.rounds.lots)
 
     # Results
 
     def _write(self, planned: int, stopped_by: str) -> None:
         state, config = self.state, self.config
-        members = [kept["theta"].numpy() for kept in state.best] or [self.server.theta]
-        save_members(self.run_dir / "model.safetensors", self.net, members)
-        columns = list(HISTORY) + ([] if config.private else list(NORMS))
+        members = [kept["theta"].numpy() for kept in state.best] or [self.rounds.theta]
+        save_members(self.run_dir / "model.safetensors", self.rounds.net, members)
+        columns = [*HISTORY, *self.rounds.columns]
         with atomic_path(self.run_dir / "history.csv") as temporary:
             pd.DataFrame(state.history, columns=columns).to_csv(temporary, index=False)
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
@@ -313,13 +265,13 @@ class _Training:
                 "rounds_planned": planned,
                 "rounds_run": state.round,
                 "stopped_by": stopped_by,
-                "clients_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
+                f"{self.rounds.served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
                 "seconds": round(state.seconds, 2),
                 "resumed": state.resumed,
                 "threads": self.threads,
                 "device": self.device,
                 "machine": platform.machine(),
-                "parameters": self.net.dimension,
+                "parameters": self.rounds.net.dimension,
                 "noise_multiplier": None if self.budget is None else self.budget.noise_multiplier,
                 "members": [{"round": kept["round"], "accuracy": kept["accuracy"]} for kept in state.best],
                 "method_version": METHODS[config.method].VERSION,

@@ -110,6 +110,52 @@ class Poisson(Participation):
         return np.flatnonzero(drawn < self.size / self.clients)
 
 
+class PoissonLots:
+    """Every client takes part in every round, each time with a Poisson lot of its own records (Adap DP-FL).
+
+    In each step each record is in its client's lot with probability L/n, apart from all others.
+
+    Args:
+        clients: K.
+        lot: L, the expected records of a lot.
+        rounds: T.
+        steps: lots a client takes in a round.
+        seed: the run's.
+        records: n, those that one client holds.
+    """
+
+    kind = "poisson-lots"
+
+    def __init__(self, *, clients: int, lot: int, rounds: int, steps: int, seed: int, records: int) -> None:
+        if not 1 <= lot <= records:
+            raise BenchError(
+                f"participation.cohort is {lot}, but a client holds {records} records: a lot must be from 1 to that"
+            )
+        self.clients, self.lot_size, self.rounds, self.steps = clients, lot, rounds, steps
+        self.seed, self.records = seed, records
+
+    def lot(self, index: int, step: int, client: int) -> np.ndarray:
+        """Places of the records of a lot among the client's, ascending, the same whenever it is asked."""
+        drawn = stream(self.seed, "lot", index, step, client).random(self.records)
+        return np.flatnonzero(drawn < self.lot_size / self.records)
+
+    @property
+    def denominator(self) -> float:
+        """What a lot's sum is divided by: the expected lot, never the realised one, which is private."""
+        return float(self.lot_size)
+
+    def describe(self) -> dict[str, Any]:
+        """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots."""
+        return {
+            "kind": self.kind,
+            "clients": self.clients,
+            "records": self.records,
+            "cohort": self.lot_size,
+            "rounds": self.rounds * self.steps,
+            "rate": self.lot_size / self.records,
+        }
+
+
 _PLANS: dict[str, type[Participation]] = {plan.kind: plan for plan in (OnePass, BallsAndBins, Poisson)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 
@@ -39,8 +40,8 @@ class Progress:
         )
         self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
 
-    def step(self, done: int, work: int, note: str = "") -> None:
-        """Say that `done` steps are finished and `work` more units were worked through."""
+    def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
+        """Say that `done` steps are finished and `work` more units were worked through; `note` has more to say."""
         self._work += work
         now = time.monotonic()
         if now - self._last < self._every and done < self._total:
@@ -48,9 +49,10 @@ class Progress:
         self._last = now
         spent = max(now - self._start, 1e-9)
         left = spent / max(done - self._first, 1) * (self._total - done)
+        said = note() if note else ""
         print(
             f"{self._label}: {done}/{self._total}, {self._work / spent:.1f} {self._unit}/s, "
-            f"{datetime.timedelta(seconds=round(left))} left{', ' + note if note else ''}",
+            f"{datetime.timedelta(seconds=round(left))} left{', ' + said if said else ''}",
             file=self._out,
             flush=True,
         )

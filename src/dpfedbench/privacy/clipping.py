@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SMALLEST_THRESHOLD = 1e-20
 """The mean form shrinks without end; below this the products z C would leave the range of single precision."""
 
+LARGEST_THRESHOLD = 1e20
+
 
 class ClippingRule:
     """A threshold that never changes, and the base of those that do.
@@ -32,6 +34,7 @@ class ClippingRule:
 
     private = True
     reads_raw_norms = False
+    reads_norm_release = False
 
     def __init__(self, *, threshold: float) -> None:
         if not 0 < threshold < math.inf:
@@ -136,24 +139,106 @@ class PercentileOfRawNorms(_Percentile):
         self._round = []
 
 
-def make_rule(values: ClippingConfig) -> ClippingRule:
+class NormOfRelease(ClippingRule):
+    """C is `factor` times the norm of the last released mean (Adap DP-FL, eq. 6 read as a vector's norm).
+
+    Post-processing. With z C noise on each of d coordinates the norm is at least about z C sqrt(d) / L, so C grows or
+    shrinks from round to round by at least factor z sqrt(d) / L, whatever the gradients are.
+    """
+
+    def __init__(self, *, threshold: float, factor: float) -> None:
+        super().__init__(threshold=threshold)
+        self.factor = factor
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """Post-processing of the release: reads nothing else."""
+        self._set(self.factor * float(released.double().norm()) / denominator)
+
+    def _set(self, threshold: float) -> None:
+        # Noise can make it negative or huge; what follows must stay a threshold that a sum can be clipped to.
+        self.threshold = min(max(threshold, SMALLEST_THRESHOLD), LARGEST_THRESHOLD)
+
+
+class NoisedMeanNorm(NormOfRelease):
+    """C is `factor` times the noised mean of the clipped norms (Adap DP-FL, eq. 6 to 8 read as a scalar query).
+
+    That mean is a release of its own over the same lot: each norm clipped to C, noise of standard deviation z C on
+    their sum. `federation.client_sums` makes it, as a private sum of one coordinate, and the ledger has it.
+    """
+
+    reads_norm_release = True
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """The gradients' release says nothing here."""
+
+    def observe_norms(self, released: float, denominator: float) -> None:
+        """Take note of the released sum of clipped norms.
+
+        Eq. 6 takes the absolute value (a norm of one coordinate).
+        """
+        self._set(self.factor * abs(released) / denominator)
+
+
+class MeanOfRawNorms(NormOfRelease):
+    """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
+
+    No reading of Adap DP-FL's eq. 6, but the one with which its published factors give a threshold that lasts.
+    """
+
+    private = False
+    reads_raw_norms = True
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self._lot: list[float] = []
+
+    def observe_raw(self, norms: list[float]) -> None:
+        """Collect norms of this lot."""
+        self._lot += norms
+
+    def observe(self, released: torch.Tensor, denominator: float) -> None:
+        """End the lot; an empty one leaves C as it is."""
+        finite = [norm for norm in self._lot if math.isfinite(norm)]
+        self._lot = []
+        if finite:
+            self._set(self.factor * math.fsum(finite) / len(finite))
+
+
+_BY_FACTOR = {
+    "norm-of-release": NormOfRelease,
+    "noised-mean-norm": NoisedMeanNorm,
+    "mean-of-raw-norms": MeanOfRawNorms,
+}
+
+
+def make_rule(values: ClippingConfig, *, first: float | None = None) -> ClippingRule:
     """The rule that a configuration's `clipping` section names.
+
+    Args:
+        values: the section.
+        first: the first threshold where the section has none.
 
     Raises:
         BenchError: an unknown rule or a value out of bounds.
     """
-    moving = {
-        "threshold": values.threshold,
+    threshold = first if values.threshold is None else values.threshold
+    if threshold is None:
+        raise BenchError("clipping.threshold is null: give a first threshold")
+    if values.rule in _BY_FACTOR:
+        return _BY_FACTOR[values.rule](threshold=threshold, factor=values.factor)
+    moving: dict[str, Any] = {
+        "threshold": threshold,
         "percentile": values.percentile,
         "window": values.window,
         "never_rising": values.never_rising,
     }
     if values.rule == "constant":
-        return Constant(threshold=values.threshold)
+        return Constant(threshold=threshold)
     if values.rule == "percentile-of-releases":
         return PercentileOfReleases(form=values.form, **moving)
     if values.rule == "percentile-of-raw-norms":
         return PercentileOfRawNorms(**moving)
     raise BenchError(
-        f"clipping.rule is {values.rule!r}: choose constant, percentile-of-releases or percentile-of-raw-norms"
+        f"clipping.rule is {values.rule!r}: choose constant, percentile-of-releases, percentile-of-raw-norms, "
+        "noised-mean-norm, norm-of-release or mean-of-raw-norms"
     )

@@ -21,15 +21,15 @@ class Release:
     """One release.
 
     Attributes:
-        round: from 0.
+        round: from 0; of local steps, all of them in a row.
         name: what was released, e.g. "query-gradient-sum".
         unit: whose contribution is protected: "client" or "record".
         adjacency: "zero-out": one unit's contribution replaced by zero.
         observer: who sees it: "everyone" or "server".
         noise_multiplier: z.
-        threshold: C.
-        sensitivity: L2 sensitivity under the adjacency.
-        noise_std: standard deviation of the noise on each coordinate.
+        threshold: C; where each client makes the release over its own records, the C of each of them.
+        sensitivity: L2 sensitivity under the adjacency; likewise.
+        noise_std: standard deviation of the noise on each coordinate; likewise.
         dimension: coordinates released.
         sampler: how the cohort was drawn (`federation.participation`): kind, clients, cohort, rounds, rate.
         denominator: public number the sum is divided by afterwards.
@@ -44,9 +44,9 @@ class Release:
     adjacency: str
     observer: str
     noise_multiplier: float
-    threshold: float
-    sensitivity: float
-    noise_std: float
+    threshold: float | list[float]
+    sensitivity: float | list[float]
+    noise_std: float | list[float]
     dimension: int
     sampler: dict[str, Any]
     denominator: float
@@ -108,10 +108,13 @@ class Ledger:
             raise BenchError(f"no permission to write {self.path}: make its folder writable") from error
 
     def append(self, release: Release) -> None:
-        """Write a release down, on disk before this returns."""
+        """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
         with open(self.path, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(dataclasses.asdict(release), allow_nan=False) + "\n")
-            handle.flush()
+            handle.write(json.dumps(vars(release), allow_nan=False) + "\n")
+
+    def sync(self) -> None:
+        """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
+        with open(self.path, "rb") as handle:
             os.fsync(handle.fileno())
 
     def truncate_to(self, rounds: int) -> None:
@@ -125,6 +128,6 @@ class Ledger:
         kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
         with atomic_path(self.path) as temporary:
             temporary.write_text(
-                "".join(json.dumps(dataclasses.asdict(release), allow_nan=False) + "\n" for release in kept),
+                "".join(json.dumps(vars(release), allow_nan=False) + "\n" for release in kept),
                 encoding="utf-8",
             )

@@ -10,15 +10,55 @@ from __future__ import annotations
 
 import math
 
+import numba
 import numpy as np
 import torch
 
 from dpfedbench.errors import BenchError
 
+_BLOCK = 2048  # coordinates worked on at a time: their double-precision total stays in the first cache
 
-def _norm(vector: torch.Tensor) -> float:
-    """L2 norm in double precision, without overflow: a float32's square fits a double."""
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _norms(rows: np.ndarray, out: np.ndarray) -> None:
+    """L2 norms of the rows of float32 [n, d], in double precision: a float32's square cannot overflow a double.
+
+    A row is added up in lanes, the same way whatever rows are beside it.
+    """
+    for i in range(rows.shape[0]):
+        row, squares = rows[i], 0.0
+        for j in range(row.size):
+            value = np.float64(row[j])
+            squares += value * value
+        out[i] = math.sqrt(squares)
+
+
+@numba.njit(nogil=True, cache=True)
+def _add_weighted(total: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> None:
+    """total [d] += weights [n] @ rows [n, d], row after row in double precision, so chunks change no bit."""
+    dimension, whole = rows.shape[1], rows.shape[0] - rows.shape[0] % 4
+    for start in range(0, dimension, _BLOCK):
+        stop = min(start + _BLOCK, dimension)
+        part = total[start:stop]
+        # Four rows for each time that the total is read and written.
+        for i in range(0, whole, 4):
+            a, b, c, d = rows[i, start:stop], rows[i + 1, start:stop], rows[i + 2, start:stop], rows[i + 3, start:stop]
+            u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+            for j in range(part.size):
+                part[j] = (((part[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(c[j])) + (
+                    x * np.float64(d[j])
+                )
+        for i in range(whole, rows.shape[0]):
+            a, u = rows[i, start:stop], weights[i]
+            for j in range(part.size):
+                part[j] += u * np.float64(a[j])
+
+
+def row_norms(contributions: torch.Tensor) -> np.ndarray:
+    """L2 norms in double precision of contributions float32 [n, d]; NaN or infinite where a row is not finite."""
+    norms = np.empty(len(contributions))
+    _norms(np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32), norms)
+    return norms
 
 
 class _Sum:
@@ -30,7 +70,7 @@ class _Sum:
         self.dimension = dimension
         self.count = 0
         self.non_finite = 0
-        self._total: torch.Tensor | None = None
+        self._total = np.zeros(dimension)
         self._released = False
 
     def add(self, contributions: torch.Tensor) -> None:
@@ -39,17 +79,19 @@ class _Sum:
             raise RuntimeError("this sum was released: nothing can be added to it")
         if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
             raise ValueError(f"contributions must be [n, {self.dimension}], not {tuple(contributions.shape)}")
-        if self._total is None:
-            self._total = torch.zeros(self.dimension, dtype=torch.float64, device=contributions.device)
-        for contribution in contributions:
-            self.count += 1
-            norm = _norm(contribution)
-            if not math.isfinite(norm):
-                self.non_finite += 1
-                norm = 0.0
-            else:
-                self._total.add_(contribution, alpha=self._weight(norm))
-            self._seen(norm)
+        if not len(contributions):
+            return
+        rows = np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
+        norms = np.empty(len(rows))
+        _norms(rows, norms)
+        finite = np.isfinite(norms)
+        norms[~finite] = 0.0
+        self.count += len(rows)
+        self.non_finite += int(len(rows) - finite.sum())
+        if not finite.all():
+            rows = np.where(finite[:, None], rows, np.float32(0))  # nothing times NaN would be NaN
+        _add_weighted(self._total, rows, self._weights(norms))
+        self._seen(norms)
 
     def release(self, generator: np.random.Generator) -> torch.Tensor:
         """The (noised) sum, float64 [d] on the CPU. It can be had once.
@@ -60,14 +102,13 @@ class _Sum:
         if self._released:
             raise RuntimeError("this sum was released before")
         self._released = True
-        total = torch.zeros(self.dimension, dtype=torch.float64) if self._total is None else self._total.cpu()
-        self._total = None
+        total, self._total = torch.from_numpy(self._total), np.empty(0)
         return self._noised(total, generator)
 
-    def _weight(self, norm: float) -> float:
+    def _weights(self, norms: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _seen(self, norm: float) -> None:
+    def _seen(self, norms: np.ndarray) -> None:
         raise NotImplementedError
 
     def _noised(self, total: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
@@ -103,10 +144,10 @@ class PrivateSum(_Sum):
         """Standard deviation of the noise on each coordinate."""
         return self.noise_multiplier * self.threshold
 
-    def _weight(self, norm: float) -> float:
-        return 1.0 if norm <= self.threshold else self.threshold / norm
+    def _weights(self, norms: np.ndarray) -> np.ndarray:
+        return self.threshold / np.maximum(norms, self.threshold)
 
-    def _seen(self, norm: float) -> None:
+    def _seen(self, norms: np.ndarray) -> None:
         pass
 
     def _noised(self, total: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
@@ -120,11 +161,11 @@ class PlainSum(_Sum):
         super().__init__(dimension=dimension)
         self.norms: list[float] = []
 
-    def _weight(self, norm: float) -> float:
-        return 1.0
+    def _weights(self, norms: np.ndarray) -> np.ndarray:
+        return np.ones_like(norms)
 
-    def _seen(self, norm: float) -> None:
-        self.norms.append(norm)
+    def _seen(self, norms: np.ndarray) -> None:
+        self.norms += norms.tolist()
 
     def _noised(self, total: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
         return total

@@ -1,5 +1,7 @@
 """Figures: accuracy over a swept value, quantities over the rounds; each with the numbers drawn."""
 
+from __future__ import annotations
+
 import csv
 import dataclasses
 import math
@@ -107,22 +109,21 @@ def history_lines(description: Mapping[str, Any], results: str | Path) -> list[L
     lines = []
     for cell in description["cells"]:
         histories = [_History(Path(results, "runs", folder, "history.csv")) for folder in cell["folders"]]
-        # A budget may stop one seed before another; what is drawn is what all of them have.
-        rounds = min(len(history.table) for history in histories)
-        for column, curve in description["spec"]["series"][cell["series"]]["curves"].items():
-            values = np.stack([history.column(column, curve.get("per"))[:rounds] for history in histories])
+        spec = description["spec"]
+        for column, curve in spec["series"][cell["series"]].get("curves", spec.get("curves", {})).items():
+            xs, values = _aligned(histories, description["spec"]["x"]["column"], column, curve.get("per"))
             low, high = values.min(axis=0), values.max(axis=0)
             if "band" in curve:
                 low, high = (
-                    np.mean([history.column(name, curve.get("per"))[:rounds] for history in histories], axis=0)
+                    _aligned(histories, description["spec"]["x"]["column"], name, curve.get("per"))[1].mean(axis=0)
                     for name in curve["band"]
                 )
             lines.append(
                 Line(
                     series=cell["series"],
                     curve=column,
-                    label=curve["label"],
-                    x=histories[0].column(description["spec"]["x"]["column"])[:rounds],
+                    label=curve.get("label", cell["label"]),
+                    x=xs,
                     value=values.mean(axis=0),
                     low=low,
                     high=high,
@@ -130,6 +131,21 @@ def history_lines(description: Mapping[str, Any], results: str | Path) -> list[L
                 )
             )
     return lines
+
+
+def _aligned(histories: Sequence[_History], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """The places [n] and the values [seeds, n] of a column that may not be filled in every round.
+
+    A budget may stop one seed before another, and noise that decays spends it at another pace: seeds are brought to
+    the places of the one that came least far, between their own by straight lines.
+    """
+    found = []
+    for history in histories:
+        values = history.column(column, per)
+        filled = np.isfinite(values)
+        found.append((history.column(axis)[filled], values[filled]))
+    xs = min((places for places, _ in found), key=lambda places: places[-1])
+    return xs, np.stack([np.interp(xs, places, values) for places, values in found])
 
 
 class _History:
@@ -266,7 +282,7 @@ def _footer(
     seeds = max(cell.seeds for cell in cells)
     said = [f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."]
     if description["kind"] == "sweep":
-        over = "seeds" if cells[0].accuracy.over == "seeds" else "the tasks of one seed"
+        over = "seeds" if cells[0].accuracy.over == "seeds" else f"the {cells[0].counted}s of one seed"
         said[0] += f" Bands: 95 % t intervals over {over}."
     elif seeds > 1:
         said[0] += " Lines: means over seeds. Bands, unless named: lowest to highest seed."

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval, seeds_interval
+from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import read_json
 
 
@@ -26,12 +26,14 @@ class Epsilon:
 class CellResult:
     """The runs of one cell: accuracy in percent, and what their accounts say.
 
+    `tasks` is how many test tasks, or records, the seeds have in all, and `counted` which of the two it is.
     `delta` and `unit` are None where no privacy is claimed.
     """
 
     accuracy: Interval
     seeds: int
     tasks: int
+    counted: str
     claimed: Epsilon
     holds: Epsilon
     delta: float | None
@@ -66,7 +68,9 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
     try:
         given = {(account.get("delta"), account.get("unit")) for account in privacy if account["profiles"]}
         notices = dict.fromkeys(text for account in training for text in account.get("notices", ()))
-        per_task = [[float(value) for value in metric["per_task"]] for metric in metrics]
+        by_record = "records" in metrics[0]
+        per_task = [[] if by_record else [float(value) for value in metric["per_task"]] for metric in metrics]
+        accuracy = _over_records(metrics) if by_record else seeds_interval(per_task)
         claimed, holds = (_epsilon(privacy, profile) for profile in ("as_claimed", "holds"))
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(
@@ -76,15 +80,25 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
         raise BenchError(f"the seeds of {runs[0].parent} differ in delta or unit: delete that folder and run again")
     delta, unit = next(iter(given), (None, None))
     return CellResult(
-        accuracy=seeds_interval(per_task),
+        accuracy=accuracy,
         seeds=len(runs),
-        tasks=sum(len(tasks) for tasks in per_task),
+        tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
+        counted="record" if by_record else "task",
         claimed=claimed,
         holds=holds,
         delta=delta,
         unit=unit,
         notices=tuple(notices),
     )
+
+
+def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:
+    """The interval over seeds; of a single seed that of its own records."""
+    if len(metrics) > 1:
+        return mean_interval([float(metric["accuracy"]) for metric in metrics], over="seeds")
+    only = metrics[0]
+    low, high = (math.nan if only[key] is None else float(only[key]) for key in ("ci_low", "ci_high"))
+    return Interval(mean=float(only["accuracy"]), low=low, high=high, count=int(only["records"]), over="records")
 
 
 def _epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon:

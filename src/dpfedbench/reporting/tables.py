@@ -153,7 +153,7 @@ def _published_text(record: Mapping[Any, Any]) -> str:
 
 def _notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
     notes = [
-        f"Accuracy is the mean over seeds of the mean over each seed's meta-test tasks ({_counts(rows)}).",
+        f"Accuracy is the mean over seeds of the mean over each seed's test {rows[0][1].counted}s ({_counts(rows)}).",
         _interval_note(rows),
         "ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.",
     ]
@@ -172,7 +172,7 @@ def _counts(rows: list[Row]) -> str:
     return (
         _span({result.seeds for _, result in rows}, "seed")
         + ", "
-        + _span({result.tasks // result.seeds for _, result in rows}, "task")
+        + _span({result.tasks // result.seeds for _, result in rows}, rows[0][1].counted)
         + " each"
     )
 
@@ -188,8 +188,9 @@ def _interval_note(rows: list[Row]) -> str:
     means = {
         "seeds": "over seeds (Student's t; each seed draws clients, weights, noise and tasks anew)",
         "tasks": "over the tasks of a single seed (Student's t), which leaves out how seeds differ",
+        "records": "over the records of a single seed (Student's t), which leaves out how seeds differ",
     }
-    said = [means[key] for key in ("seeds", "tasks") if key in over]
+    said = [means[key] for key in means if key in over]
     return f"The interval is {'; with one seed it is '.join(said)}."
 
 

@@ -1,0 +1,172 @@
+"""Clients that hold records of few labels: the training records sorted by label, cut into fragments, dealt out.
+
+The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to each of 10 clients.
+"""
+
+import csv
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.records import RecordDataset
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
+from dpfedbench.randomness import stream
+
+KIND = "fragments"
+_PREVIEW = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordPartition:
+    """Which records each client holds.
+
+    Attributes:
+        records: int32 [clients, records per client], indices into the data set's images; no record is in it twice.
+        summary: what it is: dataset, kind, seed, counts, and each client's records of each label.
+        class_names: of the data set's labels, for the preview; empty once loaded from a folder.
+    """
+
+    records: np.ndarray
+    summary: dict[str, Any]
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if self.records.ndim != 2 or self.records.dtype != np.int32:
+            raise ValueError(f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}")
+
+    def __len__(self) -> int:
+        """How many clients."""
+        return len(self.records)
+
+    @property
+    def records_per_client(self) -> int:
+        """How many records each client holds."""
+        return int(self.records.shape[1])
+
+    def save(self, folder: Path | str) -> None:
+        """Write clients.npz, the first clients' labels as preview.csv for people, and summary.json; all whole.
+
+        Args:
+            folder: made if missing.
+        """
+        folder = Path(folder)
+        try:
+            with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
+                np.savez(handle, records=self.records)
+        except OSError as error:
+            raise BenchError(
+                f"cannot write the clients to {folder} ({error.strerror}): make room or choose another folder"
+            ) from error
+        table = io.StringIO()
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(["client", "label", "class_name", "records"])
+        for client, counts in enumerate(self.summary["label_histogram"][:_PREVIEW]):
+            for label, count in enumerate(counts):
+                if count:
+                    writer.writerow([client, label, self.class_names[label] if self.class_names else "", count])
+        write_text(folder / "preview.csv", table.getvalue())
+        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
+
+
+def make_fragments(dataset: RecordDataset, *, clients: int, fragments: int, seed: int) -> RecordPartition:
+    """Give each client equally many fragments, drawn at random; every training record goes to one client.
+
+    The training records are sorted by label (those of one label keep their order) and cut into equal fragments.
+
+    Args:
+        dataset: only its training records are used.
+        clients: how many.
+        fragments: how many the training records are cut into; a multiple of `clients`.
+        seed: the run's seed; drawn from the stream (seed, "partition", "fragments").
+
+    Raises:
+        BenchError: the fragments cannot be cut or dealt out equally.
+    """
+    pool = dataset.splits["train"]
+    _check_divides(dataset.name, len(pool), clients, fragments)
+    pool = pool[np.argsort(dataset.labels[pool], kind="stable")].astype(np.int32)
+    dealt = stream(seed, "partition/fragments").permutation(fragments)
+    records = pool.reshape(fragments, -1)[dealt].reshape(clients, -1)
+    classes = len(dataset.class_names)
+    histogram = [np.bincount(labels, minlength=classes).tolist() for labels in dataset.labels[records]]
+    summary = {
+        "dataset": dataset.name,
+        "dataset_sha256": dataset.summary["sha256"],
+        "split": "train",
+        "kind": KIND,
+        "seed": seed,
+        "clients": clients,
+        "fragments": fragments,
+        "fragments_per_client": fragments // clients,
+        "records_per_client": len(pool) // clients,
+        "label_histogram": histogram,
+        "labels_per_client": [sum(count > 0 for count in counts) for counts in histogram],
+    }
+    return RecordPartition(records=records, summary=summary, class_names=dataset.class_names)
+
+
+def load_fragments(folder: Path | str) -> RecordPartition:
+    """Read what `RecordPartition.save` wrote.
+
+    Raises:
+        BenchError: a file is missing or damaged.
+    """
+    folder = Path(folder)
+    mend = f"delete {folder} and run the workflow again"
+    summary = read_json(folder / "summary.json")
+    path = folder / "clients.npz"
+    try:
+        if sha256(path) != summary["clients_sha256"]:
+            raise ValueError("its content is not what its summary says")
+        with np.load(path, allow_pickle=False) as arrays:
+            return RecordPartition(records=arrays["records"], summary=summary)
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: {mend}") from error
+    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
+
+
+def check_matches(dataset: RecordDataset, partition: RecordPartition) -> None:
+    """Refuse a partition that was made for other images, as `partition.gather` does.
+
+    Raises:
+        BenchError: it was.
+    """
+    if partition.summary["dataset_sha256"] != dataset.summary["sha256"]:
+        raise BenchError(
+            f"the clients were made for other images (of {partition.summary['dataset']}) than these of "
+            f"{dataset.name}: delete the clients' folder and run the workflow again"
+        )
+
+
+def _check_divides(name: str, records: int, clients: int, fragments: int) -> None:
+    for key, value in (("clients.count", clients), ("clients.fragments", fragments)):
+        if value < 1:
+            raise BenchError(f"{key} is {value}: it must be at least 1")
+    if clients > fragments:
+        raise BenchError(
+            f"{clients} clients are more than {fragments} fragments: lower clients.count, or raise clients.fragments"
+        )
+    if records % clients:
+        nearest = _nearest(clients, [count for count in range(1, records + 1) if records % count == 0])
+        raise BenchError(
+            f"{clients} clients cannot have equal shares of {name}'s {records} training records: "
+            f"set clients.count to {nearest}, the nearest that can"
+        )
+    if fragments % clients or records % fragments:
+        if fragments % clients:
+            wrong = f"{fragments} fragments are not a multiple of {clients} clients"
+        else:
+            wrong = f"{name}'s {records} training records cannot be cut into {fragments} equal fragments"
+        nearest = _nearest(fragments, [count for count in range(clients, records + 1, clients) if records % count == 0])
+        raise BenchError(f"{wrong}: set clients.fragments to {nearest}, the nearest that works")
+
+
+def _nearest(value: int, choices: list[int]) -> int:
+    return min(choices, key=lambda choice: abs(choice - value))

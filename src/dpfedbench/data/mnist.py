@@ -1,0 +1,174 @@
+"""MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures of 28×28 in ten classes."""
+
+import gzip
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpfedbench.data.images import Progress
+from dpfedbench.data.records import SPLITS, RawRecords
+from dpfedbench.data.sources import fetch, find_local
+from dpfedbench.errors import BenchError
+
+SIZE = 28
+FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Set:
+    """What tells one data set of the format from another.
+
+    Attributes:
+        called: its name in messages; without "-" it is that of torchvision's class.
+        places: its subfolders of a local data folder.
+        counts: records of each label; they tell its labels from another set's.
+        class_names: one per label.
+    """
+
+    called: str
+    places: tuple[str, ...]
+    counts: dict[str, tuple[int, ...]]
+    class_names: tuple[str, ...]
+
+
+_MNIST = _Set(
+    called="MNIST",
+    places=("mnist", "MNIST", "MNIST/raw"),
+    counts={
+        "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    },
+    class_names=DIGITS,
+)
+_FASHION_MNIST = _Set(
+    called="Fashion-MNIST",
+    places=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
+    counts={"train": (6000,) * 10, "test": (1000,) * 10},
+    class_names=GARMENTS,
+)
+
+_KINDS = {8: "unsigned bytes", 9: "signed bytes", 11: "short integers", 12: "integers", 13: "floats", 14: "doubles"}
+
+
+def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
+    """Read MNIST: handwritten digits, strokes bright (255) on dark (0).
+
+    Args:
+        local: a folder with the four IDX files, packed (.gz) or not, in itself or in its subfolder `mnist`,
+            `MNIST` or `MNIST/raw`. Packing anew changes checksums, so a local copy is judged by its content:
+            60,000 + 10,000 records, 28×28, and as many of each label as MNIST has.
+        download_dir: where a file that is not in the local folder is kept.
+        progress: told after each file.
+
+    Raises:
+        BenchError: no copy and no network; or a copy that is damaged or another data set's.
+    """
+    return _read(_MNIST, local, download_dir, progress)
+
+
+def read_fashion_mnist(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
+    """Read Fashion-MNIST: garments, bright on dark; its files have the format and the names of MNIST's.
+
+    Args:
+        local: as for MNIST, with the subfolders `fashion-mnist`, `FashionMNIST` and `FashionMNIST/raw`.
+        download_dir: where a file that is not in the local folder is kept.
+        progress: told after each file.
+
+    Raises:
+        BenchError: no copy and no network; or a copy that is damaged or another data set's.
+    """
+    return _read(_FASHION_MNIST, local, download_dir, progress)
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Read an IDX file of unsigned bytes, packed by gzip or not.
+
+    Args:
+        path: the file.
+        shape: what it must hold.
+
+    Raises:
+        ValueError: it holds something else; the message says what.
+        OSError, EOFError, zlib.error: it cannot be read or unpacked.
+    """
+    content = path.read_bytes()
+    if content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _KINDS:
+        raise ValueError("it is no IDX file")
+    if content[2] != 8:
+        raise ValueError(f"it holds {_KINDS[content[2]]}, not {_KINDS[8]}")
+    start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise ValueError("it ends in its head")
+    found = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    if found != shape:
+        raise ValueError(f"it holds {_times(found)} values, not {_times(shape)}")
+    if len(content) - start != math.prod(shape):
+        raise ValueError(f"it has {len(content) - start} bytes of values, not {math.prod(shape)}")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _read(which: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
+    images, labels = {}, {}
+    for done, split in enumerate(SPLITS):
+        wanted, (image_file, label_file) = which.counts[split], FILES[split]
+        path = _find(which, image_file, local, download_dir)
+        images[split] = _checked(path, which, (sum(wanted), SIZE, SIZE))[..., None]
+        if progress:
+            progress(f"reading {which.called}", 2 * done + 1, 4)
+        path = _find(which, label_file, local, download_dir)
+        labels[split] = _checked(path, which, (sum(wanted),)).astype(np.int64)
+        if labels[split].max() >= len(wanted):
+            raise _damaged(path, which, f"it has the label {labels[split].max()}")
+        for label, found in enumerate(np.bincount(labels[split], minlength=len(wanted))):
+            if found != wanted[label]:
+                raise _damaged(path, which, f"label {label} occurs {found} times, not {wanted[label]}")
+        if progress:
+            progress(f"reading {which.called}", 2 * done + 2, 4)
+    return RawRecords(
+        train_images=images["train"],
+        train_labels=labels["train"],
+        test_images=images["test"],
+        test_labels=labels["test"],
+        class_names=which.class_names,
+        versions={},
+    )
+
+
+def _find(which: _Set, name: str, local: Path | None, download_dir: Path) -> Path:
+    path = find_local(local, which.places, (f"{name}.gz", name))
+    if path is not None:
+        return path
+    from torchvision import datasets  # slow to import, and not needed with a local copy
+
+    published = getattr(datasets, which.called.replace("-", ""))
+    packed = f"{name}.gz"
+    md5 = dict(published.resources)[packed]
+    return fetch(published.mirrors[0] + packed, md5, download_dir, local=local, subfolder=which.places[0])
+
+
+def _checked(path: Path, which: _Set, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        return read_idx(path, shape)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, which, str(error)) from error
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "no"
+
+
+def _damaged(path: Path, which: _Set, what: str) -> BenchError:
+    return BenchError(
+        f"{path} is damaged or not {which.called}'s ({what}): delete it and put an undamaged copy in its "
+        f"place, or leave it out to download one"
+    )

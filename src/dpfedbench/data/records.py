@@ -1,0 +1,133 @@
+"""A data set whose unit is the record: each has a label, and is a training or a test record.
+
+It lies in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.images import damaged_classes, foreign_summary, open_files, read_classes, write_files
+
+SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawRecords:
+    """What a reader hands over before anything is written.
+
+    Attributes:
+        train_images: uint8 [training records, height, width, channels].
+        train_labels: int64 [training records], indices into `class_names`.
+        test_images: uint8 [test records, height, width, channels].
+        test_labels: int64 [test records].
+        class_names: one unique name per label.
+        versions: of the libraries whose version can change a pixel.
+    """
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    class_names: tuple[str, ...]
+    versions: dict[str, str]
+
+    def __post_init__(self) -> None:
+        """Check shapes and labels; a fault here is ours, not the user's."""
+        for split, images, labels in self.blocks():
+            if images.dtype != np.uint8 or images.ndim != 4:
+                raise ValueError(f"{split} images must be uint8 [records, H, W, C], not {images.dtype} {images.shape}")
+            if labels.dtype != np.int64 or labels.shape != images.shape[:1] or not len(labels):
+                raise ValueError(f"{split} labels must be int64 {images.shape[:1]}, not {labels.dtype} {labels.shape}")
+            if labels.min() < 0 or labels.max() >= len(self.class_names):
+                raise ValueError(f"{split} labels must be in 0 ... {len(self.class_names) - 1}")
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise ValueError(f"records of two sizes: {self.train_images.shape[1:]} and {self.test_images.shape[1:]}")
+        if len(set(self.class_names)) != len(self.class_names):
+            raise ValueError("one unique name per class is needed")
+
+    def blocks(self) -> tuple[tuple[str, np.ndarray, np.ndarray], ...]:
+        """(split, images, labels) of each split, in the order of `SPLITS`."""
+        return (("train", self.train_images, self.train_labels), ("test", self.test_images, self.test_labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordDataset:
+    """A data set of records as the rest of the library sees it.
+
+    Attributes:
+        name: the registry's name; a stand-in never bears the name of what it stands in for.
+        images: uint8 [records, height, width, channels], memory-mapped, read-only.
+        labels: int64 [records], indices into `class_names`.
+        splits: record indices (int64, ascending) of "train" and "test"; disjoint, and ordered by label.
+        class_names: one per label.
+        summary: the content of summary.json.
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    splits: dict[str, np.ndarray]
+    class_names: tuple[str, ...]
+    summary: dict[str, Any]
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        _, height, width, channels = self.images.shape
+        return height, width, channels
+
+
+def save_records(folder: Path, raw: RawRecords, facts: dict[str, Any]) -> None:
+    """Write images.npy, classes.csv and summary.json, as `images.save_dataset` does for classes.
+
+    Records are stored by split (train, then test), then label, then in the order they came in, so that the
+    counts in classes.csv say each record's split and label.
+
+    Args:
+        folder: where the three files go; made if missing.
+        raw: the records.
+        facts: what summary.json says besides the counts: name, source, licence, version, stand_in, ...
+    """
+    classes = len(raw.class_names)
+    ordered = [images[np.argsort(labels, kind="stable")] for _, images, labels in raw.blocks()]
+    class_records = {split: np.bincount(labels, minlength=classes).tolist() for split, _, labels in raw.blocks()}
+    counts = {
+        "records": sum(map(len, ordered)),
+        "classes": classes,
+        "image_shape": list(raw.train_images.shape[1:]),
+        "split_records": {split: len(labels) for split, _, labels in raw.blocks()},
+        "class_records": class_records,
+    }
+    rows = zip(range(classes), raw.class_names, *class_records.values(), strict=True)
+    table = [("index", "name", *class_records), *rows]
+    write_files(folder, "records", np.concatenate(ordered), table, facts, counts, raw.versions)
+
+
+def load_records(folder: Path | str) -> RecordDataset:
+    """Open a prepared data set of records, checking that it is whole.
+
+    Raises:
+        BenchError: a file is missing, or is not what was written there; or it is a data set of classes.
+    """
+    folder = Path(folder)
+    summary, images = open_files(folder, "records", ("records",))
+    try:
+        counts = {split: np.array(summary["class_records"][split], dtype=np.int64) for split in SPLITS}
+        if len(images) != sum(int(count.sum()) for count in counts.values()):
+            raise ValueError("records that add up")
+        labels = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts.values()])
+    except (KeyError, TypeError, ValueError) as error:
+        raise foreign_summary(folder, f"no {error}") from error
+    rows = read_classes(folder, len(counts["train"]))
+    for split, count in counts.items():
+        if [row.get(split) for row in rows] != [str(records) for records in count]:
+            raise damaged_classes(folder, f"its column {split} is not what summary.json says")
+    train = int(counts["train"].sum())
+    splits = {"train": np.arange(train), "test": np.arange(train, len(images))}
+    names = tuple(row["name"] for row in rows)
+    return RecordDataset(
+        name=summary["name"], images=images, labels=labels, splits=splits, class_names=names, summary=summary
+    )

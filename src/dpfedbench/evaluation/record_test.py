@@ -1,0 +1,101 @@
+"""The test of a model that is used as it is: its accuracy on the test part, less what validation took of it."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from dpfedbench.config import RunConfig
+from dpfedbench.data.records import RecordDataset, load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.evaluation.meta_test import load_members
+from dpfedbench.files import write_json
+from dpfedbench.models.cnn import Cnn
+from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.randomness import stream
+
+_PIECE = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """Images uint8 [n, H, W, C] and labels [n] that no client holds, of two kinds with no record in both.
+
+    Attributes:
+        validation: declared public; may be looked at in training.
+        test: what accuracies are of.
+    """
+
+    validation: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+
+
+def held_out(config: RunConfig, dataset: RecordDataset) -> HeldOut:
+    """Take `validation.tasks` records out of the test part, where there is validation; the same for every seed.
+
+    Raises:
+        BenchError: that would be all of it.
+    """
+    places = dataset.splits["test"]
+    count = config.validation.tasks if config.validation.every else 0
+    if count >= len(places):
+        raise BenchError(
+            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
+        )
+    order = places[stream(0, "public-validation").permutation(len(places))]
+    validation, test = np.sort(order[:count]), np.sort(order[count:])
+    return HeldOut(
+        validation=(np.asarray(dataset.images[validation]), np.asarray(dataset.labels[validation])),
+        test=(np.asarray(dataset.images[test]), np.asarray(dataset.labels[test])),
+    )
+
+
+def network(config: RunConfig, dataset: RecordDataset) -> Cnn:
+    """The network of a run over records."""
+    return Cnn(
+        image_shape=dataset.image_shape,
+        classes=len(dataset.class_names),
+        pixel_mean=config.model.pixel_mean,
+        pixel_deviation=config.model.pixel_deviation,
+    )
+
+
+def record_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path) -> None:
+    """Test a trained model and write metrics.json.
+
+    The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+
+    Raises:
+        BenchError: data or model missing or damaged.
+    """
+    dataset = load_records(data_dir)
+    net = network(config, dataset)
+    theta = load_members(Path(model_path), net)[0]
+    images, labels = held_out(config, dataset).test
+    worker = FusedCnn(net)
+    pieces = [
+        worker.evaluate(theta, images[start : start + _PIECE], labels[start : start + _PIECE])
+        for start in range(0, len(labels), _PIECE)
+    ]
+    correct = np.concatenate([correct for _, correct in pieces])
+    loss = float(np.concatenate([losses for losses, _ in pieces]).astype(np.float64).mean())
+    interval = mean_interval((100.0 * correct).tolist(), over="records")
+    write_json(
+        out_path,
+        {
+            "dataset": config.dataset,
+            "method": config.method,
+            "seed": config.seed,
+            "accuracy": interval.mean,
+            "ci_low": interval.low,
+            "ci_high": interval.high,
+            "loss": loss,
+            "records": len(labels),
+            "per_class": {
+                name: round(100 * float(correct[labels == label].mean()), 4)
+                for label, name in enumerate(dataset.class_names)
+                if (labels == label).any()
+            },
+        },
+    )

@@ -1,0 +1,304 @@
+"""Rounds in which each client takes private sums over its own records (Adap DP-FL, local DP-FedAvg).
+
+    for each client, for each local step:  lot -> per-record gradients -> private sum -> ledger -> threshold rule
+    -> step of the client's optimiser;   then the server averages the clients' models
+
+The server sees every client's release; no record is at two clients, so a record's privacy is that of its client's
+releases alone (parallel composition).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.config import RunConfig
+from dpfedbench.data.fragments import check_matches, load_fragments
+from dpfedbench.data.records import load_records
+from dpfedbench.evaluation.record_test import held_out, network
+from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
+from dpfedbench.federation.composition import Composition, LocalSteps
+from dpfedbench.federation.participation import PoissonLots
+from dpfedbench.federation.rounds import Row
+from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
+from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
+from dpfedbench.randomness import stream
+
+NORM_RELEASE = "clipped-norm-sum"
+_OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+
+class _Step:
+    """What one client's local step gave: its release, and for the history what may be said of it."""
+
+    def __init__(self) -> None:
+        self.released = torch.empty(0)
+        self.sums: list[PrivateSum] = []
+        self.norms: float | None = None
+        self.mean_norm, self.loss, self.non_finite = np.nan, np.nan, 0
+
+
+class ClientSums:
+    """The rounds of a method whose unit is the record.
+
+    Args:
+        config: the run.
+        parts: what the method is made of.
+        data_dir, clients_dir: prepared records and a partition of them into fragments.
+        ledger: where releases are written down.
+        threads: CPU threads, one client each at a time; changes no bit of the result.
+        device: "cpu": there is no other here, the model is small.
+    """
+
+    served = "records"
+    non_finite = 0
+
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Composition,
+        *,
+        data_dir: Path,
+        clients_dir: Path,
+        ledger: Ledger,
+        threads: int,
+        device: str = "cpu",
+    ) -> None:
+        assert isinstance(parts.update, LocalSteps)
+        self.config, self.parts, self.update, self.ledger = config, parts, parts.update, ledger
+        dataset, partition = load_records(data_dir), load_fragments(clients_dir)
+        check_matches(dataset, partition)
+        self.clients = len(partition.records)
+        self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
+        self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
+        self.held_out = held_out(config, dataset)
+        self.lots_plan = PoissonLots(
+            clients=self.clients,
+            lot=config.participation.cohort,
+            rounds=config.participation.rounds,
+            steps=self.update.steps,
+            seed=config.seed,
+            records=partition.records.shape[1],
+        )
+        self.lots = self.update.steps
+        self.net = network(config, dataset)
+        self._theta = self.net.initial(stream(config.seed, "initial-weights"))
+        # One optimiser on the clients' models one above the other: what it does is coordinate by coordinate.
+        self._models = torch.nn.Parameter(torch.empty((self.clients, self.net.dimension)))
+        self._new_optimizer()
+        self._threads = max(1, threads)
+        self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
+        self._workers: queue.SimpleQueue[tuple[FusedCnn, np.ndarray]] = queue.SimpleQueue()
+        room = 2 * self.lots_plan.lot_size + 64
+        for _ in range(self._threads):
+            self._workers.put((FusedCnn(self.net), np.empty((room, self.net.dimension), np.float32)))
+        self.rules = None if parts.clipping is None else self._make_rules()
+        self.budget = None if self.rules is None else self._make_budget(self.rules[0])
+        shown = ("test_accuracy", "test_loss", "validation_loss")
+        self.columns: tuple[str, ...] = (
+            (*shown, "threshold_low", "threshold_high")
+            if config.private
+            else (*shown, *(f"norm_client{client}" for client in range(self.clients)))
+        )
+
+    def _new_optimizer(self) -> None:
+        self._optimizer = _OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
+
+    def _make_rules(self) -> list[ClippingRule]:
+        values = self.parts.clipping
+        assert values is not None
+        first = self._random_norm() if values.threshold is None else None
+        return [make_rule(values, first=first) for _ in range(self.clients)]
+
+    def _random_norm(self) -> float:
+        """The mean gradient norm of the initial model on random images and labels: public (Section IV-A's C_0)."""
+        rng = stream(self.config.seed, "first-threshold")
+        count = self.lots_plan.lot_size
+        images = rng.integers(0, 256, size=(count, *self.images[0].shape[1:]), dtype=np.uint8)
+        labels = rng.integers(0, self.config.task.ways, size=count)
+        out = np.empty((count, self.net.dimension), np.float32)
+        FusedCnn(self.net).gradients(self._theta, images, labels, out)
+        return float(row_norms(torch.from_numpy(out)).mean())
+
+    def _make_budget(self, rule: ClippingRule) -> BudgetPlan:
+        sampler, noise = self.lots_plan.describe(), self.config.noise
+        assert noise is not None
+        if noise.decay < 1 or rule.reads_norm_release:
+            return DecayingBudget(self.config, sampler, extra=int(rule.reads_norm_release))
+        return BudgetPlan(self.config, sampler, counted=rule.private, every_round=False)
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The averaged model's weights [d], as of now."""
+        return self._theta
+
+    # A round
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """One round: its row of the history, and how many records it is expected to serve."""
+        previous = torch.get_num_threads()
+        torch.set_num_threads(1)  # the threads are ours: one client each
+        try:
+            if not self.update.keep_state:
+                self._new_optimizer()
+            with torch.no_grad():
+                self._models.copy_(torch.from_numpy(self._theta).expand(self.clients, -1))
+            self.non_finite = 0
+            row: Row = {}
+            for step in range(self.update.steps):
+                row = self._local_step(index, step)
+            # Every client holds as many records, so their weights p_k are equal.
+            self._theta = self._models.detach().mean(dim=0).numpy()
+            return row, self.clients * self.update.steps * self.lots_plan.lot_size
+        finally:
+            torch.set_num_threads(previous)
+
+    def _local_step(self, index: int, step: int) -> Row:
+        models = self._models.detach().numpy()
+        found = list(
+            self._pool.map(lambda client: self._client(index, step, client, models[client]), range(self.clients))
+        )
+        row: Row = {"clients": self.clients}
+        self.non_finite += sum(each.non_finite for each in found)
+        released = torch.stack([each.released for each in found])
+        if self.rules is None or self.budget is None:
+            row["loss"] = float(np.nanmean([each.loss for each in found]))
+            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(found)}
+        else:
+            thresholds = [rule.threshold for rule in self.rules]
+            self._write_down(index * self.update.steps + step, found)
+            self.budget.took(1)
+            row |= {
+                "threshold": float(np.mean(thresholds)),
+                "threshold_low": min(thresholds),
+                "threshold_high": max(thresholds),
+                "noise_multiplier": self.budget.noise_multiplier,
+            }
+            for rule, each in zip(self.rules, found, strict=True):
+                self._observe(rule, each)
+        row["released_norm"] = float(released.norm(dim=1).mean())
+        self._models.grad = (released / self.lots_plan.denominator).float()
+        self._optimizer.step()
+        return row
+
+    def _observe(self, rule: ClippingRule, found: _Step) -> None:
+        """The client's next threshold, from its releases."""
+        if isinstance(rule, NoisedMeanNorm):
+            assert found.norms is not None
+            rule.observe_norms(found.norms, self.lots_plan.denominator)
+        else:
+            rule.observe(found.released, self.lots_plan.denominator)
+
+    def _client(self, index: int, step: int, client: int, model: np.ndarray) -> _Step:
+        """One client's lot, gradients and releases."""
+        lot = self.lots_plan.lot(index, step, client)
+        found = _Step()
+        worker, room = self._workers.get()
+        try:
+            out = room[: len(lot)] if len(lot) <= len(room) else np.empty((len(lot), self.net.dimension), np.float32)
+            losses = worker.gradients(model, self.images[client][lot], self.labels[client][lot], out)
+            gradients = torch.from_numpy(out)
+            if self.rules is None or self.budget is None:
+                plain = PlainSum(dimension=self.net.dimension)
+                plain.add(gradients)
+                found.released = plain.release(stream(self.config.seed, "noise", index, step, client))
+                found.non_finite = plain.non_finite
+                if len(lot):
+                    found.loss, found.mean_norm = float(np.mean(losses)), float(np.mean(plain.norms))
+                return found
+            rule, z = self.rules[client], self.budget.noise_multiplier
+            total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
+            total.add(gradients)
+            found.released = total.release(stream(self.config.seed, "noise", index, step, client))
+            found.sums, found.non_finite = [total], total.non_finite
+            if rule.reads_raw_norms:
+                rule.observe_raw(row_norms(gradients).tolist())
+            if rule.reads_norm_release:
+                norms = PrivateSum(dimension=1, threshold=rule.threshold, noise_multiplier=z)
+                norms.add(torch.from_numpy(row_norms(gradients).astype(np.float32)[:, None]))
+                noise = stream(self.config.seed, "norm-noise", index, step, client)
+                found.norms = float(norms.release(noise)[0])
+                found.sums.append(norms)
+            return found
+        finally:
+            self._workers.put((worker, room))
+
+    def _write_down(self, number: int, found: list[_Step]) -> None:
+        """One line for each kind of release: what all clients' mechanisms did, read off them."""
+        rule = self.rules[0] if self.rules else None
+        assert rule is not None
+        for place, (name, noise) in enumerate([(self.parts.release, "noise"), (NORM_RELEASE, "norm-noise")]):
+            if place == len(found[0].sums):
+                break
+            sums = [each.sums[place] for each in found]
+            self.ledger.append(
+                Release(
+                    round=number,
+                    name=name,
+                    unit=self.parts.unit,
+                    adjacency="zero-out",
+                    observer=self.parts.observer,
+                    noise_multiplier=sums[0].noise_multiplier,
+                    threshold=[each.threshold for each in sums],
+                    sensitivity=[each.sensitivity for each in sums],
+                    noise_std=[each.noise_std for each in sums],
+                    dimension=sums[0].dimension,
+                    sampler=self.lots_plan.describe(),
+                    denominator=self.lots_plan.denominator,
+                    noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
+                    data_dependent_threshold=not rule.private,
+                    reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
+                )
+            )
+
+    # Public data
+
+    def validate(self) -> dict[str, float]:
+        """The loss on the public validation split, which may drive the noise."""
+        loss, _ = self._measure(*self.held_out.validation)
+        return {"validation_loss": loss}
+
+    def test(self) -> dict[str, float]:
+        """Loss and accuracy in percent on the test part, less the validation split."""
+        loss, accuracy = self._measure(*self.held_out.test)
+        return {"test_loss": loss, "test_accuracy": accuracy}
+
+    def _measure(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+        """Mean loss, and accuracy in percent: in pieces of fixed size, so that threads change no bit."""
+        theta = self._theta
+
+        def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+            worker, room = self._workers.get()
+            try:
+                return worker.evaluate(theta, images[start : start + 256], labels[start : start + 256])
+            finally:
+                self._workers.put((worker, room))
+
+        found = list(self._pool.map(piece, range(0, len(labels), 256)))
+        losses = np.concatenate([losses for losses, _ in found]).astype(np.float64)
+        return float(losses.mean()), 100 * float(np.concatenate([correct for _, correct in found]).mean())
+
+    # Going on after a restart
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {
+            "theta": torch.from_numpy(self._theta.copy()),
+            "optimizer": self._optimizer.state_dict(),
+            "clipping": None if self.rules is None else [rule.state_dict() for rule in self.rules],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._theta = state["theta"].numpy().copy()
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self.rules is not None:
+            for rule, saved in zip(self.rules, state["clipping"], strict=True):
+                rule.load_state_dict(saved)

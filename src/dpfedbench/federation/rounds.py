@@ -1,0 +1,61 @@
+"""What the training loop asks of a method's rounds, whoever takes the private sum in them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpfedbench.federation.budget import BudgetPlan
+from dpfedbench.models.network import Network
+
+Row = dict[str, Any]
+"""A row of history.csv."""
+
+
+class Rounds(Protocol):
+    """The rounds of one run: `server_sum.ServerSum` or `client_sums.ClientSums`.
+
+    Attributes:
+        budget: what may be spent; None where no privacy is claimed.
+        lots: releases of the same kind that one round makes.
+        non_finite: contributions of the last round that were not finite and counted as zero.
+        columns: of history.csv, besides those that every run has.
+        served: what a round's work is counted in.
+    """
+
+    budget: BudgetPlan | None
+    lots: int
+    non_finite: int
+    columns: tuple[str, ...]
+    served: str
+
+    @property
+    def net(self) -> Network:
+        """The model's shapes."""
+        ...
+
+    @property
+    def theta(self) -> np.ndarray:
+        """The model's weights [d], as of now."""
+        ...
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """Run a round: its row of the history, and how much it served."""
+        ...
+
+    def validate(self) -> dict[str, float]:
+        """Measures of the model on public validation data, for the history."""
+        ...
+
+    def test(self) -> dict[str, float]:
+        """Measures on the test part, for the history; nothing in training may read them."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+        ...
