@@ -543,9 +543,9 @@ class RunConfig:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
-        if self.by_record and self.validation.every:
+        if self.by_record:
             said.append(
-                f"{self.validation.tasks} records of the test part are the public validation split; "
+                f"{self.validation.tasks} records of the test part are a public validation split; "
                 "accuracy is on the rest"
             )
         return tuple(said)

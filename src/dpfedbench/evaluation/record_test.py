@@ -32,13 +32,14 @@ class HeldOut:
 
 
 def held_out(config: RunConfig, dataset: RecordDataset) -> HeldOut:
-    """Take `validation.tasks` records out of the test part, where there is validation; the same for every seed.
+    """Take `validation.tasks` records out of the test part: the same for every seed, and whether or not a run looks at
+    them, so that all are tested on the same records.
 
     Raises:
         BenchError: that would be all of it.
     """
     places = dataset.splits["test"]
-    count = config.validation.tasks if config.validation.every else 0
+    count = config.validation.tasks
     if count >= len(places):
         raise BenchError(
             f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
