@@ -153,6 +153,16 @@ def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
     assert len({event.threshold for event in ledger}) > 1  # the rule moved it, and the ledger followed
 
 
+def test_each_round_draws_noise_of_its_own(federation, tmp_path, monkeypatch):
+    """Property 2: no stream of noise is used twice, and the ledger names the one that was."""
+    streams, named = [], server_sum.stream
+    monkeypatch.setattr(server_sum, "stream", lambda *name: streams.append(name) or named(*name))
+    train(make_config(), federation, tmp_path)
+    noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
+    assert len(noises) == len(set(noises)) == 12
+    assert noises == [event.noise_stream for event in read_ledger(tmp_path / "ledger.jsonl")]
+
+
 def test_the_step_is_the_release_over_the_public_denominator(federation, tmp_path, monkeypatch):
     """Property 8. Under Poisson participation cohorts differ, the denominator does not, and no round is left out."""
     seen, steps = [], []
