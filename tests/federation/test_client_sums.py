@@ -200,6 +200,25 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
     assert profiles["holds"]["epsilon_low"] > profiles["as_claimed"]["epsilon_low"] * 0.5
 
 
+def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, monkeypatch):
+    """Property 8, with plain SGD, which unlike Adam shows the scale: lots of all sizes are divided by their mean."""
+    seen, release = [], PrivateSum.release
+
+    def spy(self, generator):
+        out = release(self, generator)
+        seen.append((self.count, out.clone()))
+        return out
+
+    monkeypatch.setattr(PrivateSum, "release", spy)
+    found = rounds_of(make_config({"method": "dp-fl", "client_update": {"optimizer": "sgd"}}), silos, tmp_path)
+    for index in range(3):
+        before, seen[:] = found.theta.copy(), []
+        found.round(index)
+        assert len({count for count, _ in seen}) > 1
+        step = 0.01 * torch.stack([released for _, released in seen]).mean(dim=0).numpy() / 8
+        np.testing.assert_allclose(found.theta, before - step, atol=2e-7)
+
+
 def test_the_thresholds_follow_their_readings(silos, tmp_path):
     """Eq. 6 to 8 by hand from what was released; C_0 from random data, so the same for every client."""
     for overlay, name in ((VECTOR, "vector"), (SCALAR, "scalar")):
