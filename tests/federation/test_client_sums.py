@@ -20,8 +20,16 @@ from dpfedbench.federation.client_sums import ClientSums
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
 from dpfedbench.models.cnn import Cnn
-from dpfedbench.privacy.accounting import account, account_run, epsilon_after, rounds_allowed
+from dpfedbench.privacy.accounting import (
+    CLAIMED_ORDERS,
+    HOLDING_ORDERS,
+    account,
+    account_run,
+    epsilon_after,
+    rounds_allowed,
+)
 from dpfedbench.privacy.ledger import Ledger, read_ledger
+from dpfedbench.privacy.poisson import epsilon_of, renyi
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
 
@@ -296,6 +304,21 @@ def test_constant_noise_stops_before_the_budget_is_exceeded(silos, tmp_path, pro
     assert json.loads((tmp_path / "training.json").read_text())["rounds_run"] == allowed < 60
     assert epsilon_after(profile, sampler, 2.0, allowed, 1e-4) <= epsilon
     assert epsilon_after(profile, sampler, 2.0, allowed + 1, 1e-4) > epsilon
+
+
+def test_a_budget_that_must_hold_counts_both_releases_of_a_lot(silos, tmp_path):
+    """The claim leaves the second one out, as the paper does; what holds is one Gaussian of multiplier z / sqrt(2)."""
+    for profile, z, orders, tight in (
+        ("holds", 2.0 / math.sqrt(2), HOLDING_ORDERS, True),
+        ("as_claimed", 2.0, CLAIMED_ORDERS, False),
+    ):
+        budget = {"epsilon": 2.0, "profile": profile}
+        config = make_config(SCALAR, {"budget": budget, "participation": {"rounds": 500}})
+        found = rounds_of(config, silos, tmp_path).budget
+        cost = renyi(z, 8 / 100, orders)
+        allowed = sum(epsilon_of(count * cost, orders, 1e-4, tight=tight) <= 2.0 for count in range(1, 500))
+        assert 0 < allowed < 499
+        assert found.allows(allowed) and not found.allows(allowed + 1)
 
 
 def test_a_budget_that_no_round_fits_is_refused(silos, tmp_path):
