@@ -201,7 +201,7 @@ def draw(
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
-    axes.set_title(spec["title"], fontsize=11)
+    axes.set_title("\n".join(textwrap.wrap(spec["title"], 64)), fontsize=11)
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
