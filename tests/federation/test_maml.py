@@ -35,7 +35,7 @@ def task(rng, support=5, query=10):
 def learn2learn_gradient(theta, maml, sx, sy, qx, qy):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # learn2learn imports gym, which warns about its age
-        l2l = pytest.importorskip("learn2learn")
+        l2l = pytest.importorskip("learn2learn", reason="not installed: uv sync --group reference (C compiler)")
     learner = l2l.algorithms.MAML(FlatNet(theta), lr=maml.inner_rate, first_order=maml.order == 1)
     clone = learner.clone()
     for _ in range(maml.inner_steps):

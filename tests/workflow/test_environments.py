@@ -6,8 +6,6 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-# pip cannot build it without settings that uv takes from pyproject.toml; only tests and benchmarks use it.
-ONLY_UV = {"learn2learn"}
 # What only a person at a terminal, the tests or `snakemake --report` use.
 ONLY_OUTSIDE_RULES = {"snakemake", "pytest", "pygments"}
 
@@ -29,6 +27,6 @@ def test_the_three_agree() -> None:
     required = pins(project["dependencies"])
     environment, python = conda(ROOT / "environment.yml")
     rules, rules_python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    assert environment == {name: version for name, version in required.items() if name not in ONLY_UV}
+    assert environment == required
     assert rules == {name: version for name, version in environment.items() if name not in ONLY_OUTSIDE_RULES}
     assert python == rules_python and f">={python}" in project["requires-python"]
