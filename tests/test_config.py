@@ -239,6 +239,7 @@ def test_the_two_shapes_do_not_mix(key: str) -> None:
         ({"clients.fragments": None}, "clients.fragments is null"),
         ({"noise.decay": 0.9, "validation.every": 1, "validation.public": False}, "drives the noise"),
         ({"noise.decay": 0.9}, "validation.every is 0"),
+        ({"clipping.rule": "noised-mean-norm", "noise.multiplier": None, "budget.epsilon": 2.0}, "give a multiplier"),
         ({"noise.decay": 0.0}, "noise.decay is 0.0: expected a number above 0 and at most 1"),
         ({"noise.decay": 1.1}, "noise.decay is 1.1: expected a number above 0 and at most 1"),
         ({"clipping.rule": "percentile-of-releases"}, "local-steps has constant"),

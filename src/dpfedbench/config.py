@@ -515,6 +515,10 @@ class RunConfig:
             )
         if clipping.threshold is None and not own:
             raise BenchError(f"clipping.threshold is null: the rule {clipping.rule} needs a first threshold")
+        if clipping.rule == "noised-mean-norm" and noise.multiplier is None:
+            raise BenchError(
+                "noise.multiplier is null, but noised-mean-norm is a release more a lot: give a multiplier"
+            )
         if noise.decay < 1:
             if not self.by_record:
                 raise BenchError("noise.decay is below 1: only client_update.kind local-steps has decaying noise")
@@ -543,6 +547,8 @@ class RunConfig:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
+        if (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
+            said.append("pixels are normalised by published constants of the data set, which no account covers")
         if self.by_record:
             said.append(
                 f"{self.validation.tasks} records of the test part are a public validation split; "

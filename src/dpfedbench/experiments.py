@@ -281,7 +281,7 @@ class _Expansion:
             return ""  # nothing is trained, so no scale of training sets it apart
         ours = leaves(run.to_dict())
         differing = [
-            f"{key} {_short(value)} published, {_short(ours.get(key))} here"
+            f"{key} {_short(value)} at the published scale, {_short(ours.get(key))} here"
             for key, value in leaves(self.experiment.get("published_at") or {}).items()
             if ours.get(key) != value
         ]

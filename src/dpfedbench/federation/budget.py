@@ -92,13 +92,13 @@ class DecayingBudget(BudgetPlan):
     Args:
         config: the run.
         sampler: its sampler, Poisson lots.
-        every_round: not used: what holds is left to the account.
+        counted: as in `BudgetPlan`.
         extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
     """
 
-    def __init__(self, config: RunConfig, sampler: Mapping[str, Any], *, extra: int = 0) -> None:
+    def __init__(self, config: RunConfig, sampler: Mapping[str, Any], *, counted: bool = True, extra: int = 0) -> None:
         assert config.budget is not None and config.noise is not None and config.noise.multiplier is not None
-        self.sampler, self.delta, self.counted = sampler, config.budget.delta, True
+        self.sampler, self.delta, self.counted = sampler, config.budget.delta, counted
         self.noise_multiplier = config.noise.multiplier
         self.lots_allowed = int(sampler["rounds"])
         self._decay, self._falls, self._extra = config.noise.decay, config.noise.falls, extra
@@ -132,7 +132,9 @@ class DecayingBudget(BudgetPlan):
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
-        return epsilon_of(self._claimed, CLAIMED_ORDERS, self.delta, tight=False), math.nan
+        """As claimed; what holds is infinite where a release has no event, and else left to the account (NaN)."""
+        holds = math.nan if self.counted else math.inf
+        return epsilon_of(self._claimed, CLAIMED_ORDERS, self.delta, tight=False), holds
 
     def observe(self, loss: float) -> None:
         """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the noise is multiplied by the decay.

@@ -131,7 +131,7 @@ class ClientSums:
         sampler, noise = self.lots_plan.describe(), self.config.noise
         assert noise is not None
         if noise.decay < 1 or rule.reads_norm_release:
-            return DecayingBudget(self.config, sampler, extra=int(rule.reads_norm_release))
+            return DecayingBudget(self.config, sampler, counted=rule.private, extra=int(rule.reads_norm_release))
         return BudgetPlan(self.config, sampler, counted=rule.private, every_round=False)
 
     @property

@@ -191,7 +191,7 @@ class _Training:
             row |= self.rounds.validate()
             if "validation_loss" in row and self.budget is not None:
                 self.budget.observe(row["validation_loss"])
-            if "validation_accuracy" in row and not self.config.by_record:
+            if "validation_accuracy" in row:
                 self._keep_best(row["validation_accuracy"], done)
         every = self.config.evaluation.every
         if every and done % every == 0:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
+from dpfedbench.models.network import Network
 
 HIDDEN = 32
 MAP = (4, 4, 32)
@@ -29,7 +28,7 @@ def _side(pixels: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cnn:
+class Cnn(Network):
     """Shapes of the network.
 
     Attributes:
@@ -70,11 +69,6 @@ class Cnn:
             "fc2.bias": (self.classes,),
         }
 
-    @property
-    def dimension(self) -> int:
-        """Number of weights d."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit), biases too."""
         inputs = {"conv1": 64 * self.image_shape[2], "conv2": 256, "fc1": math.prod(MAP), "fc2": HIDDEN}
@@ -83,23 +77,6 @@ class Cnn:
             bound = 1 / math.sqrt(inputs[name.split(".")[0]])
             parts.append(generator.uniform(-bound, bound, math.prod(shape)))
         return np.concatenate(parts).astype(np.float32)
-
-    def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The flat vector as named tensors (views)."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        parts = torch.split(theta, sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
-
-    def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
-        """Named tensors as a flat float32 vector.
-
-        Raises:
-            BenchError: names or shapes are not this network's.
-        """
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if shapes != self.shapes:
-            raise BenchError("the model file's tensors do not fit this network: delete the run's folder and run again")
-        return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in self.shapes])
 
     def logits(self, theta: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """Logits [n, classes] for images [n, H, W, C] in [0, 1] and flat weights theta [d], differentiable by torch."""

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
+from dpfedbench.models.network import Network
 
 NORMALISATION_EPSILON = 1e-5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Conv4:
+class Conv4(Network):
     """Shapes of a Conv-4.
 
     Attributes:
@@ -56,11 +55,6 @@ class Conv4:
         shapes["head.bias"] = (self.ways,)
         return shapes
 
-    @property
-    def dimension(self) -> int:
-        """Number of weights d."""
-        return sum(math.prod(shape) for shape in self.shapes.values())
-
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the rest zero.
 
@@ -88,23 +82,6 @@ class Conv4:
             )
             start += size
         return [tuple(views[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(views[12:])]
-
-    def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The flat vector as named tensors (views)."""
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        parts = torch.split(theta, sizes)
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
-
-    def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
-        """Named tensors as a flat float32 vector.
-
-        Raises:
-            BenchError: names or shapes are not this network's.
-        """
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if shapes != self.shapes:
-            raise BenchError("the model file's tensors do not fit this network: delete the run's folder and run again")
-        return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in self.shapes])
 
     def forward(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Logits [B, ways] for images x [B, H, W, C] and flat weights theta [d], differentiable by torch."""
