@@ -32,6 +32,7 @@ from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORM_RELEASE = "clipped-norm-sum"
+_CHUNK = 8  # records whose gradients are added up at once: they stay in the processor's cache; changes no bit
 _OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
@@ -96,9 +97,8 @@ class ClientSums:
         self._threads = max(1, threads)
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
         self._workers: queue.SimpleQueue[tuple[FusedCnn, np.ndarray]] = queue.SimpleQueue()
-        room = 2 * self.lots_plan.lot_size + 64
         for _ in range(self._threads):
-            self._workers.put((FusedCnn(self.net), np.empty((room, self.net.dimension), np.float32)))
+            self._workers.put((FusedCnn(self.net), np.empty((_CHUNK, self.net.dimension), np.float32)))
         self.rules = None if parts.clipping is None else self._make_rules()
         self.budget = None if self.rules is None else self._make_budget(self.rules[0])
         shown = ("test_accuracy", "test_loss", "validation_loss")
@@ -202,30 +202,32 @@ class ClientSums:
         found = _Step()
         worker, room = self._workers.get()
         try:
-            out = room[: len(lot)] if len(lot) <= len(room) else np.empty((len(lot), self.net.dimension), np.float32)
-            losses = worker.gradients(model, self.images[client][lot], self.labels[client][lot], out)
-            gradients = torch.from_numpy(out)
+            sums: list[PrivateSum] = []
             if self.rules is None or self.budget is None:
-                plain = PlainSum(dimension=self.net.dimension)
-                plain.add(gradients)
-                found.released = plain.release(stream(self.config.seed, "noise", index, step, client))
-                found.non_finite = plain.non_finite
-                if len(lot):
-                    found.loss, found.mean_norm = float(np.mean(losses)), float(np.mean(plain.norms))
-                return found
-            rule, z = self.rules[client], self.budget.noise_multiplier
-            total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
-            total.add(gradients)
+                total: PlainSum | PrivateSum = PlainSum(dimension=self.net.dimension)
+                rule = None
+            else:
+                rule, z = self.rules[client], self.budget.noise_multiplier
+                total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
+                sums.append(total)
+                if rule.reads_norm_release:
+                    sums.append(PrivateSum(dimension=1, threshold=rule.threshold, noise_multiplier=z))
+            losses = []
+            for some, rows in worker.pieces(model, self.images[client][lot], self.labels[client][lot], room):
+                losses.append(some)
+                gradients = torch.from_numpy(rows)
+                total.add(gradients)
+                if rule is not None and rule.reads_raw_norms:
+                    rule.observe_raw(row_norms(gradients).tolist())
+                if rule is not None and rule.reads_norm_release:
+                    sums[1].add(torch.from_numpy(row_norms(gradients).astype(np.float32)[:, None]))
+            found.sums, found.non_finite = sums, total.non_finite
             found.released = total.release(stream(self.config.seed, "noise", index, step, client))
-            found.sums, found.non_finite = [total], total.non_finite
-            if rule.reads_raw_norms:
-                rule.observe_raw(row_norms(gradients).tolist())
-            if rule.reads_norm_release:
-                norms = PrivateSum(dimension=1, threshold=rule.threshold, noise_multiplier=z)
-                norms.add(torch.from_numpy(row_norms(gradients).astype(np.float32)[:, None]))
-                noise = stream(self.config.seed, "norm-noise", index, step, client)
-                found.norms = float(norms.release(noise)[0])
-                found.sums.append(norms)
+            if isinstance(total, PlainSum):
+                if len(lot):
+                    found.loss, found.mean_norm = float(np.mean(np.concatenate(losses))), float(np.mean(total.norms))
+            elif len(sums) > 1:
+                found.norms = float(sums[1].release(stream(self.config.seed, "norm-noise", index, step, client))[0])
             return found
         finally:
             self._workers.put((worker, room))

@@ -2,12 +2,8 @@
 
 Why it exists: DP-SGD needs the gradient of each record alone, and for a network this small automatic differentiation
 spends most of its time elsewhere. Here a record is computed from start to end by one thread, in arrays that stay in
-its cache, and the passes use what is zero:
-
-- a pixel that is not zero reaches 4x4 outputs of the first convolution; the others (most of a drawing) cost nothing.
-  Its gradient in the weights takes the same steps;
-- after the max pooling, few outputs of the second convolution have a gradient. Each adds a 4x4x16 block of inputs to
-  its filter's gradient, and its filter to the gradient of that block.
+its cache, and the backward pass uses what is zero: after the max pooling few outputs of the second convolution have a
+gradient. Each adds a 4x4x16 block of inputs to its filter's gradient, and its filter to the gradient of that block.
 
 A record's bits depend on nothing but the weights and the record. The values equal those of `cnn.Cnn.logits` under
 automatic differentiation up to rounding (tests/models).
@@ -15,8 +11,8 @@ automatic differentiation up to rounding (tests/models).
 Blocks of 4 positions x 16 channels are held in vector registers, which numba's own loops cannot be brought to do:
 hence the vector type below, which becomes LLVM's. On a processor without AVX-512 LLVM splits the vectors.
 
-Layout: channels last. The first convolution's outputs are needed at 13x13 positions only; `plane` arrays hold them
-from (2, 2) on in [18, 18, 16], so that every pixel's 4x4 outputs lie inside. `code` says which of a window's four
+Layout: channels last. The first convolution's outputs are needed at 13x13 positions only, for which `padded` holds the
+pixels with three zeros before them. `code` says which of a window's four
 positions was the maximum, 1 to 4 in row order, and 0 where the activation was not positive. Arrays are flat, and
 indices of vectors count floats.
 """
@@ -24,6 +20,7 @@ indices of vectors count floats.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +32,8 @@ from numba.extending import intrinsic, models, register_model
 from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
 from dpfedbench.models.winograd import _compiled
 
-_PLANE = 18  # side of a `plane`
-_ROW = _PLANE * 16  # floats in its row
+_PADDED = 32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
+_ROW = 13 * 16  # floats in a row of the first convolution's outputs
 _POOLED_ROW = 12 * 16  # floats in a row of the first pooling's output
 _FEATURES = math.prod(MAP)
 _LARGEST = 1e6
@@ -195,20 +192,14 @@ class _Scratch(NamedTuple):
     """Factor and summand that bring a byte to the network's input."""
     theta: np.ndarray
     """The weights [d]."""
-    taps: np.ndarray
-    """conv1 [C, 4 parities, 4 rows, 4 positions, 16] by the outputs that a pixel reaches."""
     conv2: np.ndarray
     """conv2 [4, 4, 16, 32]."""
-    place: np.ndarray
-    """int64: where in a plane the outputs of the pixels that are not zero begin."""
-    pixel: np.ndarray
-    """Those pixels."""
-    ends: np.ndarray
-    """int64 [C * 4]: where in `pixel` the pixels of a channel and a parity end."""
+    padded: np.ndarray
+    """The network's input [C, 32, 32], zero outside the image."""
     plane1: np.ndarray
     pooled1: np.ndarray
     code1: np.ndarray
-    """First convolution's outputs, its pooling's [12, 12, 16] and their codes."""
+    """First convolution's outputs [13, 13, 16], its pooling's [12, 12, 16] and their codes."""
     plane2: np.ndarray
     pooled2: np.ndarray
     code2: np.ndarray
@@ -232,7 +223,7 @@ class _Scratch(NamedTuple):
     pooled_gradient: np.ndarray
     """[12, 12, 16]."""
     plane_gradient: np.ndarray
-    """Zero outside the 13x13 positions."""
+    """Gradient in plane1, [13, 13, 16]."""
     block: np.ndarray
     """[256], for vectors that are taken apart."""
 
@@ -242,6 +233,11 @@ def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
     room = np.zeros(size * np.dtype(dtype).itemsize + 64, np.uint8)
     start = -room.ctypes.data % 64
     return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """A contiguous, writable array: each other kind would be compiled for anew."""
+    return np.require(np.asarray(array), requirements=("C", "A", "W"))
 
 
 class FusedCnn:
@@ -255,17 +251,13 @@ class FusedCnn:
 
     def __init__(self, net: Cnn) -> None:
         self.net = net
-        height, width, channels = net.image_shape
-        pixels = height * width * channels
+        channels = net.image_shape[2]
         self._scratch = _Scratch(
             normalise=np.array([1 / (255 * net.pixel_deviation), -net.pixel_mean / net.pixel_deviation], np.float32),
             theta=_aligned(net.dimension),
-            taps=_aligned(channels * 4 * 256),
             conv2=_aligned(256 * 32),
-            place=_aligned(pixels + 1, np.int64),
-            pixel=_aligned(pixels + 1),
-            ends=_aligned(channels * 4, np.int64),
-            plane1=_aligned(_PLANE * _ROW),
+            padded=_aligned(channels * _PADDED**2),
+            plane1=_aligned(13 * _ROW),
             pooled1=_aligned(12 * _POOLED_ROW),
             code1=_aligned(12 * _POOLED_ROW),
             plane2=_aligned(25 * 32),
@@ -281,15 +273,12 @@ class FusedCnn:
             which=_aligned(32 * 25, np.int64),
             value=_aligned(32 * 25),
             pooled_gradient=_aligned(12 * _POOLED_ROW),
-            plane_gradient=_aligned(_PLANE * _ROW),
+            plane_gradient=_aligned(13 * _ROW),
             block=_aligned(256),
         )
 
     def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Gradient of each record's cross-entropy.
-
-        Setting up takes as long as a few records: pass many at once, but few enough (100 KB each) for `out` to stay
-        in the cache until it has been used.
 
         Args:
             theta: weights, float32 [d]. If one is not finite or beyond 1e6, all gradients and losses are NaN.
@@ -303,10 +292,37 @@ class FusedCnn:
         Raises:
             ValueError: an array's shape or type is not that, or a label is not a class.
         """
+        if len(out) != len(images):
+            raise ValueError(f"gradients of {len(images)} records need as many rows, not {len(out)}")
+        return np.concatenate([losses for losses, _ in self.pieces(theta, images, labels, out)] or [np.empty(0)])
+
+    def pieces(
+        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, room: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The same, a few records at a time: their gradients (100 KB each) are in the cache when they are used.
+
+        Args:
+            theta, images, labels: as for `gradients`.
+            room: float32 [m, d], written again and again.
+
+        Yields:
+            Losses, float64 [k], and gradients, the first k <= m rows of the room, of the next k records.
+
+        Raises:
+            ValueError: as for `gradients`.
+        """
         self._check(theta, images, labels)
-        if out.shape != (len(images), self.net.dimension) or out.dtype != np.float32 or not out.flags.c_contiguous:
-            raise ValueError(f"gradients go to a contiguous float32 array [{len(images)}, {self.net.dimension}]")
-        return self._records(theta, images, labels, out)[0]
+        if room.shape[1:] != (self.net.dimension,) or room.dtype != np.float32 or not room.flags.c_contiguous:
+            raise ValueError(f"gradients go to a contiguous float32 array [m, {self.net.dimension}]")
+        if len(images) and not len(room):
+            raise ValueError("gradients need room for one record at least")
+        theta, images, labels = _plain(theta), _plain(images), _plain(labels)
+        usable = _prepare(theta, self._scratch)
+        for start in range(0, len(images), len(room) or 1):
+            some = images[start : start + len(room)]
+            losses, correct, out = np.empty(len(some)), np.empty(len(some), np.bool_), room[: len(some)]
+            _records(some, labels[start : start + len(room)], usable, self._scratch, losses, correct, out)
+            yield losses, out
 
     def evaluate(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Each record's cross-entropy, float64 [n], and whether its label has the largest logit, bool [n].
@@ -314,15 +330,10 @@ class FusedCnn:
         Arguments and errors are those of `gradients`; of equal logits the first counts as the largest.
         """
         self._check(theta, images, labels)
-        return self._records(theta, images, labels, np.empty((0, self.net.dimension), np.float32))
-
-    def _records(
-        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
         losses, correct = np.empty(len(images)), np.empty(len(images), np.bool_)
-        # Plain, contiguous, writable arrays: each other kind would be compiled for anew.
-        arrays = (np.require(np.asarray(array), requirements=("C", "A", "W")) for array in (theta, images, labels))
-        _records(*arrays, self._scratch, losses, correct, out)
+        none = np.empty((0, self.net.dimension), np.float32)
+        usable = _prepare(_plain(theta), self._scratch)
+        _records(_plain(images), _plain(labels), usable, self._scratch, losses, correct, none)
         return losses, correct
 
     def _check(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
@@ -341,23 +352,19 @@ class FusedCnn:
 
 
 @_compiled
+def _conv1_size(scratch):
+    """Weights [8, 8, C, 16] of the first convolution."""
+    return 8 * 8 * (len(scratch.padded) // _PADDED**2) * 16
+
+
+@_compiled
 def _prepare(theta, scratch):
     """Bring the weights into the orders that the passes read; whether none is too large or NaN."""
-    channels = len(scratch.ends) // 4
     usable = True
     for i in range(len(theta)):
         usable &= abs(theta[i]) <= _LARGEST
         scratch.theta[i] = theta[i]
-    i = 0
-    for c in range(channels):
-        for parity in range(4):
-            for r in range(4):
-                for s in range(4):
-                    y, x = 7 - parity // 2 - 2 * r, 7 - parity % 2 - 2 * s
-                    for f in range(16):
-                        scratch.taps[i] = theta[((8 * y + x) * channels + c) * 16 + f]
-                        i += 1
-    start = channels * 1024 + 16
+    start = _conv1_size(scratch) + 16
     for block in range(0, 256, 16):
         for f in range(32):
             for tap in range(block, block + 16):
@@ -366,67 +373,105 @@ def _prepare(theta, scratch):
 
 
 @_compiled
-def _list_pixels(image, scale, shift, place, pixel, ends):
-    """List the pixels of image [H, W, C] that are not zero once normalised, by channel, parity of row and of column."""
+def _pad(image, scale, shift, padded):
+    """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it in either direction."""
     height, width, channels = image.shape
-    n = 0
+    flat = image.reshape(-1)
     for c in range(channels):
-        for parity in range(4):
-            start = n
-            for y in range(parity // 2, height, 2):
-                at = ((y + 1) // 2) * _ROW
-                for x in range(parity % 2, width, 2):
-                    level = image[np.uint64(y), np.uint64(x), np.uint64(c)]
-                    place[np.uint64(n)] = at + ((x + 1) // 2) * 16
-                    pixel[np.uint64(n)] = level
-                    n += (level != 0) | (shift != 0)
-            for i in range(start, n):
-                pixel[i] = pixel[i] * scale + shift
-            ends[4 * c + parity] = n
+        for y in range(height):
+            at, start = (c * _PADDED + y + 3) * _PADDED + 3, (y * width) * channels + c
+            if channels == 1:  # a loop that the compiler can turn into vectors
+                for x in range(width):
+                    padded[np.uint64(at + x)] = flat[np.uint64(start + x)] * scale + shift
+            else:
+                for x in range(width):
+                    padded[np.uint64(at + x)] = flat[np.uint64(start + x * channels)] * scale + shift
 
 
 @_compiled
-def _convolve1(place, pixel, ends, taps, bias, plane):
-    """The plane = bias + each listed pixel times the taps that it meets."""
-    start = _load(bias, 0, 16)
-    for i in range(_PLANE * _PLANE):
-        _store(plane, 16 * i, start)
-    n = 0
-    for k in range(len(ends)):
-        t0, t1 = _load(taps, 256 * k, 64), _load(taps, 256 * k + 64, 64)
-        t2, t3 = _load(taps, 256 * k + 128, 64), _load(taps, 256 * k + 192, 64)
-        for i in range(n, ends[k]):
-            at, x = place[i], pixel[i]
-            _store(plane, at, _add_product(_load(plane, at, 64), x, t0))
-            _store(plane, at + _ROW, _add_product(_load(plane, at + _ROW, 64), x, t1))
-            _store(plane, at + 2 * _ROW, _add_product(_load(plane, at + 2 * _ROW, 64), x, t2))
-            _store(plane, at + 3 * _ROW, _add_product(_load(plane, at + 3 * _ROW, 64), x, t3))
-        n = ends[k]
+def _convolve1(padded, weights, bias, plane):
+    """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times the weights [8, 8, C, 16]."""
+    channels = len(padded) // _PADDED**2
+    for i in range(13):
+        y0 = y1 = y2 = y3 = y4 = y5 = y6 = y7 = y8 = y9 = y10 = y11 = y12 = _load(bias, 0, 16)
+        for c in range(channels):
+            for y in range(8):
+                row = (c * _PADDED + 2 * i + y) * _PADDED
+                for x in range(8):
+                    w, at = _load(weights, ((8 * y + x) * channels + c) * 16, 16), np.uint64(row + x)
+                    y0 = _add_product(y0, padded[at], w)
+                    y1 = _add_product(y1, padded[at + np.uint64(2)], w)
+                    y2 = _add_product(y2, padded[at + np.uint64(4)], w)
+                    y3 = _add_product(y3, padded[at + np.uint64(6)], w)
+                    y4 = _add_product(y4, padded[at + np.uint64(8)], w)
+                    y5 = _add_product(y5, padded[at + np.uint64(10)], w)
+                    y6 = _add_product(y6, padded[at + np.uint64(12)], w)
+                    y7 = _add_product(y7, padded[at + np.uint64(14)], w)
+                    y8 = _add_product(y8, padded[at + np.uint64(16)], w)
+                    y9 = _add_product(y9, padded[at + np.uint64(18)], w)
+                    y10 = _add_product(y10, padded[at + np.uint64(20)], w)
+                    y11 = _add_product(y11, padded[at + np.uint64(22)], w)
+                    y12 = _add_product(y12, padded[at + np.uint64(24)], w)
+        to = i * _ROW
+        _store(plane, to, y0)
+        _store(plane, to + 16, y1)
+        _store(plane, to + 32, y2)
+        _store(plane, to + 48, y3)
+        _store(plane, to + 64, y4)
+        _store(plane, to + 80, y5)
+        _store(plane, to + 96, y6)
+        _store(plane, to + 112, y7)
+        _store(plane, to + 128, y8)
+        _store(plane, to + 144, y9)
+        _store(plane, to + 160, y10)
+        _store(plane, to + 176, y11)
+        _store(plane, to + 192, y12)
 
 
 @_compiled
-def _convolve1_gradient(place, pixel, ends, plane, block, out):
-    """out[8, 8, C, 16] = the sum of each listed pixel times the gradients of the outputs that it meets."""
-    channels = len(ends) // 4
-    n = 0
-    for k in range(len(ends)):
-        t0 = t1 = t2 = t3 = _constant(0, 64)
-        for i in range(n, ends[k]):
-            at, x = place[i], pixel[i]
-            t0 = _add_product(t0, x, _load(plane, at, 64))
-            t1 = _add_product(t1, x, _load(plane, at + _ROW, 64))
-            t2 = _add_product(t2, x, _load(plane, at + 2 * _ROW, 64))
-            t3 = _add_product(t3, x, _load(plane, at + 3 * _ROW, 64))
-        n = ends[k]
-        _store(block, 0, t0)
-        _store(block, 64, t1)
-        _store(block, 128, t2)
-        _store(block, 192, t3)
-        parity, c = k % 4, k // 4
-        for r in range(4):
-            for s in range(4):
-                y, x = 7 - parity // 2 - 2 * r, 7 - parity % 2 - 2 * s
-                _store(out, ((8 * y + x) * channels + c) * 16, _load(block, (4 * r + s) * 16, 16))
+def _convolve1_gradient(padded, plane, out):
+    """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up; two of its rows at once."""
+    channels = len(padded) // _PADDED**2
+    for c in range(channels):
+        for y in range(0, 8, 2):
+            t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = _constant(0, 16)
+            for i in range(13):
+                for j in range(13):
+                    d = _load(plane, i * _ROW + 16 * j, 16)
+                    at = np.uint64((c * _PADDED + 2 * i + y) * _PADDED + 2 * j)
+                    t0 = _add_product(t0, padded[at], d)
+                    t1 = _add_product(t1, padded[at + np.uint64(1)], d)
+                    t2 = _add_product(t2, padded[at + np.uint64(2)], d)
+                    t3 = _add_product(t3, padded[at + np.uint64(3)], d)
+                    t4 = _add_product(t4, padded[at + np.uint64(4)], d)
+                    t5 = _add_product(t5, padded[at + np.uint64(5)], d)
+                    t6 = _add_product(t6, padded[at + np.uint64(6)], d)
+                    t7 = _add_product(t7, padded[at + np.uint64(7)], d)
+                    u0 = _add_product(u0, padded[at + np.uint64(32)], d)
+                    u1 = _add_product(u1, padded[at + np.uint64(33)], d)
+                    u2 = _add_product(u2, padded[at + np.uint64(34)], d)
+                    u3 = _add_product(u3, padded[at + np.uint64(35)], d)
+                    u4 = _add_product(u4, padded[at + np.uint64(36)], d)
+                    u5 = _add_product(u5, padded[at + np.uint64(37)], d)
+                    u6 = _add_product(u6, padded[at + np.uint64(38)], d)
+                    u7 = _add_product(u7, padded[at + np.uint64(39)], d)
+            to = (8 * y * channels + c) * 16
+            _store(out, to, t0)
+            _store(out, to + 16 * channels, t1)
+            _store(out, to + 32 * channels, t2)
+            _store(out, to + 48 * channels, t3)
+            _store(out, to + 64 * channels, t4)
+            _store(out, to + 80 * channels, t5)
+            _store(out, to + 96 * channels, t6)
+            _store(out, to + 112 * channels, t7)
+            _store(out, to + 128 * channels, u0)
+            _store(out, to + 144 * channels, u1)
+            _store(out, to + 160 * channels, u2)
+            _store(out, to + 176 * channels, u3)
+            _store(out, to + 192 * channels, u4)
+            _store(out, to + 208 * channels, u5)
+            _store(out, to + 224 * channels, u6)
+            _store(out, to + 240 * channels, u7)
 
 
 @_compiled
@@ -640,10 +685,10 @@ def _loss(logits, label):
 def _forward(image, scratch, ahead):
     """Logits of one image [H, W, C], written to `residual`; `ahead` is that of `_convolve2`."""
     w = scratch.theta
-    a = 1024 * (len(scratch.ends) // 4)
-    _list_pixels(image, scratch.normalise[0], scratch.normalise[1], scratch.place, scratch.pixel, scratch.ends)
-    _convolve1(scratch.place, scratch.pixel, scratch.ends, scratch.taps, w[a : a + 16], scratch.plane1)
-    _pool(scratch.plane1, 2 * _ROW + 32, _ROW, 16, 12, 12, scratch.pooled1, scratch.code1)
+    a = _conv1_size(scratch)
+    _pad(image, scratch.normalise[0], scratch.normalise[1], scratch.padded)
+    _convolve1(scratch.padded, w[:a], w[a : a + 16], scratch.plane1)
+    _pool(scratch.plane1, 0, _ROW, 16, 12, 12, scratch.pooled1, scratch.code1)
     a += 16 + 8192
     _convolve2(scratch.pooled1, scratch.conv2, w[a : a + 32], scratch.plane2, ahead)
     _pool(scratch.plane2, 0, 160, 32, 4, 4, scratch.pooled2, scratch.code2)
@@ -665,7 +710,7 @@ def _forward(image, scratch, ahead):
 def _backward(scratch, out):
     """The gradient of the image that was last passed forward, written to out [d]."""
     w = scratch.theta
-    classes, conv1 = len(scratch.residual), 1024 * (len(scratch.ends) // 4)
+    classes, conv1 = len(scratch.residual), _conv1_size(scratch)
     conv2 = conv1 + 16
     fc1 = conv2 + 8192 + 32
     fc2 = fc1 + _FEATURES * HIDDEN + HIDDEN
@@ -693,22 +738,25 @@ def _backward(scratch, out):
     )  # fmt: skip
     scratch.plane_gradient[:] = 0
     _pool_gradient(
-        scratch.pooled_gradient, scratch.code1, 2 * _ROW + 32, _ROW, 16, 12, 12, scratch.block,
+        scratch.pooled_gradient, scratch.code1, 0, _ROW, 16, 12, 12, scratch.block,
         scratch.plane_gradient, out[conv1:conv2],
     )  # fmt: skip
-    _convolve1_gradient(scratch.place, scratch.pixel, scratch.ends, scratch.plane_gradient, scratch.block, out[:conv1])
+    _convolve1_gradient(scratch.padded, scratch.plane_gradient, out[:conv1])
 
 
 @_compiled
-def _records(theta, images, labels, scratch, losses, correct, out):
-    """Losses [n], whether the label has the largest logit [n] and gradients [n, d] unless `out` is [0, d]."""
-    if not _prepare(theta, scratch):
+def _records(images, labels, usable, scratch, losses, correct, out):
+    """Losses [n], whether the label has the largest logit [n] and gradients [n, d] unless `out` is [0, d].
+
+    `usable` is what `_prepare` said of the weights.
+    """
+    if not usable:
         losses[:] = np.nan
         correct[:] = False
         out[:] = np.nan
         return
     for i in range(len(images)):
-        _forward(images[i], scratch, out[i, len(scratch.taps) + 16 :] if len(out) else scratch.theta)
+        _forward(images[i], scratch, out[i, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta)
         losses[i], correct[i] = _loss(scratch.residual, labels[i])
         if len(out):
             _backward(scratch, out[i])
