@@ -19,7 +19,7 @@ from dpfedbench.federation.composition import Composition
 NAME = "adap-dp-fl"
 TITLE = "Adap DP-FL"
 PAPER = "adap-dp-fl"
-VERSION = "1"
+VERSION = "2"
 PRIVATE = True
 DEFAULTS: dict = {}
 

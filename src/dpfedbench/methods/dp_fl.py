@@ -10,7 +10,7 @@ from dpfedbench.federation.composition import Composition
 NAME = "dp-fl"
 TITLE = "DP-FL, constant clipping and noise"
 PAPER = "adap-dp-fl"
-VERSION = "1"
+VERSION = "2"
 PRIVATE = True
 DEFAULTS = {"clipping": {"rule": "constant"}, "noise": {"decay": 1.0}}
 

@@ -6,7 +6,7 @@ from dpfedbench.federation.composition import Composition
 NAME = "fedavg"
 TITLE = "Non-private FedAvg"
 PAPER = "adap-dp-fl"
-VERSION = "1"
+VERSION = "2"
 PRIVATE = False
 DEFAULTS = {"clipping": None, "noise": None, "budget": None}
 

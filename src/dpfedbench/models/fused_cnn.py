@@ -430,7 +430,7 @@ def _convolve1(padded, weights, bias, plane):
 
 @_compiled
 def _convolve1_gradient(padded, plane, out):
-    """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up; two of its rows at once."""
+    """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up."""
     channels = len(padded) // _PADDED**2
     for c in range(channels):
         for y in range(0, 8, 2):
