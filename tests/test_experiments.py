@@ -105,7 +105,13 @@ def test_the_paper_preset_is_the_published_scale() -> None:
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_every_item(preset: str | None) -> None:
     items = plan(configuration(preset)).items
-    assert {name for paper, name in items if paper == "dp-fedmeta"} == {"table2", "figure2b", "figure4a", "figure4b"}
+    assert {name for paper, name in items if paper == "dp-fedmeta"} == {
+        "table2",
+        "repairs",
+        "figure2b",
+        "figure4a",
+        "figure4b",
+    }
     of_adap = {name for paper, name in items if paper == "adap-dp-fl"}
     wanted = (
         {"figure1b", "figure4d", "figure6b"}

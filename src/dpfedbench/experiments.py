@@ -19,6 +19,7 @@ from dpfedbench.errors import BenchError
 class Cell:
     """One value of a table or a figure: a configuration, with as many runs as seeds.
 
+    `repairs` names the series of the same item whose claim does not hold and this one's does, "" where there is none;
     `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
     `mismatch` says why our value may not be read against the published one, "" where it may.
     """
@@ -26,6 +27,7 @@ class Cell:
     series: str
     label: str
     variant: str
+    repairs: str
     x: float | None
     runs: tuple[RunConfig, ...]
     published_dataset: str
@@ -87,6 +89,39 @@ class Plan:
     def tables(self, paper: str | None = None) -> list[Item]:
         """The tables of one paper, or of all."""
         return [item for item in self.items.values() if item.kind == "table" and paper in (None, item.paper)]
+
+    def private(self, titles: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Every private configuration that a table or figure shows, once, as plain data for reporting.
+
+        Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for item in sorted(self.items.values(), key=lambda item: item.kind != "table"):
+            for cell in item.cells:
+                first = cell.runs[0]
+                if not first.private:
+                    continue
+                known = found.setdefault(
+                    str(Path(first.folder).parent),
+                    {
+                        "paper": item.paper,
+                        "tables": [],
+                        "method": first.method,
+                        "title": titles[first.method],
+                        "variant": cell.variant or cell.label,
+                        "multiplier": first.noise.multiplier if first.noise else None,
+                        "dataset": first.dataset,
+                        "published_dataset": cell.published_dataset,
+                        "task": first.task_name,
+                        "mismatch": cell.mismatch,
+                        "seeds": {},
+                    },
+                )
+                if item.kind == "table":
+                    known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
+                seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
+                known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
+        return [{**known, "folders": list(known.pop("seeds").values())} for known in found.values()]
 
     def figures(self, paper: str | None = None) -> list[Item]:
         """The figures of one paper, or of all."""
@@ -268,11 +303,18 @@ class _Expansion:
             series=name,
             label=series.get("label", name),
             variant=variant,
+            repairs=self._repaired(spec, name, series, where),
             x=None if x is None else float(x),
             runs=runs,
             published_dataset=published_dataset,
             mismatch=self._mismatch(runs[0], published_dataset),
         )
+
+    def _repaired(self, spec: Mapping[str, Any], name: str, series: Mapping[str, Any], where: str) -> str:
+        repaired = series.get("repairs", "")
+        if repaired:
+            _known(repaired, [known for known in spec["series"] if known != name], f"{where}.series.{name}", "series")
+        return repaired
 
     def _mismatch(self, run: RunConfig, published_dataset: str) -> str:
         if run.dataset != published_dataset:

@@ -30,12 +30,15 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     training = {"rounds_run": run.participation.rounds, "notices": list(run.notices)}
     (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
     profiles = {}
-    if run.noise and run.noise.multiplier:
-        z = run.noise.multiplier
+    z = 1.0
+    if run.private and run.noise:
+        z = run.noise.multiplier or 1.0
         for name, epsilon in (("as_claimed", 1.5 / z), ("holds", 4.887 / z)):
             profiles[name] = {
                 "epsilon_low": epsilon,
                 "epsilon_high": epsilon,
+                "delta": run.budget.delta if run.budget else None,
+                "unit": "client",
                 "status": "proved",
                 "adjacency": "zero-out",
                 "observer": "everyone",
@@ -43,6 +46,9 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
             }
     delta = run.budget.delta if run.budget else None
     account = {"delta": delta, "unit": "client" if profiles else None, "profiles": profiles}
+    account["noise_multiplier"] = z
+    audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
+    (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     rounds = np.arange(1, run.participation.rounds + 1)
     history = pd.DataFrame({"round": rounds, "clients": run.participation.cohort, "seconds": 1.0})

@@ -48,6 +48,9 @@ def targets(paper=None):
     figures = [
         f"{REPORT}/figures/{item.paper}/{item.name}" for item in PLAN.figures(paper)
     ]
+    if paper is None and any(run.private for run in PLAN.runs.values()):
+        tables.append(f"{REPORT}/tables/privacy")
+        figures.append(f"{REPORT}/figures/privacy")
     return [f"{path}.{kind}" for path in tables for kind in ("csv", "md")] + [
         f"{path}.{kind}" for path in figures for kind in ("png", "csv")
     ]

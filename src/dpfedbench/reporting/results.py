@@ -106,16 +106,16 @@ def _epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon:
     found = [account["profiles"][profile] for account in privacy if profile in account["profiles"]]
     if not found:
         return Epsilon(low=math.nan, high=math.nan, status="none", explanation="")
-    worst = max(found, key=lambda account: _number(account["epsilon_high"]))
+    worst = max(found, key=lambda account: number(account["epsilon_high"]))
     return Epsilon(
-        low=_number(worst["epsilon_low"]),
-        high=_number(worst["epsilon_high"]),
+        low=number(worst["epsilon_low"]),
+        high=number(worst["epsilon_high"]),
         status=worst["status"],
         explanation=worst.get("explanation", ""),
     )
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """JSON has no infinity: it is written as text. None stands for a bound that nobody can give."""
     return math.inf if value is None else float(value)
 

@@ -1,0 +1,97 @@
+"""The table of privacy: a row for each private configuration, no empty cell, infinite epsilons with their reason."""
+
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from matplotlib.text import Annotation
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments import Plan
+from dpfedbench.reporting import privacy
+
+from .conftest import TITLES
+
+
+@pytest.fixture(scope="module")
+def entries(plan: Plan) -> list[dict[str, Any]]:
+    """The client-level configurations, whose runs the fixture has made."""
+    return [entry for entry in plan.private(TITLES) if entry["paper"] == "dp-fedmeta"]
+
+
+def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
+    entries = plan.private(TITLES)
+    keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
+    assert {str(Path(entry["folders"][0]).parent) for entry in entries} == keys and len(entries) == len(keys)
+    folders = [folder for entry in entries for folder in entry["folders"]]
+    assert sorted(folders) == sorted(run.folder for run in plan.runs.values() if run.private)
+
+
+def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[dict[str, Any]]) -> None:
+    named = {entry["variant"]: entry for entry in entries if entry["task"] == "5-way 1-shot"}
+    published = named["dp-agr"]
+    assert [place["item"] for place in published["tables"]] == ["table2", "repairs"]
+    assert len(published["folders"]) == 3
+    assert not named["z=2"]["tables"]
+    assert named["balls-and-bins, ε = 1.5 holds"]["tables"][0]["repairs"] == "published"
+
+
+def test_no_cell_is_empty(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+    table = privacy.read(entries, results, published)
+    assert list(table.columns) == privacy.COLUMNS and len(table) == len(entries)
+    read = pd.read_csv(io.StringIO(privacy.to_csv(table)), keep_default_na=False, dtype=str)
+    assert (read != "").all().all()
+    row = table[(table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")].iloc[0]
+    assert (row["epsilon_printed"], row["epsilon_claimed"], row["epsilon_holds_high"]) == (1.5, 1.5, 4.887)
+    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (0.8, "one-run f-DP, 95 % confidence", 3)
+    # The paper prints an epsilon for z = 1 alone, and none for a repair.
+    assert table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"] == "not printed"
+    assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
+
+
+def test_an_infinite_epsilon_says_why(
+    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = next(entry for entry in entries if entry["variant"] == "z=2")
+    for folder in entry["folders"]:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+        path = tmp_path / "runs" / folder / "privacy.json"
+        account = json.loads(path.read_text())
+        account["profiles"]["holds"] |= {"epsilon_high": "inf", "explanation": "a release without an event: raw norms"}
+        path.write_text(json.dumps(account))
+    row = privacy.read([entry], tmp_path, published).iloc[0]
+    assert math.isinf(row["epsilon_holds_high"]) and "a release without an event: raw norms" in row["reason"]
+    assert "inf" in privacy.to_csv(privacy.read([entry], tmp_path, published))
+
+
+def test_a_missing_audit_is_one_line(
+    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = entries[0]
+    for folder in entry["folders"]:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+        (tmp_path / "runs" / folder / "audit.json").unlink()
+    with pytest.raises(BenchError, match=r"audit\.json is missing"):
+        privacy.read([entry], tmp_path, published)
+
+
+def test_markdown_has_a_line_a_row(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+    text = privacy.to_markdown(privacy.read(entries, results, published), "uv run snakemake")
+    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries)
+    assert "(repaired)" in text and "uv run snakemake" in text
+
+
+def test_the_figure_draws_what_tables_show(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+    table = privacy.read(entries, results, published)
+    figure = privacy.draw(table, entries)
+    shown = [entry for entry in entries if entry["tables"]]
+    left, right = figure.axes
+    assert len(left.get_yticks()) == len(shown) == len(privacy.drawn(table, entries))
+    # An arrow from the published variant to each repair.
+    arrows = [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
+    assert len(arrows) == sum(place["repairs"] != "" for entry in shown for place in entry["tables"]) == 3

@@ -1,0 +1,53 @@
+"""From accounts and audits to the table of privacy: three epsilons beside every private number.
+
+Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
+tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or below results/PRESET/.
+"""
+
+PRIVATE = PLAN.private({name: method.TITLE for name, method in METHODS.items()})
+
+
+rule privacy:
+    """Make the table of privacy and its figure."""
+    input:
+        [
+            f"results/runs/{folder}/{name}"
+            for entry in PRIVATE
+            for folder in entry["folders"]
+            for name in ("metrics.json", "privacy.json", "training.json")
+        ],
+        # The audit is of the mechanism, which the seeds have in common.
+        [f"results/runs/{entry['folders'][0]}/audit.json" for entry in PRIVATE],
+        published=ROOT / "config/published.csv",
+    output:
+        csv=report(
+            f"{REPORT}/tables/privacy.csv",
+            caption="../report/privacy.rst",
+            category="privacy",
+            labels={"table": "privacy", "as": "CSV"},
+        ),
+        markdown=f"{REPORT}/tables/privacy.md",
+        image=report(
+            f"{REPORT}/figures/privacy.png",
+            caption="../report/privacy.rst",
+            category="privacy",
+            labels={"figure": "privacy", "as": "image"},
+        ),
+        drawn=f"{REPORT}/figures/privacy.csv",
+    log:
+        f"{REPORT}/tables/logs/privacy.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        gpu=0,
+    params:
+        entries=PRIVATE,
+        command=lambda wildcards, output: command_of(output.csv),
+        code=digest(
+            "src/dpfedbench/reporting/*.py", "src/dpfedbench/evaluation/intervals.py"
+        ),
+    script:
+        "../scripts/privacy.py"
