@@ -183,8 +183,8 @@ def to_markdown(table: pd.DataFrame, command: str) -> str:
     lines += [
         "",
         "- Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting of "
-        "what was run here. Holds: what the sampler and the observer justify. Audited: a lower bound from canaries, with "
-        "95 % confidence; a low one proves nothing. docs/privacy.md explains each.",
+        "what was run here. Holds: what the sampler and the observer justify. Audited: a lower bound from canaries, "
+        "with 95 % confidence; a low one proves nothing. docs/privacy.md explains each.",
         "- The CSV has the observer, adjacency, the image-level account, the intervals of accuracy and, in `reason`, "
         "what each number rests on and why one is infinite.",
         f"- Made by `{command}`.",
