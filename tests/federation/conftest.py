@@ -41,7 +41,7 @@ RUN = {
     },
     "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"optimizer": "adam", "rate": 0.01},
+    "server": {"optimizer": "adam", "rate": 0.01, "momentum": 0.0},
     "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
     "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }

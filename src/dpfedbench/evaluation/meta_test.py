@@ -133,7 +133,7 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
     Raises:
         BenchError: data or model missing or damaged.
     """
-    if config.by_record:
+    if config.on_records:
         from dpfedbench.evaluation.record_test import record_test
 
         record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)

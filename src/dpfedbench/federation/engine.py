@@ -103,7 +103,7 @@ class _Training:
         self.config, self.run_dir, self.folder, self.threads = config, run_dir, folder, threads
         method = METHODS[config.method]
         self.parts: Composition = method.compose(config)
-        self.device = "cuda" if torch.cuda.is_available() and not config.by_record else "cpu"
+        self.device = "cuda" if torch.cuda.is_available() and not config.on_records else "cpu"
         self.ledger = Ledger(folder / "ledger.jsonl")
         place = ClientSums if config.by_record else ServerSum
         self.rounds: Rounds = place(

@@ -1,4 +1,4 @@
-"""Rounds in which the server takes the private sum, over clients (DP-AGR, MAML).
+"""Rounds in which the server takes the private sum, over clients (DP-AGR, MAML, DP-FedAvg).
 
 cohort -> contributions, chunk by chunk -> private sum -> ledger -> threshold rule -> server step
 """
@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.images import ImageDataset, load_dataset
-from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import task_accuracies
 from dpfedbench.federation.budget import BudgetPlan
-from dpfedbench.federation.composition import Composition, Maml
-from dpfedbench.federation.contributions import Contributions, Gather
-from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.composition import Composition, Maml, ModelDifference
+from dpfedbench.federation.record_clients import RecordClients
+from dpfedbench.federation.rounds import CohortClients, Row
 from dpfedbench.federation.server import Server
-from dpfedbench.models.conv4 import Conv4
+from dpfedbench.federation.task_clients import TaskClients
 from dpfedbench.privacy.clipping import make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
@@ -53,24 +50,21 @@ class ServerSum:
         threads: int,
         device: str,
     ) -> None:
-        assert parts.participation is not None and isinstance(parts.update, Maml)
-        self.config, self.parts, self.ledger, self.threads = config, parts, ledger, threads
+        assert parts.participation is not None and isinstance(parts.update, Maml | ModelDifference)
+        self.config, self.parts, self.ledger = config, parts, ledger
         self.participation = parts.participation
-        self.dataset: ImageDataset = load_dataset(data_dir)
-        partition = load_partition(clients_dir)
-        clients = config.clients
-        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
-        self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
-        self.contributions = Contributions(
-            self.net, parts.update,
-            support=clients.support_per_class * config.task.ways, query=clients.query_per_class * config.task.ways,
-            threads=threads, device=device,
-        )  # fmt: skip
+        given: dict[str, Any] = {"data_dir": data_dir, "clients_dir": clients_dir, "threads": threads}
+        self.clients: CohortClients
+        if isinstance(parts.update, ModelDifference):
+            self.clients = RecordClients(config, parts.update, **given)
+        else:
+            self.clients = TaskClients(config, parts.update, **given, device=device)
+        self.net = self.clients.net
         self.server = Server(
             self.net.initial(stream(config.seed, "initial-weights")),
             optimizer=config.server.optimizer,
             rate=config.server.rate,
+            momentum=config.server.momentum,
         )
         self.rule = None if parts.clipping is None else make_rule(parts.clipping)
         self.budget = (
@@ -78,7 +72,7 @@ class ServerSum:
         )
         self.lots = 1
         self.non_finite = 0
-        self.columns: tuple[str, ...] = () if config.private else NORMS
+        self.columns: tuple[str, ...] = self.clients.columns if config.private else (*self.clients.columns, *NORMS)
 
     @property
     def theta(self) -> np.ndarray:
@@ -101,7 +95,7 @@ class ServerSum:
                 noise_multiplier=budget.noise_multiplier,
             )
         losses = []
-        for gradients, chunk_losses, _ in self.contributions.stream(self.server.theta, cohort, self.gather):
+        for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort):
             total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
@@ -152,16 +146,12 @@ class ServerSum:
         )
 
     def validate(self) -> dict[str, float]:
-        """Accuracy in percent on public validation tasks, for the history."""
-        accuracies = task_accuracies(
-            self.net, [self.theta], self.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
-            purpose="validation", threads=self.threads,
-        )  # fmt: skip
-        return {"validation_accuracy": 100 * float(accuracies.mean())}
+        """The clients' measure on public validation data, for the history."""
+        return self.clients.validate(self.theta)
 
     def test(self) -> dict[str, float]:
-        """Nothing: a meta-model is tested when it is finished."""
-        return {}
+        """The clients' measure on the test part, for the history."""
+        return self.clients.test(self.theta)
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
