@@ -232,6 +232,19 @@ def test_the_two_shapes_do_not_mix(key: str) -> None:
     assert "\n" not in refusal(silo({key: left}))
 
 
+DIFFERENCE = {"client_update.kind": "model-difference", "participation.kind": "poisson", "server.optimizer": "sgd"}
+
+
+def test_clients_may_send_model_differences() -> None:
+    run = RunConfig.from_dict(silo(DIFFERENCE | {"server.momentum": 0.9, "participation.cohort": 5}))
+    assert run.on_records and not run.by_record
+    for key in DIFFERENCE:
+        if key != "client_update.kind":
+            assert f"{key} is" in refusal(silo(DIFFERENCE | {"participation.cohort": 5, key: LOTS[key]}))
+    assert "only server.optimizer sgd has one" in refusal(values(server__momentum=0.5))
+    assert "momentum is 1: expected a number at least 0 and below 1" in refusal(values(server__momentum=1))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
