@@ -23,7 +23,7 @@ from dpfedbench.federation.server import OPTIMIZERS
 from dpfedbench.models.fused_cnn import FusedCnn
 
 _CHUNK_PER_THREAD = 8
-_PIECE = 64  # records whose gradients are held at once; part of what a result's bits are
+_PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
 
 
 class RecordClients:
@@ -82,10 +82,7 @@ class RecordClients:
             losses, correct = worker.evaluate(theta, images, labels)
             for _ in range(self.update.steps):
                 total = np.zeros(self.net.dimension)
-                for start in range(0, len(labels), _PIECE):
-                    piece = slice(start, start + _PIECE)
-                    gradients = room[: len(labels[piece])]
-                    worker.gradients(model.detach().numpy(), images[piece], labels[piece], gradients)
+                for _, gradients in worker.pieces(model.detach().numpy(), images, labels, room):
                     total += gradients.sum(axis=0, dtype=np.float64)
                 model.grad = torch.from_numpy((total / len(labels)).astype(np.float32))
                 optimizer.step()
