@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.fragments import check_matches, load_fragments
+from dpfedbench.data.clients_folder import check_made_for
+from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.evaluation.record_test import held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
@@ -75,7 +76,7 @@ class ClientSums:
         assert isinstance(parts.update, LocalSteps)
         self.config, self.parts, self.update, self.ledger = config, parts, parts.update, ledger
         dataset, partition = load_records(data_dir), load_fragments(clients_dir)
-        check_matches(dataset, partition)
+        check_made_for(dataset.name, dataset.summary, partition.summary)
         self.clients = len(partition.records)
         self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
         self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]

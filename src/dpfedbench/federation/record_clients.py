@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.fragments import check_matches, load_fragments
+from dpfedbench.data.clients_folder import check_made_for
+from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.composition import ModelDifference
@@ -46,7 +47,7 @@ class RecordClients:
     ) -> None:
         self.update = update
         self.dataset, partition = load_records(data_dir), load_fragments(clients_dir)
-        check_matches(self.dataset, partition)
+        check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
         self.records = np.sort(partition.records, axis=1)
         self.held_out = held_out(config, self.dataset)
         self.net = network(config, self.dataset)
