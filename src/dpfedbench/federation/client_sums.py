@@ -25,10 +25,11 @@ from dpfedbench.evaluation.record_test import held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
 from dpfedbench.federation.participation import PoissonLots
+from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Row
 from dpfedbench.models.fused_cnn import FusedCnn
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
-from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
@@ -240,25 +241,17 @@ class ClientSums:
         for place, (name, noise) in enumerate([(self.parts.release, "noise"), (NORM_RELEASE, "norm-noise")]):
             if place == len(found[0].sums):
                 break
-            sums = [each.sums[place] for each in found]
             self.ledger.append(
-                Release(
-                    round=number,
+                as_release(
+                    [each.sums[place] for each in found],
+                    number=number,
                     name=name,
-                    unit=self.parts.unit,
-                    adjacency="zero-out",
-                    observer=self.parts.observer,
-                    noise_multiplier=sums[0].noise_multiplier,
-                    threshold=[each.threshold for each in sums],
-                    sensitivity=[each.sensitivity for each in sums],
-                    noise_std=[each.noise_std for each in sums],
-                    dimension=sums[0].dimension,
+                    parts=self.parts,
+                    rule=rule,
                     sampler=self.lots_plan.describe(),
                     denominator=self.lots_plan.denominator,
                     noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
-                    data_dependent_threshold=not rule.private,
-                    reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
-                )
+                )  # fmt: skip
             )
 
     # Public data

@@ -14,6 +14,7 @@ from dpfedbench.config import RunConfig
 from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.federation.composition import Composition, Maml, ModelDifference
 from dpfedbench.federation.record_clients import RecordClients
+from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import CohortClients, Row
 from dpfedbench.federation.server import Server
 from dpfedbench.federation.task_clients import TaskClients
@@ -125,25 +126,12 @@ class ServerSum:
 
     def _release(self, index: int, total: PrivateSum) -> Release:
         """What the ledger says of a round: read off the mechanism that ran."""
-        rule = self.rule
-        assert rule is not None
-        return Release(
-            round=index,
-            name=self.parts.release,
-            unit=self.parts.unit,
-            adjacency="zero-out",
-            observer=self.parts.observer,
-            noise_multiplier=total.noise_multiplier,
-            threshold=total.threshold,
-            sensitivity=total.sensitivity,
-            noise_std=total.noise_std,
-            dimension=total.dimension,
-            sampler=self.participation.describe(),
-            denominator=self.participation.denominator,
+        assert self.rule is not None
+        return as_release(
+            total, number=index, name=self.parts.release, parts=self.parts, rule=self.rule,
+            sampler=self.participation.describe(), denominator=self.participation.denominator,
             noise_stream=f"{self.config.seed}/noise/{index}",
-            data_dependent_threshold=not rule.private,
-            reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
-        )
+        )  # fmt: skip
 
     def validate(self) -> dict[str, float]:
         """The clients' measure on public validation data, for the history."""
