@@ -21,12 +21,13 @@ from dpfedbench.config import RunConfig
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
-from dpfedbench.evaluation.record_test import held_out, network
+from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.server import OPTIMIZERS
 from dpfedbench.models.fused_cnn import FusedCnn
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
 from dpfedbench.privacy.ledger import Ledger
@@ -35,7 +36,6 @@ from dpfedbench.randomness import stream
 
 NORM_RELEASE = "clipped-norm-sum"
 _CHUNK = 8  # records whose gradients are added up at once: they stay in the processor's cache; changes no bit
-_OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
 class _Step:
@@ -111,7 +111,7 @@ class ClientSums:
         )
 
     def _new_optimizer(self) -> None:
-        self._optimizer = _OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
+        self._optimizer = OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
 
     def _make_rules(self) -> list[ClippingRule]:
         values = self.parts.clipping
@@ -267,19 +267,18 @@ class ClientSums:
         return {"test_loss": loss, "test_accuracy": accuracy}
 
     def _measure(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        """Mean loss, and accuracy in percent: in pieces of fixed size, so that threads change no bit."""
+        """Mean loss, and accuracy in percent."""
         theta = self._theta
 
-        def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+        def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             worker, room = self._workers.get()
             try:
-                return worker.evaluate(theta, images[start : start + 256], labels[start : start + 256])
+                return worker.evaluate(theta, images, labels)
             finally:
                 self._workers.put((worker, room))
 
-        found = list(self._pool.map(piece, range(0, len(labels), 256)))
-        losses = np.concatenate([losses for losses, _ in found]).astype(np.float64)
-        return float(losses.mean()), 100 * float(np.concatenate([correct for _, correct in found]).mean())
+        losses, correct = evaluate_in_pieces(piece, images, labels, over=self._pool.map)
+        return float(losses.mean()), 100 * float(correct.mean())
 
     # Going on after a restart
 
