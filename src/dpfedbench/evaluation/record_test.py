@@ -10,10 +10,10 @@ from dpfedbench.config import RunConfig
 from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.evaluation.meta_test import load_members
 from dpfedbench.files import write_json
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.models.members import load_members
 from dpfedbench.randomness import stream
 
 _PIECE = 256

@@ -251,7 +251,7 @@ class ClientSums:
                     sampler=self.lots_plan.describe(),
                     denominator=self.lots_plan.denominator,
                     noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
-                )  # fmt: skip
+                )
             )
 
     # Public data
