@@ -25,7 +25,7 @@ clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window:
   never_rising: true, factor: 1.0}
 noise: {multiplier: 1.0, decay: 1.0, falls: 3}
 budget: {epsilon: null, delta: 1.0e-6, profile: as_claimed, stop: true}
-server: {optimizer: adam, rate: 0.01}
+server: {optimizer: adam, rate: 0.01, momentum: 0.0}
 validation: {every: 0, tasks: 100, ensemble: 1, public: true}
 evaluation: {every: 0, tasks: 300, query_per_class: 15, steps: 5, rate: 0.1}
 """
@@ -166,7 +166,7 @@ def test_poisson_participation_has_no_last_round() -> None:
 def test_a_part_cannot_be_made_with_a_bad_value() -> None:
     run = RunConfig.from_dict(values())
     with pytest.raises(BenchError, match=r"server\.rate is 0"):
-        type(run.server)(optimizer="adam", rate=0)
+        type(run.server)(optimizer="adam", rate=0, momentum=0)
 
 
 def test_any_changed_value_is_another_run() -> None:
@@ -188,6 +188,7 @@ def test_any_changed_value_is_another_run() -> None:
         "seed",
         "model.pixel_mean",
         "model.pixel_deviation",
+        "server.momentum",
     }
     keys = {base.key}
     changeable = [key for key in leaves(values()) if key not in only_one]
@@ -229,6 +230,19 @@ def test_the_two_shapes_do_not_mix(key: str) -> None:
     for name in key.split("."):
         left = left[name]
     assert "\n" not in refusal(silo({key: left}))
+
+
+DIFFERENCE = {"client_update.kind": "model-difference", "participation.kind": "poisson", "server.optimizer": "sgd"}
+
+
+def test_clients_may_send_model_differences() -> None:
+    run = RunConfig.from_dict(silo(DIFFERENCE | {"server.momentum": 0.9, "participation.cohort": 5}))
+    assert run.on_records and not run.by_record
+    for key in DIFFERENCE:
+        if key != "client_update.kind":
+            assert f"{key} is" in refusal(silo(DIFFERENCE | {"participation.cohort": 5, key: LOTS[key]}))
+    assert "only server.optimizer sgd has one" in refusal(values(server__momentum=0.5))
+    assert "momentum is 1: expected a number at least 0 and below 1" in refusal(values(server__momentum=1))
 
 
 @pytest.mark.parametrize(

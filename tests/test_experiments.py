@@ -9,7 +9,7 @@ import yaml
 from dpfedbench import methods
 from dpfedbench.config import merge, set_key
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import Plan, make_plan, read_datasets
+from dpfedbench.experiments import Plan, known_datasets, make_plan, read_datasets
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 METHODS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in methods.METHODS.items()}
@@ -191,3 +191,35 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
     }
     found = plan(configuration(**{"experiments.another": paper}))
     assert set(found.items["another", "table1"].runs) <= set(found.items["dp-fedmeta", "table2"].runs)
+
+
+SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}}
+
+
+def known(**changes: Any) -> dict[str, str]:
+    return known_datasets(CONFIG / "datasets.tsv", configuration(**{"datasets.shapes": SHAPES} | changes))
+
+
+def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
+    found = known()
+    assert found["glyphs"] == "1" and set(found) == {*read_datasets(CONFIG / "datasets.tsv"), "shapes"}
+    assert known(**{"datasets.shapes.version": 2})["shapes"] != found["shapes"]
+    assert "shapes" not in known(**{"datasets.shapes": None})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("glyphs", SHAPES, "datasets.glyphs: dpfedbench comes with a data set of this name, choose another"),
+        ("shapes.reader", "image-folders", "no module in src/dpfedbench/data for 'image-folders', the nearest is 'ima"),
+        ("shapes.options.sise", 3, "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si"),
+        ("shapes.options.channels", 2, "datasets.shapes.options.channels is 2: expected one of 1, 3"),
+        ("shapes.options.split_classes", {"train": 3}, "datasets.shapes.options.split_classes.validation is missing"),
+        ("shapes.version", "two", 'datasets.shapes.version is "two": expected a whole number at least 1'),
+        ("other", {}, "datasets.other.reader is missing"),
+    ],
+)
+def test_a_bad_data_set_of_the_configuration_is_one_line(key: str, value: Any, said: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        known(**{f"datasets.{key}": value})
+    assert said in str(caught.value) and "\n" not in str(caught.value)

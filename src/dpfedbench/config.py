@@ -314,6 +314,7 @@ class ClientUpdateConfig(_Section):
 
     "maml": the query gradient after `inner_steps` steps; order 1 is first order. "local-steps": that many steps of
     its `optimizer`, each along the sum of a lot; `keep_state` keeps the optimiser's moments from round to round.
+    "model-difference": the model it got less the model that many steps make of it, each on all of its records.
     """
 
     SECTION: ClassVar[str] = "client_update"
@@ -370,11 +371,12 @@ class BudgetConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(_Section):
-    """The optimiser that takes the (noised) mean gradient as a step, and its rate."""
+    """The optimiser that takes the (noised) mean gradient as a step, its rate, and its momentum if it is sgd."""
 
     SECTION: ClassVar[str] = "server"
     optimizer: str
     rate: float
+    momentum: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -481,27 +483,31 @@ class RunConfig:
         """Whether each client sums over its own records (cross-silo), not the server over its clients."""
         return self.client_update.kind == "local-steps"
 
+    @property
+    def on_records(self) -> bool:
+        """Whether clients hold labelled records and the model is used as it is, not adapted to few-shot tasks."""
+        return self.by_record or self.client_update.kind == "model-difference"
+
     def _check_shape(self) -> None:
-        """The values that the two places of the private sum, server and client, need to have."""
-        wanted: dict[str, tuple[Any, bool]] = {
-            "participation.kind": (self.participation.kind, self.participation.kind == "poisson-lots"),
-            "clients.partition": (self.clients.partition, self.clients.partition == "fragments"),
-            "model.name": (self.model.name, self.model.name == "cnn"),
-            "server.optimizer": (self.server.optimizer, self.server.optimizer == "average"),
-            "task.shots": (self.task.shots, self.task.shots == 0),
+        """The values that the places of the private sum, server and client, and kinds of data need to have."""
+        silos, records = "local-steps", "local-steps and model-difference"
+        wanted: dict[str, tuple[Any, Any, str]] = {
+            "participation.kind": (self.participation.kind, "poisson-lots", silos),
+            "clients.partition": (self.clients.partition, "fragments", records),
+            "model.name": (self.model.name, "cnn", records),
+            "server.optimizer": (self.server.optimizer, "average", silos),
+            "task.shots": (self.task.shots, 0, records),
         }
-        for key, (value, fits) in wanted.items():
-            if fits != self.by_record:
-                needed = {
-                    "participation.kind": "poisson-lots", "clients.partition": "fragments", "model.name": "cnn",
-                    "server.optimizer": "average", "task.shots": "0",
-                }[key]  # fmt: skip
+        for key, (value, needed, kinds) in wanted.items():
+            if (value == needed) != (self.by_record if kinds == silos else self.on_records):
                 raise BenchError(
                     f"{key} is {value}, which does not go with client_update.kind {self.client_update.kind}: "
-                    f"{needed} and local-steps belong together"
+                    f"{needed} and {kinds} belong together"
                 )
-        if not self.by_record and (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
+        if not self.on_records and (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             raise BenchError("model.pixel_mean and pixel_deviation are for cnn: conv4 normalises by itself")
+        if self.server.momentum and self.server.optimizer != "sgd":
+            raise BenchError(f"server.momentum is {self.server.momentum:g}: only server.optimizer sgd has one")
         clipping, noise = self.clipping, self.noise
         if clipping is None or noise is None:
             return
@@ -549,7 +555,7 @@ class RunConfig:
             said.append("the clipping threshold reads raw norms: not private")
         if (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             said.append("pixels are normalised by published constants of the data set, which no account covers")
-        if self.by_record:
+        if self.on_records:
             said.append(
                 f"{self.validation.tasks} records of the test part are a public validation split; "
                 "accuracy is on the rest"

@@ -7,10 +7,13 @@ of seeds. Runs are known by their folder, so two cells that need the same run sh
 
 import csv
 import dataclasses
+import json
+import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import data
 from dpfedbench.config import RunConfig, check, leaves, merge, nearest, schema, set_key
 from dpfedbench.errors import BenchError
 
@@ -139,6 +142,32 @@ def read_datasets(path: str | Path) -> dict[str, str]:
             return {row["name"]: row["version"] for row in csv.DictReader(handle, delimiter="\t")}
     except (OSError, KeyError) as error:
         raise BenchError(f"{path} cannot be read ({error}): restore it from the repository") from error
+
+
+def known_datasets(path: str | Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The data sets there are: those of config/datasets.tsv, and those that the configuration states.
+
+    Args:
+        path: of config/datasets.tsv.
+        config: the merged configuration.
+
+    Returns:
+        For each name what its content depends on: the version, or all that the configuration says of it.
+
+    Raises:
+        BenchError: a bad key or value, a name that is taken, or a reader that does not exist.
+    """
+    check(config, schema("config"))
+    known = read_datasets(path)
+    readers = {module.name.replace("_", "-") for module in pkgutil.iter_modules(data.__path__)}
+    for name, values in config["datasets"].items():
+        if values is None:
+            continue
+        if name in known:
+            raise BenchError(f"datasets.{name}: dpfedbench comes with a data set of this name, choose another")
+        _known(values["reader"], readers, f"datasets.{name}.reader", "module in src/dpfedbench/data for")
+        known[name] = json.dumps(values, sort_keys=True)
+    return known
 
 
 def resolve(

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.data.fragments import RecordPartition, check_matches, load_fragments, make_fragments
+from dpfedbench.data.clients_folder import check_made_for
+from dpfedbench.data.fragments import RecordPartition, load_fragments, make_fragments
 from dpfedbench.data.records import RawRecords, RecordDataset, load_records, save_records
 from dpfedbench.errors import BenchError
 
@@ -177,7 +178,7 @@ def test_a_place_that_cannot_be_written_is_named(made: RecordPartition, tmp_path
 def test_a_partition_made_for_other_images_is_refused(
     toy: RecordDataset, made: RecordPartition, tmp_path: Path
 ) -> None:
-    check_matches(toy, made)
+    check_made_for(toy.name, toy.summary, made.summary)
     other = _dataset(tmp_path / "other", [0, 1, 2, 0], name="other")
     with pytest.raises(BenchError, match=r"made for other images \(of toy\) than these of other: delete the clients"):
-        check_matches(other, made)
+        check_made_for(other.name, other.summary, made.summary)

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from dpfedbench.config import RunConfig, merge
+from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.partition import make_partition
+from dpfedbench.data.records import RawRecords, load_records, save_records
 
 RUN = {
     "method": "dp-agr",
@@ -41,7 +43,7 @@ RUN = {
     },
     "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"optimizer": "adam", "rate": 0.01},
+    "server": {"optimizer": "adam", "rate": 0.01, "momentum": 0.0},
     "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
     "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }
@@ -71,4 +73,27 @@ def federation(tmp_path_factory):
         load_dataset(root / "data"), clients=48, ways=3, examples_per_class=4, kind="shared", seed=0
     )
     clients.save(root / "clients")
+    return root / "data", root / "clients"
+
+
+@pytest.fixture(scope="session")
+def silos(tmp_path_factory):
+    """(data folder, clients folder): 400 training records of ten noisy patterns, 100 test records, four clients."""
+    root = tmp_path_factory.mktemp("silos")
+    rng = np.random.default_rng(0)
+    patterns = rng.random((10, 28, 28, 1)) > 0.6
+
+    def draw(count):
+        labels = np.repeat(np.arange(10), count)
+        noisy = patterns[labels] + 0.3 * rng.normal(size=(len(labels), 28, 28, 1))
+        return (255 * np.clip(noisy, 0, 1)).astype(np.uint8), labels.astype(np.int64)
+
+    train_images, train_labels = draw(40)
+    test_images, test_labels = draw(10)
+    raw = RawRecords(
+        train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels,
+        class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
+    )  # fmt: skip
+    save_records(root / "data", raw, {"name": "digits"})
+    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(root / "clients")
     return root / "data", root / "clients"

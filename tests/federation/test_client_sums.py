@@ -10,8 +10,8 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfedbench.config import RunConfig, merge
-from dpfedbench.data.fragments import load_fragments, make_fragments
-from dpfedbench.data.records import RawRecords, load_records, save_records
+from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.meta_test import meta_test
 from dpfedbench.federation import client_sums, engine
@@ -59,29 +59,6 @@ DECAY = {"noise": {"decay": 0.9}}
 
 def make_config(*overlays):
     return RunConfig.from_dict(merge(RUN, LOTS, *overlays))
-
-
-@pytest.fixture(scope="module")
-def silos(tmp_path_factory):
-    """(data folder, clients folder): 400 training records of ten noisy patterns, 100 test records, four clients."""
-    root = tmp_path_factory.mktemp("silos")
-    rng = np.random.default_rng(0)
-    patterns = rng.random((10, 28, 28, 1)) > 0.6
-
-    def draw(count):
-        labels = np.repeat(np.arange(10), count)
-        noisy = patterns[labels] + 0.3 * rng.normal(size=(len(labels), 28, 28, 1))
-        return (255 * np.clip(noisy, 0, 1)).astype(np.uint8), labels.astype(np.int64)
-
-    train_images, train_labels = draw(40)
-    test_images, test_labels = draw(10)
-    raw = RawRecords(
-        train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels,
-        class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
-    )  # fmt: skip
-    save_records(root / "data", raw, {"name": "digits"})
-    make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(root / "clients")
-    return root / "data", root / "clients"
 
 
 def train(config, silos, run_dir, threads=1, checkpoint_seconds=1e9):

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.meta_test import meta_test
 from dpfedbench.federation import engine, server_sum
+from dpfedbench.federation.contributions import Contributions
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 
@@ -219,7 +220,7 @@ def test_a_budget_for_no_round_is_refused(federation, tmp_path):
 
 def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp_path, monkeypatch, capsys):
     """Property 15."""
-    stream = server_sum.Contributions.stream
+    stream = Contributions.stream
 
     def poisoned(self, *args):
         for gradients, losses, accuracies in stream(self, *args):
@@ -227,7 +228,7 @@ def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp
             gradients[1, 0] = float("inf")
             yield gradients, losses, accuracies
 
-    monkeypatch.setattr(server_sum.Contributions, "stream", poisoned)
+    monkeypatch.setattr(Contributions, "stream", poisoned)
     train(make_config({"participation": {"rounds": 1}}), federation, tmp_path)
     assert "2 contributions were not finite" in capsys.readouterr().err
     assert all(np.isfinite(tensor).all() for tensor in load_file(tmp_path / "model.safetensors").values())

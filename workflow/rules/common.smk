@@ -4,8 +4,7 @@ import hashlib
 
 from dpfedbench.config import typed
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import make_plan, read_datasets
-from dpfedbench.methods import METHODS
+from dpfedbench.experiments import known_datasets, make_plan
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
@@ -14,7 +13,10 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 config.update(typed(config))
 try:
-    DATASETS = read_datasets(ROOT / "config/datasets.tsv")
+    # In here, since a fault in a method's module is reported as one of the configuration.
+    from dpfedbench.methods import METHODS
+
+    DATASETS = known_datasets(ROOT / "config/datasets.tsv", config)
     PLAN = make_plan(
         config,
         method_defaults={name: method.DEFAULTS for name, method in METHODS.items()},

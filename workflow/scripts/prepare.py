@@ -31,4 +31,5 @@ if __name__ == "__main__":
             Path(snakemake.output.images).parent,
             snakemake.config["data"]["local_dir"],
             reporter(logger),
+            own=snakemake.config["datasets"],
         )

@@ -3,22 +3,18 @@
 The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to each of 10 clients.
 """
 
-import csv
-import io
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfedbench.data.clients_folder import PREVIEW, load_clients, save_clients
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
 from dpfedbench.randomness import stream
 
 KIND = "fragments"
-_PREVIEW = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +51,12 @@ class RecordPartition:
         Args:
             folder: made if missing.
         """
-        folder = Path(folder)
-        try:
-            with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
-                np.savez(handle, records=self.records)
-        except OSError as error:
-            raise BenchError(
-                f"cannot write the clients to {folder} ({error.strerror}): make room or choose another folder"
-            ) from error
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["client", "label", "class_name", "records"])
-        for client, counts in enumerate(self.summary["label_histogram"][:_PREVIEW]):
+        rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
+        for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
             for label, count in enumerate(counts):
                 if count:
-                    writer.writerow([client, label, self.class_names[label] if self.class_names else "", count])
-        write_text(folder / "preview.csv", table.getvalue())
-        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
+                    rows.append([client, label, self.class_names[label] if self.class_names else "", count])
+        save_clients(Path(folder), {"records": self.records}, rows, self.summary)
 
 
 def make_fragments(dataset: RecordDataset, *, clients: int, fragments: int, seed: int) -> RecordPartition:
@@ -117,32 +102,7 @@ def load_fragments(folder: Path | str) -> RecordPartition:
     Raises:
         BenchError: a file is missing or damaged.
     """
-    folder = Path(folder)
-    mend = f"delete {folder} and run the workflow again"
-    summary = read_json(folder / "summary.json")
-    path = folder / "clients.npz"
-    try:
-        if sha256(path) != summary["clients_sha256"]:
-            raise ValueError("its content is not what its summary says")
-        with np.load(path, allow_pickle=False) as arrays:
-            return RecordPartition(records=arrays["records"], summary=summary)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend}") from error
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
-
-
-def check_matches(dataset: RecordDataset, partition: RecordPartition) -> None:
-    """Refuse a partition that was made for other images, as `partition.gather` does.
-
-    Raises:
-        BenchError: it was.
-    """
-    if partition.summary["dataset_sha256"] != dataset.summary["sha256"]:
-        raise BenchError(
-            f"the clients were made for other images (of {partition.summary['dataset']}) than these of "
-            f"{dataset.name}: delete the clients' folder and run the workflow again"
-        )
+    return load_clients(folder, lambda arrays, summary: RecordPartition(records=arrays["records"], summary=summary))
 
 
 def _check_divides(name: str, records: int, clients: int, fragments: int) -> None:

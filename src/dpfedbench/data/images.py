@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,14 @@ class RawImages:
         class_names: one unique name per class, in the order of `images`.
         splits: one of "train", "validation", "test" per class.
         versions: of the libraries whose version can change a pixel.
+        facts: what else summary.json is to say of it.
     """
 
     images: np.ndarray
     class_names: tuple[str, ...]
     splits: tuple[str, ...]
     versions: dict[str, str]
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check shapes and names; a fault here is ours, not the user's."""
@@ -113,7 +115,8 @@ def save_dataset(folder: Path, raw: RawImages, facts: dict[str, Any]) -> None:
         "split_classes": {split: raw.splits.count(split) for split in SPLITS},
     }
     rows = zip(range(classes), raw.class_names, raw.splits, strict=True)
-    write_files(folder, "classes", raw.images, [("index", "name", "split"), *rows], facts, counts, raw.versions)
+    table = [("index", "name", "split"), *rows]
+    write_files(folder, "classes", raw.images, table, facts | raw.facts, counts, raw.versions)
 
 
 def write_files(

@@ -4,9 +4,6 @@ Clients are tasks drawn from shared images, as in the papers; summary.json says 
 `disjoint` partition gives no image to two clients.
 """
 
-import csv
-import io
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.data.clients_folder import PREVIEW, check_made_for, load_clients, save_clients
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
 from dpfedbench.randomness import stream
 
 KINDS = ("shared", "disjoint")
 _BLOCK = 4096  # clients drawn from one stream; part of what a seed means
-_PREVIEW = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +62,13 @@ class Partition:
         Args:
             folder: made if missing.
         """
-        folder = Path(folder)
-        try:
-            with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
-                np.savez(handle, classes=self.classes, examples=self.examples)
-        except OSError as error:
-            raise BenchError(
-                f"cannot write the clients to {folder} ({error.strerror}): make room or choose another folder"
-            ) from error
-        table = io.StringIO()
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["client", "label", "class", "class_name", "examples"])
-        for client in range(min(_PREVIEW, len(self))):
+        rows: list[list[Any]] = [["client", "label", "class", "class_name", "examples"]]
+        for client in range(min(PREVIEW, len(self))):
             for label, index in enumerate(self.classes[client]):
                 name = self.class_names[index] if self.class_names else ""
-                writer.writerow([client, label, index, name, " ".join(map(str, self.examples[client, label]))])
-        write_text(folder / "preview.csv", table.getvalue())
-        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
+                rows.append([client, label, index, name, " ".join(map(str, self.examples[client, label]))])
+        arrays = {"classes": self.classes, "examples": self.examples}
+        save_clients(Path(folder), arrays, rows, self.summary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,11 +247,7 @@ def gather(
             f"{partition.examples_per_class} that a client holds: raise clients.examples_per_class, or lower "
             f"the support or query images per class"
         )
-    if partition.summary["dataset_sha256"] != dataset.summary["sha256"]:
-        raise BenchError(
-            f"the clients were made for other images (of {partition.summary['dataset']}) than these of "
-            f"{dataset.name}: delete the clients' folder and run the workflow again"
-        )
+    check_made_for(dataset.name, dataset.summary, partition.summary)
     ids = np.asarray(ids)
     if len(ids) and (ids.min() < 0 or ids.max() >= len(partition)):
         raise IndexError(f"client ids must be in 0 ... {len(partition) - 1}")
@@ -291,19 +273,10 @@ def load_partition(folder: Path | str) -> Partition:
     Raises:
         BenchError: a file is missing or damaged.
     """
-    folder = Path(folder)
-    mend = f"delete {folder} and run the workflow again"
-    summary = read_json(folder / "summary.json")
-    path = folder / "clients.npz"
-    try:
-        if sha256(path) != summary["clients_sha256"]:
-            raise ValueError("its content is not what its summary says")
-        with np.load(path, allow_pickle=False) as arrays:
-            return Partition(classes=arrays["classes"], examples=arrays["examples"], summary=summary)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend}") from error
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
+    return load_clients(
+        folder,
+        lambda arrays, summary: Partition(classes=arrays["classes"], examples=arrays["examples"], summary=summary),
+    )
 
 
 def _require_positive(name: str, value: int) -> None:

@@ -3,7 +3,7 @@
 It lies in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class RawRecords:
         test_labels: int64 [test records].
         class_names: one unique name per label.
         versions: of the libraries whose version can change a pixel.
+        facts: what else summary.json is to say of it.
     """
 
     train_images: np.ndarray
@@ -33,6 +34,7 @@ class RawRecords:
     test_labels: np.ndarray
     class_names: tuple[str, ...]
     versions: dict[str, str]
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check shapes and labels; a fault here is ours, not the user's."""
@@ -103,7 +105,7 @@ def save_records(folder: Path, raw: RawRecords, facts: dict[str, Any]) -> None:
     }
     rows = zip(range(classes), raw.class_names, *class_records.values(), strict=True)
     table = [("index", "name", *class_records), *rows]
-    write_files(folder, "records", np.concatenate(ordered), table, facts, counts, raw.versions)
+    write_files(folder, "records", np.concatenate(ordered), table, facts | raw.facts, counts, raw.versions)
 
 
 def load_records(folder: Path | str) -> RecordDataset:

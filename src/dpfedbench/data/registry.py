@@ -1,9 +1,17 @@
-"""The data sets by name: what each is, where it comes from, and how it is prepared."""
+"""The data sets by name: what each is, where it comes from, and how it is prepared.
+
+Those that come with dpfedbench stand here. Others are stated in the configuration (`datasets`): what they are, and the
+module of this package whose `read` makes them.
+"""
 
 import difflib
-from collections.abc import Callable
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dpfedbench.data.cifar_fs import read_cifar_fs
 from dpfedbench.data.digits import read_digits
@@ -105,21 +113,53 @@ _ENTRIES = (
 DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
-def lookup(name: str) -> DatasetEntry:
+def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None) -> DatasetEntry:
     """The entry of a data set.
 
+    Args:
+        name: of the data set.
+        own: the configuration's `datasets`.
+
     Raises:
-        BenchError: there is none of this name; says which is nearest.
+        BenchError: there is none of this name; says which is nearest. Or its reader is missing or refuses its options.
     """
     if name in DATASETS:
         return DATASETS[name]
-    near = difflib.get_close_matches(str(name), DATASETS, n=1, cutoff=0.4)
+    stated = {own_name: values for own_name, values in (own or {}).items() if values is not None}
+    if name in stated:
+        return _stated(name, stated[name])
+    names = [*DATASETS, *stated]
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise BenchError(f"there is no data set {name!r}: {hint}choose one of {', '.join(DATASETS)}")
+    raise BenchError(f"there is no data set {name!r}: {hint}choose one of {', '.join(names)}")
+
+
+def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
+    """The entry of a data set that the configuration states."""
+    module, options = f"{__package__}.{values['reader'].replace('-', '_')}", values.get("options") or {}
+    try:
+        read = importlib.import_module(module).read
+        inspect.signature(read).bind(None, Path(), None, **options)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise BenchError(f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})") from error
+    except TypeError as error:
+        raise BenchError(f"datasets.{name}.options do not fit the reader {values['reader']}: {error}") from error
+    return DatasetEntry(
+        name=name,
+        version=str(values.get("version", 1)),
+        source=values.get("source", "not stated"),
+        licence=values.get("licence", "not stated"),
+        read=partial(read, **options),
+    )
 
 
 def prepare(
-    name: str, out_dir: Path | str, local_dir: Path | str | None = None, progress: Progress | None = None
+    name: str,
+    out_dir: Path | str,
+    local_dir: Path | str | None = None,
+    progress: Progress | None = None,
+    *,
+    own: Mapping[str, Mapping[str, Any] | None] | None = None,
 ) -> None:
     """Make images.npy, classes.csv and summary.json of a data set in `out_dir`; nothing is left half-written.
 
@@ -129,11 +169,12 @@ def prepare(
         local_dir: a folder with real data already here; None means the environment variable DPFEDBENCH_DATA,
             and where that is not set either, download.
         progress: told what is being done, and how far it is.
+        own: data sets besides those that come with dpfedbench: the configuration's `datasets`.
 
     Raises:
         BenchError: unknown name, no data and no network, damaged data, or nowhere to write.
     """
-    entry, out_dir = lookup(name), Path(out_dir)
+    entry, out_dir = lookup(name, own), Path(out_dir)
     raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     facts = {
         "name": entry.name,

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
 
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
-from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.evaluation.record_test import record_test
 from dpfedbench.federation.maml import FusedAdaptation
 from dpfedbench.federation.progress import Progress
-from dpfedbench.files import atomic_path, write_json
+from dpfedbench.files import write_json
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.network import Network
+from dpfedbench.models.members import load_members
 
 
 def task_accuracies(
@@ -95,36 +94,6 @@ def task_accuracies(
         torch.set_num_threads(previous)
 
 
-def save_members(path: Path, net: Network, members: Sequence[np.ndarray]) -> None:
-    """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors."""
-    tensors = {
-        f"member{index}/{name}": tensor.numpy().copy()
-        for index, theta in enumerate(members, start=1)
-        for name, tensor in net.tensors(torch.from_numpy(np.asarray(theta, np.float32))).items()
-    }
-    with atomic_path(path) as temporary:
-        save_file(tensors, temporary)
-
-
-def load_members(path: Path, net: Network) -> list[np.ndarray]:
-    """Read a model file: one flat vector a member.
-
-    Raises:
-        BenchError: the file is missing, damaged or another network's.
-    """
-    try:
-        tensors = load_file(path)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    except Exception as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
-    names = sorted({name.split("/")[0] for name in tensors}, key=lambda name: int(name.removeprefix("member")))
-    return [
-        net.flatten({key: tensors[f"{name}/{key}"] for key in net.shapes if f"{name}/{key}" in tensors})
-        for name in names
-    ]
-
-
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
     """Meta-test a trained model and write metrics.json; one that is used as it is goes to `record_test`.
 
@@ -133,9 +102,7 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
     Raises:
         BenchError: data or model missing or damaged.
     """
-    if config.by_record:
-        from dpfedbench.evaluation.record_test import record_test
-
+    if config.on_records:
         record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)
         return
     dataset = load_dataset(data_dir)

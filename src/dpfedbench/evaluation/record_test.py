@@ -1,6 +1,7 @@
 """The test of a model that is used as it is: its accuracy on the test part, less what validation took of it."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,10 @@ from dpfedbench.config import RunConfig
 from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.evaluation.meta_test import load_members
 from dpfedbench.files import write_json
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.models.members import load_members
 from dpfedbench.randomness import stream
 
 _PIECE = 256
@@ -53,12 +54,43 @@ def held_out(config: RunConfig, dataset: RecordDataset) -> HeldOut:
 
 
 def network(config: RunConfig, dataset: RecordDataset) -> Cnn:
-    """The network of a run over records."""
+    """The network of a run over records.
+
+    Raises:
+        BenchError: the data set has another number of classes than the run's task, or images of another size.
+    """
+    if len(dataset.class_names) != config.task.ways:
+        raise BenchError(f"task.ways is {config.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes")
     return Cnn(
         image_shape=dataset.image_shape,
         classes=len(dataset.class_names),
         pixel_mean=config.model.pixel_mean,
         pixel_deviation=config.model.pixel_deviation,
+    )
+
+
+def evaluate_in_pieces(
+    evaluate: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    over: Callable[..., Iterable[tuple[np.ndarray, np.ndarray]]] = map,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses float64 [n] and whether each record is told right, bool [n]: in pieces of fixed size.
+
+    So threads change no bit, and memory does not grow with the records.
+
+    Args:
+        evaluate: the same of a piece, e.g. of `FusedCnn`.
+        images: uint8 [n, H, W, C].
+        labels: int64 [n].
+        over: `map`, or a thread pool's.
+    """
+    starts = range(0, len(labels), _PIECE)
+    pieces = list(over(lambda at: evaluate(images[at : at + _PIECE], labels[at : at + _PIECE]), starts))
+    return (
+        np.concatenate([losses for losses, _ in pieces]).astype(np.float64),
+        np.concatenate([correct for _, correct in pieces]),
     )
 
 
@@ -75,12 +107,7 @@ def record_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(config, dataset).test
     worker = FusedCnn(net)
-    pieces = [
-        worker.evaluate(theta, images[start : start + _PIECE], labels[start : start + _PIECE])
-        for start in range(0, len(labels), _PIECE)
-    ]
-    correct = np.concatenate([correct for _, correct in pieces])
-    loss = float(np.concatenate([losses for losses, _ in pieces]).astype(np.float64).mean())
+    losses, correct = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
     interval = mean_interval((100.0 * correct).tolist(), over="records")
     write_json(
         out_path,
@@ -91,7 +118,7 @@ def record_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path
             "accuracy": interval.mean,
             "ci_low": interval.low,
             "ci_high": interval.high,
-            "loss": loss,
+            "loss": float(losses.mean()),
             "records": len(labels),
             "per_class": {
                 name: round(100 * float(correct[labels == label].mean()), 4)

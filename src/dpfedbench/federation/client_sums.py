@@ -18,22 +18,24 @@ import numpy as np
 import torch
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.fragments import check_matches, load_fragments
+from dpfedbench.data.clients_folder import check_made_for
+from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
-from dpfedbench.evaluation.record_test import held_out, network
+from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
 from dpfedbench.federation.participation import PoissonLots
+from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.server import OPTIMIZERS
 from dpfedbench.models.fused_cnn import FusedCnn
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
-from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORM_RELEASE = "clipped-norm-sum"
 _CHUNK = 8  # records whose gradients are added up at once: they stay in the processor's cache; changes no bit
-_OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
 class _Step:
@@ -75,7 +77,7 @@ class ClientSums:
         assert isinstance(parts.update, LocalSteps)
         self.config, self.parts, self.update, self.ledger = config, parts, parts.update, ledger
         dataset, partition = load_records(data_dir), load_fragments(clients_dir)
-        check_matches(dataset, partition)
+        check_made_for(dataset.name, dataset.summary, partition.summary)
         self.clients = len(partition.records)
         self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
         self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
@@ -109,7 +111,7 @@ class ClientSums:
         )
 
     def _new_optimizer(self) -> None:
-        self._optimizer = _OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
+        self._optimizer = OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
 
     def _make_rules(self) -> list[ClippingRule]:
         values = self.parts.clipping
@@ -239,24 +241,16 @@ class ClientSums:
         for place, (name, noise) in enumerate([(self.parts.release, "noise"), (NORM_RELEASE, "norm-noise")]):
             if place == len(found[0].sums):
                 break
-            sums = [each.sums[place] for each in found]
             self.ledger.append(
-                Release(
-                    round=number,
+                as_release(
+                    [each.sums[place] for each in found],
+                    number=number,
                     name=name,
-                    unit=self.parts.unit,
-                    adjacency="zero-out",
-                    observer=self.parts.observer,
-                    noise_multiplier=sums[0].noise_multiplier,
-                    threshold=[each.threshold for each in sums],
-                    sensitivity=[each.sensitivity for each in sums],
-                    noise_std=[each.noise_std for each in sums],
-                    dimension=sums[0].dimension,
+                    parts=self.parts,
+                    rule=rule,
                     sampler=self.lots_plan.describe(),
                     denominator=self.lots_plan.denominator,
                     noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
-                    data_dependent_threshold=not rule.private,
-                    reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
                 )
             )
 
@@ -273,19 +267,18 @@ class ClientSums:
         return {"test_loss": loss, "test_accuracy": accuracy}
 
     def _measure(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        """Mean loss, and accuracy in percent: in pieces of fixed size, so that threads change no bit."""
+        """Mean loss, and accuracy in percent."""
         theta = self._theta
 
-        def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+        def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             worker, room = self._workers.get()
             try:
-                return worker.evaluate(theta, images[start : start + 256], labels[start : start + 256])
+                return worker.evaluate(theta, images, labels)
             finally:
                 self._workers.put((worker, room))
 
-        found = list(self._pool.map(piece, range(0, len(labels), 256)))
-        losses = np.concatenate([losses for losses, _ in found]).astype(np.float64)
-        return float(losses.mean()), 100 * float(np.concatenate([correct for _, correct in found]).mean())
+        losses, correct = evaluate_in_pieces(piece, images, labels, over=self._pool.map)
+        return float(losses.mean()), 100 * float(correct.mean())
 
     # Going on after a restart
 

@@ -52,6 +52,21 @@ class LocalSteps:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelDifference:
+    """The update of a client that trains on its records and sends what that changed (in `federation.record_clients`).
+
+    Attributes:
+        steps: optimiser steps a round, each along the mean gradient of all of the client's records, >= 1.
+        optimizer: "adam" or "sgd"; it starts anew in every round.
+        rate: its learning rate, > 0.
+    """
+
+    steps: int
+    optimizer: str
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Composition:
     """The parts of a method.
 
@@ -65,7 +80,7 @@ class Composition:
     """
 
     participation: Participation | None
-    update: Maml | LocalSteps
+    update: Maml | LocalSteps | ModelDifference
     clipping: ClippingConfig | None
     rounds: int
     release: str
@@ -97,6 +112,11 @@ class Composition:
                 unit="record",
                 observer="server",
             )
+        computed: Maml | ModelDifference
+        if config.on_records:
+            computed = ModelDifference(steps=update.inner_steps, optimizer=update.optimizer, rate=update.inner_rate)
+        else:
+            computed = Maml(inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order)
         return cls(
             participation=make_participation(
                 participation.kind,
@@ -105,10 +125,10 @@ class Composition:
                 rounds=participation.rounds,
                 seed=config.seed,
             ),
-            update=Maml(inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order),
+            update=computed,
             clipping=config.clipping,
             rounds=planned,
-            release="query-gradient-sum",
+            release="model-difference-sum" if config.on_records else "query-gradient-sum",
             unit="client",
             observer="everyone",
         )

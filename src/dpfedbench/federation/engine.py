@@ -28,7 +28,6 @@ import torch
 
 from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.meta_test import save_members
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
 from dpfedbench.federation.client_sums import ClientSums
 from dpfedbench.federation.composition import Composition
@@ -37,6 +36,7 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.federation.server_sum import ServerSum
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.methods import METHODS
+from dpfedbench.models.members import save_members
 from dpfedbench.privacy.ledger import Ledger
 
 HISTORY = (
@@ -103,7 +103,7 @@ class _Training:
         self.config, self.run_dir, self.folder, self.threads = config, run_dir, folder, threads
         method = METHODS[config.method]
         self.parts: Composition = method.compose(config)
-        self.device = "cuda" if torch.cuda.is_available() and not config.by_record else "cpu"
+        self.device = "cuda" if torch.cuda.is_available() and not config.on_records else "cpu"
         self.ledger = Ledger(folder / "ledger.jsonl")
         place = ClientSums if config.by_record else ServerSum
         self.rounds: Rounds = place(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.models.network import Network
@@ -58,4 +60,34 @@ class Rounds(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
+        ...
+
+
+class CohortClients(Protocol):
+    """The clients of a `ServerSum`: `task_clients.TaskClients` or `record_clients.RecordClients`.
+
+    Attributes:
+        columns: of history.csv, that their measures fill.
+    """
+
+    columns: tuple[str, ...]
+
+    @property
+    def net(self) -> Network:
+        """The model's shapes."""
+        ...
+
+    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Yield (contributions float32 [n, d], losses [n], accuracies [n]), in the cohort's order.
+
+        Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
+        """
+        ...
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Measures of a model on public validation data, for the history."""
+        ...
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Measures of a model on the test part, for the history; nothing in training may read them."""
         ...

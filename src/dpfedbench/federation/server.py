@@ -9,7 +9,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 
-_OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
 class Server:
@@ -19,13 +19,17 @@ class Server:
         theta: initial weights, float32 [d].
         optimizer: "adam" or "sgd".
         rate: its learning rate (eta_2).
+        momentum: of sgd, from 0 to below 1: v <- momentum v + g, theta <- theta - rate v (FedAvgM, Hsu et al. 2019).
     """
 
-    def __init__(self, theta: np.ndarray, *, optimizer: str, rate: float) -> None:
-        if optimizer not in _OPTIMIZERS or not rate > 0:
+    def __init__(self, theta: np.ndarray, *, optimizer: str, rate: float, momentum: float = 0.0) -> None:
+        if optimizer not in OPTIMIZERS or not rate > 0:
             raise BenchError(f"server needs optimizer adam or sgd and rate > 0, not {optimizer} and {rate}")
+        if not 0 <= momentum < 1 or (momentum and optimizer != "sgd"):
+            raise BenchError(f"server.momentum is {momentum}: it must be from 0 to below 1, and is for sgd only")
         self._theta = torch.nn.Parameter(torch.from_numpy(theta.copy()))
-        self._optimizer = _OPTIMIZERS[optimizer]([self._theta], lr=rate)
+        more = {"momentum": momentum} if momentum else {}
+        self._optimizer = OPTIMIZERS[optimizer]([self._theta], lr=rate, **more)
 
     @property
     def theta(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Rounds in which the server takes the private sum, over clients (DP-AGR, MAML).
+"""Rounds in which the server takes the private sum, over clients (DP-AGR, MAML, DP-FedAvg).
 
 cohort -> contributions, chunk by chunk -> private sum -> ledger -> threshold rule -> server step
 """
@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.config import RunConfig
-from dpfedbench.data.images import ImageDataset, load_dataset
-from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import task_accuracies
 from dpfedbench.federation.budget import BudgetPlan
-from dpfedbench.federation.composition import Composition, Maml
-from dpfedbench.federation.contributions import Contributions, Gather
-from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.composition import Composition, Maml, ModelDifference
+from dpfedbench.federation.record_clients import RecordClients
+from dpfedbench.federation.releases import as_release
+from dpfedbench.federation.rounds import CohortClients, Row
 from dpfedbench.federation.server import Server
-from dpfedbench.models.conv4 import Conv4
+from dpfedbench.federation.task_clients import TaskClients
 from dpfedbench.privacy.clipping import make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
@@ -53,24 +51,21 @@ class ServerSum:
         threads: int,
         device: str,
     ) -> None:
-        assert parts.participation is not None and isinstance(parts.update, Maml)
-        self.config, self.parts, self.ledger, self.threads = config, parts, ledger, threads
+        assert parts.participation is not None and isinstance(parts.update, Maml | ModelDifference)
+        self.config, self.parts, self.ledger = config, parts, ledger
         self.participation = parts.participation
-        self.dataset: ImageDataset = load_dataset(data_dir)
-        partition = load_partition(clients_dir)
-        clients = config.clients
-        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
-        self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
-        self.contributions = Contributions(
-            self.net, parts.update,
-            support=clients.support_per_class * config.task.ways, query=clients.query_per_class * config.task.ways,
-            threads=threads, device=device,
-        )  # fmt: skip
+        given: dict[str, Any] = {"data_dir": data_dir, "clients_dir": clients_dir, "threads": threads}
+        self.clients: CohortClients
+        if isinstance(parts.update, ModelDifference):
+            self.clients = RecordClients(config, parts.update, **given)
+        else:
+            self.clients = TaskClients(config, parts.update, **given, device=device)
+        self.net = self.clients.net
         self.server = Server(
             self.net.initial(stream(config.seed, "initial-weights")),
             optimizer=config.server.optimizer,
             rate=config.server.rate,
+            momentum=config.server.momentum,
         )
         self.rule = None if parts.clipping is None else make_rule(parts.clipping)
         self.budget = (
@@ -78,7 +73,7 @@ class ServerSum:
         )
         self.lots = 1
         self.non_finite = 0
-        self.columns: tuple[str, ...] = () if config.private else NORMS
+        self.columns: tuple[str, ...] = self.clients.columns if config.private else (*self.clients.columns, *NORMS)
 
     @property
     def theta(self) -> np.ndarray:
@@ -101,7 +96,7 @@ class ServerSum:
                 noise_multiplier=budget.noise_multiplier,
             )
         losses = []
-        for gradients, chunk_losses, _ in self.contributions.stream(self.server.theta, cohort, self.gather):
+        for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort):
             total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
@@ -131,37 +126,20 @@ class ServerSum:
 
     def _release(self, index: int, total: PrivateSum) -> Release:
         """What the ledger says of a round: read off the mechanism that ran."""
-        rule = self.rule
-        assert rule is not None
-        return Release(
-            round=index,
-            name=self.parts.release,
-            unit=self.parts.unit,
-            adjacency="zero-out",
-            observer=self.parts.observer,
-            noise_multiplier=total.noise_multiplier,
-            threshold=total.threshold,
-            sensitivity=total.sensitivity,
-            noise_std=total.noise_std,
-            dimension=total.dimension,
-            sampler=self.participation.describe(),
-            denominator=self.participation.denominator,
+        assert self.rule is not None
+        return as_release(
+            total, number=index, name=self.parts.release, parts=self.parts, rule=self.rule,
+            sampler=self.participation.describe(), denominator=self.participation.denominator,
             noise_stream=f"{self.config.seed}/noise/{index}",
-            data_dependent_threshold=not rule.private,
-            reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
-        )
+        )  # fmt: skip
 
     def validate(self) -> dict[str, float]:
-        """Accuracy in percent on public validation tasks, for the history."""
-        accuracies = task_accuracies(
-            self.net, [self.theta], self.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
-            purpose="validation", threads=self.threads,
-        )  # fmt: skip
-        return {"validation_accuracy": 100 * float(accuracies.mean())}
+        """The clients' measure on public validation data, for the history."""
+        return self.clients.validate(self.theta)
 
     def test(self) -> dict[str, float]:
-        """Nothing: a meta-model is tested when it is finished."""
-        return {}
+        """The clients' measure on the test part, for the history."""
+        return self.clients.test(self.theta)
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""

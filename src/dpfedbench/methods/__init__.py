@@ -11,12 +11,41 @@ A module is a method if it has
 
 import importlib
 import pkgutil
+import re
+from collections.abc import Iterable
 from types import ModuleType
 
+from dpfedbench.errors import BenchError
 
-def _found() -> dict[str, ModuleType]:
-    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
-    return {module.NAME: module for module in sorted(modules, key=lambda module: module.__name__)}
+PARTS = ("NAME", "TITLE", "PAPER", "VERSION", "PRIVATE", "DEFAULTS", "compose")
 
 
-METHODS: dict[str, ModuleType] = _found()
+def by_name(modules: Iterable[ModuleType]) -> dict[str, ModuleType]:
+    """The methods by their names.
+
+    Raises:
+        BenchError: a module lacks a part, or has a name that is malformed or another's; says which.
+    """
+    found: dict[str, ModuleType] = {}
+    for module in modules:
+        missing = [part for part in PARTS if not hasattr(module, part)]
+        if missing:
+            raise BenchError(f"the method module {module.__name__} has no {missing[0]}: it needs {', '.join(PARTS)}")
+        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", module.NAME):
+            raise BenchError(
+                f"the method module {module.__name__} has the NAME {module.NAME!r}: "
+                "use lower-case letters, digits and hyphens"
+            )
+        if module.NAME in found:
+            raise BenchError(
+                f"the method modules {found[module.NAME].__name__} and {module.__name__} both have the NAME "
+                f"{module.NAME!r}: give one of them another"
+            )
+        found[module.NAME] = module
+    return found
+
+
+METHODS: dict[str, ModuleType] = by_name(
+    importlib.import_module(f"{__name__}.{name}")
+    for name in sorted(info.name for info in pkgutil.iter_modules(__path__))
+)

@@ -1,0 +1,204 @@
+"""Any folder of pictures as a data set: one sub-folder a class, as torchvision's ImageFolder reads it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
+from dpfedbench.data.records import RawRecords
+from dpfedbench.errors import BenchError
+from dpfedbench.randomness import stream
+
+_NAMED = 3  # unreadable files that an error names
+
+
+def read(
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    folder: str,
+    size: int,
+    channels: int,
+    split_classes: Mapping[str, int] | None = None,
+    test_images: int | None = None,
+    images_per_class: int | None = None,
+) -> RawImages | RawRecords:
+    """Read the pictures of a folder with one sub-folder a class.
+
+    Of each picture the largest square in its middle is taken and resized with Lanczos's filter, so pictures of
+    different sizes and proportions may lie side by side; what is transparent becomes white. summary.json says which
+    sizes were found. Splits are drawn at random, always the same way for the same names of classes and files.
+
+    Args:
+        local: the local data folder, below which a relative `folder` lies.
+        download_dir: not used.
+        progress: told after each picture.
+        folder: where the sub-folders are; absolute, or relative to `local`.
+        size: height and width after resizing, in pixels.
+        channels: 1 for grey, 3 for colour.
+        split_classes: how many classes go to "train", "validation" and "test": a few-shot data set, split by class.
+        test_images: how many pictures of each class are test records: a data set of records, split by record.
+        images_per_class: how many pictures of each class are used; None for all.
+
+    Raises:
+        BenchError: no such folder, one class, a picture that cannot be read, or numbers that do not fit.
+    """
+    del download_dir
+    if (split_classes is None) == (test_images is None):
+        raise BenchError(f"{folder}: give split_classes (split by class) or test_images (split by record), one of them")
+    root = _find(folder, local)
+    files = _list(root, images_per_class)
+    if split_classes is not None:
+        _check_classes(root, files, split_classes)
+        pixels, facts = _read_all(root, files, size, channels, progress)
+        counts = (split_classes["train"], split_classes["validation"], split_classes["test"])
+        return RawImages(
+            images=np.stack(pixels),
+            class_names=tuple(files),
+            splits=shuffled_splits(len(files), counts),
+            versions=_versions(),
+            facts=facts,
+        )
+    assert test_images is not None
+    for name, found in files.items():
+        if len(found) <= test_images:
+            raise BenchError(
+                f"{root / name} has {len(found)} pictures, of which {test_images} would be for testing: "
+                "lower test_images, or add pictures"
+            )
+    pixels, facts = _read_all(root, files, size, channels, progress)
+    labels = [np.full(len(found), label, dtype=np.int64) for label, found in enumerate(pixels)]
+    return RawRecords(
+        train_images=np.concatenate([found[test_images:] for found in pixels]),
+        train_labels=np.concatenate([found[test_images:] for found in labels]),
+        test_images=np.concatenate([found[:test_images] for found in pixels]),
+        test_labels=np.concatenate([found[:test_images] for found in labels]),
+        class_names=tuple(files),
+        versions=_versions(),
+        facts=facts,
+    )
+
+
+def _find(folder: str, local: Path | None) -> Path:
+    path = Path(folder).expanduser()
+    if not path.is_absolute():
+        if local is None:
+            raise BenchError(
+                f"the image folder {folder} lies below the local data folder, and none is set: set data.local_dir "
+                "(or DPFEDBENCH_DATA), or give an absolute path"
+            )
+        path = local / path
+    if not path.is_dir():
+        raise BenchError(f"the image folder {path} is not there: correct its data set's options.folder")
+    return path
+
+
+def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
+    """The pictures of each class, in random but fixed order."""
+    from torchvision.datasets import ImageFolder  # slow to import
+
+    try:
+        listed = ImageFolder(str(root), allow_empty=True)
+    except FileNotFoundError as error:
+        raise BenchError(f"{root} has no sub-folders: put the pictures of each class in a sub-folder") from error
+    if len(listed.classes) < 2:
+        raise BenchError(
+            f"{root} has one class ({listed.classes[0]}): at least two are needed, each in a sub-folder of {root}"
+        )
+    files: dict[str, list[Path]] = {name: [] for name in listed.classes}
+    for path, label in listed.samples:
+        files[listed.classes[label]].append(Path(path))
+    for name, found in files.items():
+        wanted = len(found) if images_per_class is None else images_per_class
+        if not found or len(found) < wanted:
+            raise BenchError(
+                f"{root / name} has {len(found)} pictures, not {wanted or 'any'}: add some, remove the sub-folder"
+                + (", or lower images_per_class" if found else "")
+            )
+        found.sort()
+        order = stream(1, f"image-split/{name}").permutation(len(found))
+        files[name] = [found[place] for place in order[:wanted]]
+    return files
+
+
+def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: Mapping[str, int]) -> None:
+    if sorted(split_classes) != sorted(SPLITS) or sum(split_classes.values()) != len(files):
+        counts = ", ".join(f"{split} {count}" for split, count in split_classes.items())
+        raise BenchError(
+            f"{root} has {len(files)} classes, but split_classes deals out {sum(split_classes.values())} ({counts}): "
+            f"give {', '.join(SPLITS)}, which add up to {len(files)}"
+        )
+    fewest = min(files, key=lambda name: len(files[name]))
+    most = max(files, key=lambda name: len(files[name]))
+    if len(files[fewest]) != len(files[most]):
+        raise BenchError(
+            f"{root / fewest} has {len(files[fewest])} pictures and {most} has {len(files[most])}, but a data set "
+            f"split by class needs equally many: set images_per_class to at most {len(files[fewest])}"
+        )
+
+
+def _read_all(
+    root: Path, files: Mapping[str, list[Path]], size: int, channels: int, progress: Progress | None
+) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """Each class's pictures, uint8 [pictures, size, size, channels], and the sizes that were found."""
+    total, done = sum(map(len, files.values())), 0
+    sizes: Counter[tuple[int, int]] = Counter()
+    unreadable, pixels = [], []
+    for found in files.values():
+        images = np.zeros((len(found), size, size, channels), dtype=np.uint8)
+        for place, path in enumerate(found):
+            try:
+                images[place], source = _decode(path, size, channels)
+                sizes[source] += 1
+            except _Unreadable as error:
+                unreadable.append(f"{path.relative_to(root)} ({error})")
+            done += 1
+            if progress:
+                progress(f"reading {root.name}", done, total)
+        pixels.append(images)
+    if unreadable:
+        more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
+        raise BenchError(
+            f"{len(unreadable)} of the {total} pictures in {root} cannot be read: "
+            f"{', '.join(unreadable[:_NAMED])}{more}: replace or remove them"
+        )
+    if progress and set(sizes) != {(size, size)}:
+        progress(f"pictures of {len(sizes)} sizes, cut to their middle square and resized to {size}", total, total)
+    facts = {"source_sizes": {f"{width}x{height}": count for (width, height), count in sorted(sizes.items())}}
+    return pixels, facts
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """The picture, uint8 [size, size, channels], and its width and height before."""
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise _Unreadable(f"{type(error).__name__}") from error
+    if upright.mode[0] in "IF":
+        raise _Unreadable(f"its pixels are not of 8 bits, but {upright.mode}")
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
+    side, (width, height) = min(upright.size), upright.size
+    left, top = (width - side) // 2, (height - side) // 2
+    square = upright.convert("L" if channels == 1 else "RGB").crop((left, top, left + side, top + side))
+    resized = square.resize((size, size), Image.Resampling.LANCZOS)
+    return np.asarray(resized).reshape(size, size, channels), (width, height)
+
+
+def _versions() -> dict[str, str]:
+    import PIL
+
+    return {"pillow": PIL.__version__}

@@ -1,0 +1,65 @@
+"""Clients that are few-shot tasks: each adapts the model to its support set and sends a MAML query gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpfedbench.config import RunConfig
+from dpfedbench.data.images import ImageDataset, load_dataset
+from dpfedbench.data.partition import gather, load_partition
+from dpfedbench.evaluation.meta_test import task_accuracies
+from dpfedbench.federation.composition import Maml
+from dpfedbench.federation.contributions import Contributions, Gather
+from dpfedbench.models.conv4 import Conv4
+
+
+class TaskClients:
+    """The clients of a meta-learning run.
+
+    Args:
+        config: the run.
+        update: what each of them computes.
+        data_dir, clients_dir: a prepared data set of classes and a client partition of it.
+        threads: CPU threads; changes no bit of the result.
+        device: "cpu" or a CUDA device.
+
+    Raises:
+        BenchError: data missing or damaged.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(
+        self, config: RunConfig, update: Maml, *, data_dir: Path, clients_dir: Path, threads: int, device: str
+    ) -> None:
+        self.config, self.threads = config, threads
+        self.dataset: ImageDataset = load_dataset(data_dir)
+        partition = load_partition(clients_dir)
+        clients, ways = config.clients, config.task.ways
+        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
+        self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
+        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=ways)
+        self.contributions = Contributions(
+            self.net, update, support=clients.support_per_class * ways, query=clients.query_per_class * ways,
+            threads=threads, device=device,
+        )  # fmt: skip
+
+    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Query gradients, with losses and accuracies on the query sets."""
+        return self.contributions.stream(theta, cohort, self.gather)
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Accuracy in percent on public validation tasks."""
+        accuracies = task_accuracies(
+            self.net, [theta], self.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
+            purpose="validation", threads=self.threads,
+        )  # fmt: skip
+        return {"validation_accuracy": 100 * float(accuracies.mean())}
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Nothing: a meta-model is tested when it is finished."""
+        return {}

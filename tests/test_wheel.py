@@ -1,0 +1,51 @@
+"""A wheel holds all that the library reads, so that it works outside a checkout."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import dpfedbench
+from dpfedbench.config import schema
+from dpfedbench.methods import METHODS
+assert dpfedbench.__file__.startswith(sys.argv[1]), dpfedbench.__file__
+print(sorted(schema("config")["$defs"]["overlay"]["properties"])[0], len(METHODS))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel's content, built without a network: setting up the environment left the build backend in uv's cache."""
+    uv, folder = shutil.which("uv"), tmp_path_factory.mktemp("wheel")
+    if uv is None:
+        pytest.skip("uv is not on the path")
+    command = [uv, "build", "--wheel", "--offline", "--quiet", "--out-dir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "network was disabled" in done.stderr:
+        pytest.skip("the build backend is not in uv's cache, and the tests use no network")
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    zipfile.ZipFile(built).extractall(folder / "content")
+    return folder / "content"
+
+
+def test_it_holds_every_file_of_the_package_and_the_schemas(wheel: Path) -> None:
+    wanted = {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "dpfedbench").rglob("*.py")}
+    wanted |= {path.relative_to(ROOT / "src") for path in (ROOT / "src" / "dpfedbench").rglob("*.txt")}
+    schemas = {path.name: path.read_bytes() for path in (ROOT / "workflow" / "schemas").iterdir()}
+    assert len(schemas) >= 2 and all((wheel / path).is_file() for path in wanted)
+    assert {path.name: path.read_bytes() for path in (wheel / "dpfedbench" / "schemas").iterdir()} == schemas
+
+
+def test_it_reads_a_schema_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", USE, str(wheel)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("budget ")
