@@ -17,6 +17,7 @@ import torch
 from dpfedbench.federation.composition import Maml
 from dpfedbench.federation.maml import FusedMaml, autodiff_contributions
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.network import Network
 
 _CHUNK_PER_THREAD = 8
 
@@ -36,6 +37,17 @@ class Tasks(Protocol):
 
 Gather = Callable[[np.ndarray], Tasks]
 """Client ids [n] to their tasks."""
+
+
+class Source(Protocol):
+    """Where contributions come from: the clients' tasks, or what an audit puts in their place."""
+
+    @property
+    def net(self) -> Network: ...
+
+    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Yield (contributions float32 [n, d], losses [n], accuracies [n]), in the cohort's order."""
+        ...
 
 
 class Contributions:

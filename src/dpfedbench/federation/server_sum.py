@@ -5,10 +5,12 @@ cohort -> contributions, chunk by chunk -> private sum -> ledger -> threshold ru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
@@ -16,8 +18,8 @@ from dpfedbench.data.partition import gather, load_partition
 from dpfedbench.evaluation.meta_test import task_accuracies
 from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.federation.composition import Composition, Maml
-from dpfedbench.federation.contributions import Contributions, Gather
-from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.contributions import Contributions, Gather, Source
+from dpfedbench.federation.rounds import Observer, Row
 from dpfedbench.federation.server import Server
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.privacy.clipping import make_rule
@@ -26,6 +28,29 @@ from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
+
+
+class OwnTasks:
+    """The contributions of clients that hold tasks of images."""
+
+    def __init__(
+        self, config: RunConfig, update: Maml, *, data_dir: Path, clients_dir: Path, threads: int, device: str
+    ) -> None:
+        self.dataset: ImageDataset = load_dataset(data_dir)
+        partition = load_partition(clients_dir)
+        clients = config.clients
+        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
+        self._gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
+        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
+        self._contributions = Contributions(
+            self.net, update,
+            support=clients.support_per_class * config.task.ways, query=clients.query_per_class * config.task.ways,
+            threads=threads, device=device,
+        )  # fmt: skip
+
+    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """As `Contributions.stream`, of these clients."""
+        return self._contributions.stream(theta, cohort, self._gather)
 
 
 class ServerSum:
@@ -38,6 +63,8 @@ class ServerSum:
         ledger: where releases are written down.
         threads: CPU threads; changes no bit of the result.
         device: "cpu" or a CUDA device.
+        source: where contributions come from, in place of the clients' data; the folders are then not read.
+        observer: shown each release of a private run.
     """
 
     served = "clients"
@@ -47,26 +74,23 @@ class ServerSum:
         config: RunConfig,
         parts: Composition,
         *,
-        data_dir: Path,
-        clients_dir: Path,
+        data_dir: Path | None = None,
+        clients_dir: Path | None = None,
         ledger: Ledger,
-        threads: int,
-        device: str,
+        threads: int = 1,
+        device: str = "cpu",
+        source: Source | None = None,
+        observer: Observer | None = None,
     ) -> None:
         assert parts.participation is not None and isinstance(parts.update, Maml)
         self.config, self.parts, self.ledger, self.threads = config, parts, ledger, threads
         self.participation = parts.participation
-        self.dataset: ImageDataset = load_dataset(data_dir)
-        partition = load_partition(clients_dir)
-        clients = config.clients
-        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
-        self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
-        self.contributions = Contributions(
-            self.net, parts.update,
-            support=clients.support_per_class * config.task.ways, query=clients.query_per_class * config.task.ways,
-            threads=threads, device=device,
-        )  # fmt: skip
+        if source is None:
+            assert data_dir is not None and clients_dir is not None
+            source = OwnTasks(
+                config, parts.update, data_dir=data_dir, clients_dir=clients_dir, threads=threads, device=device
+            )
+        self.source, self.net, self._observer = source, source.net, observer
         self.server = Server(
             self.net.initial(stream(config.seed, "initial-weights")),
             optimizer=config.server.optimizer,
@@ -101,12 +125,13 @@ class ServerSum:
                 noise_multiplier=budget.noise_multiplier,
             )
         losses = []
-        for gradients, chunk_losses, _ in self.contributions.stream(self.server.theta, cohort, self.gather):
+        for gradients, chunk_losses, _ in self.source.stream(self.server.theta, cohort):
             total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
                 rule.observe_raw(row_norms(gradients).tolist())
         released = total.release(stream(self.config.seed, "noise", index))
+        mean = released / participation.denominator
         row: Row = {}
         if isinstance(total, PlainSum):
             quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
@@ -118,7 +143,10 @@ class ServerSum:
             row["released_norm"] = float(released.norm())
         else:
             assert rule is not None and budget is not None
-            self.ledger.append(self._release(index, total))
+            written = self._release(index, total)
+            self.ledger.append(written)
+            if self._observer is not None:
+                self._observer([written], [mean])
             budget.took(1)
             row |= {
                 "clients": participation.denominator, "threshold": rule.threshold,
@@ -126,7 +154,7 @@ class ServerSum:
             }  # fmt: skip
             rule.observe(released, participation.denominator)
         self.non_finite = total.non_finite
-        self.server.step(released / participation.denominator)
+        self.server.step(mean)
         return row, len(cohort) if budget is None else int(participation.denominator)
 
     def _release(self, index: int, total: PrivateSum) -> Release:
@@ -153,8 +181,9 @@ class ServerSum:
 
     def validate(self) -> dict[str, float]:
         """Accuracy in percent on public validation tasks, for the history."""
+        assert isinstance(self.source, OwnTasks)
         accuracies = task_accuracies(
-            self.net, [self.theta], self.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
+            self.source.net, [self.theta], self.source.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
             purpose="validation", threads=self.threads,
         )  # fmt: skip
         return {"validation_accuracy": 100 * float(accuracies.mean())}
