@@ -94,8 +94,11 @@ class Family(Protocol):
     event that has chance y under the other.
     """
 
-    name: str
-    largest: float
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def largest(self) -> float: ...
 
     def inverse(self, leak: float) -> Callable[[float], float]:
         """y to x as above; not above the true one (a trade-off curve that is too low loses power, not validity)."""
@@ -323,9 +326,7 @@ def clopper_pearson(
     return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=found, reason=reason)
 
 
-def _of_counts(
-    hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float
-) -> np.ndarray:
+def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:
     """The bound of each pair of counts, each rate's limit having half of tau; -infinity where there is none."""
     power = np.where(hits > 0, stats.beta.ppf(tau / 2, hits, trials - hits + 1), 0.0)
     false = np.where(alarms < nulls, stats.beta.isf(tau / 2, alarms + 1, nulls - alarms), 1.0)

@@ -34,6 +34,9 @@ from dpfedbench.randomness import stream
 ORDINARY = 50
 """Coordinates of units that are not canaries."""
 
+_STEPS = 6000
+"""Lots, of all clients together, up to which more than one client is audited."""
+
 LARGE = 1e30
 """A canary's norm before clipping: above every threshold that a rule may set, within single precision."""
 
@@ -240,8 +243,16 @@ class Scores:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """A one-run experiment: coins bool [m], scores and sums float64 [m], and the ledger of the audit's own run."""
+    """A one-run experiment.
 
+    Attributes:
+        coins: bool [m], whether each canary was in.
+        scores, sums: float64 [m], see `Scores`.
+        releases: the ledger of the audit's own run.
+        holders: clients that had canaries among their records; 1 where clients are canaries.
+    """
+
+    holders: int
     coins: np.ndarray
     scores: np.ndarray
     sums: np.ndarray
@@ -262,6 +273,9 @@ def one_run(
 ) -> Found:
     """Run the mechanism once with canaries.
 
+    Clients that sum over their own records are alike, and no record is at two of them, so that of a long run only
+    some are audited: a record's privacy is that of its own client's releases.
+
     Args:
         config: the run.
         seed: the audit's.
@@ -275,11 +289,14 @@ def one_run(
     """
     clipping = config.clipping
     assert clipping is not None
-    config = dataclasses.replace(
-        config, seed=seed, clipping=clipping if clipping.threshold else dataclasses.replace(clipping, threshold=threshold)
-    )
+    if clipping.threshold is None:
+        clipping = dataclasses.replace(clipping, threshold=threshold)
+    config = dataclasses.replace(config, seed=seed, clipping=clipping)
+    holders = 1
+    if config.by_record:
+        holders = min(config.clients.count, max(1, _STEPS // (rounds * config.client_update.inner_steps)))
+        config = dataclasses.replace(config, clients=dataclasses.replace(config.clients, count=holders))
     parts = METHODS[config.method].compose(config)
-    holders = config.clients.count if config.by_record else 1
     rounds_of: np.ndarray | None = None
     taking_part: np.ndarray | slice = slice(None)
     each = canaries // holders
@@ -313,6 +330,7 @@ def one_run(
         source = ClientSource(net, clients)
     run_rounds(config, source, scores, rounds=rounds, multipliers=multipliers, parts=parts, progress=progress)
     return Found(
+        holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
         sums=scores.sums[:, taking_part].ravel(),

@@ -183,8 +183,8 @@ class ServerSum:
         """Accuracy in percent on public validation tasks, for the history."""
         assert isinstance(self.source, OwnTasks)
         accuracies = task_accuracies(
-            self.source.net, [self.theta], self.source.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
-            purpose="validation", threads=self.threads,
+            self.source.net, [self.theta], self.source.dataset, self.config, split="validation",
+            tasks=self.config.validation.tasks, purpose="validation", threads=self.threads,
         )  # fmt: skip
         return {"validation_accuracy": 100 * float(accuracies.mean())}
 
