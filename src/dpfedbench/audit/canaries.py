@@ -34,7 +34,7 @@ from dpfedbench.randomness import stream
 ORDINARY = 50
 """Coordinates of units that are not canaries."""
 
-_STEPS = 6000
+_STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
 
 LARGE = 1e30

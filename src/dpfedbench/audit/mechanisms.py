@@ -41,7 +41,7 @@ PROBES = 200
 CHOOSING = 0.2
 """Share of the runs on which the threshold is chosen."""
 
-_LOTS = 60
+_LOTS = 16
 """Rounds of lots that are looked at: what leaks in a part of a run leaks in the whole."""
 
 
@@ -102,11 +102,13 @@ def many_runs(
     found: list[list[float]] = [[], []]
     made = 0
     while min(map(len, found)) < wanted:
+        before = sum(map(len, found))
         for world in (0, 1):
             found[world] += score(bool(world), audit_seed(config, world, made))
         made += 1
         if shown is not None:
-            shown.step(min(len(found[0]) + len(found[1]), 2 * wanted), 1)
+            done = sum(map(len, found))
+            shown.step(min(done, 2 * wanted), done - before)
     bound = clopper_pearson(
         np.array(found[1][:wanted]), np.array(found[0][:wanted]), delta=delta, confidence=confidence,
         generator=stream(config.seed, f"audit-split/{config.key}"), choosing=CHOOSING,
@@ -206,7 +208,7 @@ def count_score(
 
 
 def raw_norm_audit(
-    config: RunConfig, *, records: int, first: float, delta: float, confidence: float, runs: int = 1000
+    config: RunConfig, *, records: int, first: float, delta: float, confidence: float, runs: int
 ) -> Bound:
     """The many-run audit of a run whose threshold reads raw norms.
 

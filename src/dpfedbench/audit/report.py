@@ -38,6 +38,7 @@ from dpfedbench.randomness import stream
 
 CANARIES = 4000
 CONFIDENCE = 0.95
+RUNS = 500
 
 _SMALLEST = 0.05
 """The smallest noise multiplier for which sampled mechanisms are accounted for."""
@@ -141,7 +142,7 @@ def audit(
     *,
     canaries: int = CANARIES,
     confidence: float = CONFIDENCE,
-    runs: int = 1000,
+    runs: int = RUNS,
 ) -> dict[str, Any]:
     """The audit of one run, as in audit.json.
 
