@@ -24,6 +24,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/account.smk"
+include: "workflow/rules/audit.smk"
 include: "workflow/rules/privacy.smk"
 include: "workflow/rules/report.smk"
 

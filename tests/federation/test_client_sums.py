@@ -316,7 +316,8 @@ def test_validation_records_are_not_test_records(silos, tmp_path):
     metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["records"] == 80
     found = rounds_of(make_config(), silos, tmp_path / "again")
-    pixels = [{image.tobytes() for image in images} for images, _ in (found.held_out.validation, found.held_out.test)]
+    held = found.source.held_out
+    pixels = [{image.tobytes() for image in images} for images, _ in (held.validation, held.test)]
     assert not pixels[0] & pixels[1]
     with pytest.raises(BenchError, match="lower it"):
         rounds_of(make_config({"validation": {"tasks": 100}}), silos, tmp_path / "all")

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,16 +27,58 @@ from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
-from dpfedbench.federation.rounds import Row
+from dpfedbench.federation.rounds import Observer, Row
 from dpfedbench.federation.server import OPTIMIZERS
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.models.network import Network
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
-from dpfedbench.privacy.ledger import Ledger
+from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORM_RELEASE = "clipped-norm-sum"
-_CHUNK = 8  # records whose gradients are added up at once: they stay in the processor's cache; changes no bit
+
+
+class Source(Protocol):
+    """What the clients hold and how the gradients of it are taken; or what an audit puts in the place of both."""
+
+    @property
+    def net(self) -> Network: ...
+
+    @property
+    def images(self) -> Sequence[np.ndarray]:
+        """Each client's records [n, ...]."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[np.ndarray]: ...
+
+    @property
+    def piece(self) -> int:
+        """How many records' gradients are added up at once; changes no bit."""
+        ...
+
+    def worker(self) -> Any:
+        """A new object with the method `pieces` of `FusedCnn`, for the use of one thread."""
+        ...
+
+
+class OwnRecords:
+    """Records of images at the clients, and gradients of the network."""
+
+    piece = 8  # they stay in the processor's cache
+
+    def __init__(self, config: RunConfig, *, data_dir: Path, clients_dir: Path) -> None:
+        dataset, partition = load_records(data_dir), load_fragments(clients_dir)
+        check_made_for(dataset.name, dataset.summary, partition.summary)
+        self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
+        self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
+        self.held_out = held_out(config, dataset)
+        self.net = network(config, dataset)
+
+    def worker(self) -> FusedCnn:
+        """The fused network."""
+        return FusedCnn(self.net)
 
 
 class _Step:
@@ -58,6 +101,8 @@ class ClientSums:
         ledger: where releases are written down.
         threads: CPU threads, one client each at a time; changes no bit of the result.
         device: "cpu": there is no other here, the model is small.
+        source: what the clients hold, in place of their data; the folders are then not read.
+        observer: shown each release of a private run.
     """
 
     served = "records"
@@ -68,39 +113,40 @@ class ClientSums:
         config: RunConfig,
         parts: Composition,
         *,
-        data_dir: Path,
-        clients_dir: Path,
+        data_dir: Path | None = None,
+        clients_dir: Path | None = None,
         ledger: Ledger,
-        threads: int,
+        threads: int = 1,
         device: str = "cpu",
+        source: Source | None = None,
+        observer: Observer | None = None,
     ) -> None:
         assert isinstance(parts.update, LocalSteps)
         self.config, self.parts, self.update, self.ledger = config, parts, parts.update, ledger
-        dataset, partition = load_records(data_dir), load_fragments(clients_dir)
-        check_made_for(dataset.name, dataset.summary, partition.summary)
-        self.clients = len(partition.records)
-        self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
-        self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
-        self.held_out = held_out(config, dataset)
+        if source is None:
+            assert data_dir is not None and clients_dir is not None
+            source = OwnRecords(config, data_dir=data_dir, clients_dir=clients_dir)
+        self.source, self.net, self._observer = source, source.net, observer
+        self.images, self.labels = source.images, source.labels
+        self.clients = len(self.images)
         self.lots_plan = PoissonLots(
             clients=self.clients,
             lot=config.participation.cohort,
             rounds=config.participation.rounds,
             steps=self.update.steps,
             seed=config.seed,
-            records=partition.records.shape[1],
+            records=len(self.images[0]),
         )
         self.lots = self.update.steps
-        self.net = network(config, dataset)
         self._theta = self.net.initial(stream(config.seed, "initial-weights"))
         # One optimiser on the clients' models one above the other: what it does is coordinate by coordinate.
         self._models = torch.nn.Parameter(torch.empty((self.clients, self.net.dimension)))
         self._new_optimizer()
         self._threads = max(1, threads)
         self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._workers: queue.SimpleQueue[tuple[FusedCnn, np.ndarray]] = queue.SimpleQueue()
+        self._workers: queue.SimpleQueue[tuple[Any, np.ndarray]] = queue.SimpleQueue()
         for _ in range(self._threads):
-            self._workers.put((FusedCnn(self.net), np.empty((_CHUNK, self.net.dimension), np.float32)))
+            self._workers.put((source.worker(), np.empty((source.piece, self.net.dimension), np.float32)))
         self.rules = None if parts.clipping is None else self._make_rules()
         self.budget = None if self.rules is None else self._make_budget(self.rules[0])
         shown = ("test_accuracy", "test_loss", "validation_loss")
@@ -126,7 +172,7 @@ class ClientSums:
         images = rng.integers(0, 256, size=(count, *self.images[0].shape[1:]), dtype=np.uint8)
         labels = rng.integers(0, self.config.task.ways, size=count)
         out = np.empty((count, self.net.dimension), np.float32)
-        FusedCnn(self.net).gradients(self._theta, images, labels, out)
+        self.source.worker().gradients(self._theta, images, labels, out)
         return float(row_norms(torch.from_numpy(out)).mean())
 
     def _make_budget(self, rule: ClippingRule) -> BudgetPlan:
@@ -170,12 +216,16 @@ class ClientSums:
         row: Row = {"clients": self.clients}
         self.non_finite += sum(each.non_finite for each in found)
         released = torch.stack([each.released for each in found])
+        means = released / self.lots_plan.denominator
         if self.rules is None or self.budget is None:
             row["loss"] = float(np.nanmean([each.loss for each in found]))
             row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(found)}
         else:
             thresholds = [rule.threshold for rule in self.rules]
-            self._write_down(index * self.update.steps + step, found)
+            written = self._write_down(index * self.update.steps + step, found)
+            if self._observer is not None:
+                norms = torch.tensor([each.norms for each in found if each.norms is not None], dtype=torch.float64)
+                self._observer(written, [means, norms / self.lots_plan.denominator][: len(written)])
             self.budget.took(1)
             row |= {
                 "threshold": float(np.mean(thresholds)),
@@ -186,7 +236,7 @@ class ClientSums:
             for rule, each in zip(self.rules, found, strict=True):
                 self._observe(rule, each)
         row["released_norm"] = float(released.norm(dim=1).mean())
-        self._models.grad = (released / self.lots_plan.denominator).float()
+        self._models.grad = means.float()
         self._optimizer.step()
         return row
 
@@ -234,14 +284,15 @@ class ClientSums:
         finally:
             self._workers.put((worker, room))
 
-    def _write_down(self, number: int, found: list[_Step]) -> None:
+    def _write_down(self, number: int, found: list[_Step]) -> list[Release]:
         """One line for each kind of release: what all clients' mechanisms did, read off them."""
         rule = self.rules[0] if self.rules else None
         assert rule is not None
+        written = []
         for place, (name, noise) in enumerate([(self.parts.release, "noise"), (NORM_RELEASE, "norm-noise")]):
             if place == len(found[0].sums):
                 break
-            self.ledger.append(
+            written.append(
                 as_release(
                     [each.sums[place] for each in found],
                     number=number,
@@ -253,17 +304,21 @@ class ClientSums:
                     noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
                 )
             )
+            self.ledger.append(written[-1])
+        return written
 
     # Public data
 
     def validate(self) -> dict[str, float]:
         """The loss on the public validation split, which may drive the noise."""
-        loss, _ = self._measure(*self.held_out.validation)
+        assert isinstance(self.source, OwnRecords)
+        loss, _ = self._measure(*self.source.held_out.validation)
         return {"validation_loss": loss}
 
     def test(self) -> dict[str, float]:
         """Loss and accuracy in percent on the test part, less the validation split."""
-        loss, accuracy = self._measure(*self.held_out.test)
+        assert isinstance(self.source, OwnRecords)
+        loss, accuracy = self._measure(*self.source.held_out.test)
         return {"test_loss": loss, "test_accuracy": accuracy}
 
     def _measure(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,9 +10,14 @@ import torch
 
 from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.models.network import Network
+from dpfedbench.privacy.ledger import Release
 
 Row = dict[str, Any]
 """A row of history.csv."""
+
+Observer = Callable[[Sequence[Release], Sequence[torch.Tensor]], None]
+"""Sees what the ledger's observer sees: a round's lines of the ledger, and for each what left, which is the release
+over the denominator (float64 [d]; [clients, d] or [clients] where each client makes it)."""
 
 
 class Rounds(Protocol):

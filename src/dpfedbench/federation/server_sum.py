@@ -15,7 +15,7 @@ from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.federation.composition import Composition, Maml, ModelDifference
 from dpfedbench.federation.record_clients import RecordClients
 from dpfedbench.federation.releases import as_release
-from dpfedbench.federation.rounds import CohortClients, Row
+from dpfedbench.federation.rounds import CohortClients, Observer, Row
 from dpfedbench.federation.server import Server
 from dpfedbench.federation.task_clients import TaskClients
 from dpfedbench.privacy.clipping import make_rule
@@ -24,6 +24,23 @@ from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
+
+
+def _own_clients(
+    config: RunConfig,
+    update: Maml | ModelDifference,
+    *,
+    data_dir: Path | None,
+    clients_dir: Path | None,
+    threads: int,
+    device: str,
+) -> CohortClients:
+    """The clients that the partition describes."""
+    assert data_dir is not None and clients_dir is not None
+    given: dict[str, Any] = {"data_dir": data_dir, "clients_dir": clients_dir, "threads": threads}
+    if isinstance(update, ModelDifference):
+        return RecordClients(config, update, **given)
+    return TaskClients(config, update, **given, device=device)
 
 
 class ServerSum:
@@ -36,6 +53,8 @@ class ServerSum:
         ledger: where releases are written down.
         threads: CPU threads; changes no bit of the result.
         device: "cpu" or a CUDA device.
+        source: in place of the clients that the partition describes; the folders are then not read.
+        observer: shown each release of a private run.
     """
 
     served = "clients"
@@ -45,21 +64,21 @@ class ServerSum:
         config: RunConfig,
         parts: Composition,
         *,
-        data_dir: Path,
-        clients_dir: Path,
+        data_dir: Path | None = None,
+        clients_dir: Path | None = None,
         ledger: Ledger,
-        threads: int,
-        device: str,
+        threads: int = 1,
+        device: str = "cpu",
+        source: CohortClients | None = None,
+        observer: Observer | None = None,
     ) -> None:
         assert parts.participation is not None and isinstance(parts.update, Maml | ModelDifference)
         self.config, self.parts, self.ledger = config, parts, ledger
         self.participation = parts.participation
-        given: dict[str, Any] = {"data_dir": data_dir, "clients_dir": clients_dir, "threads": threads}
-        self.clients: CohortClients
-        if isinstance(parts.update, ModelDifference):
-            self.clients = RecordClients(config, parts.update, **given)
-        else:
-            self.clients = TaskClients(config, parts.update, **given, device=device)
+        self._observer = observer
+        self.clients: CohortClients = source or _own_clients(
+            config, parts.update, data_dir=data_dir, clients_dir=clients_dir, threads=threads, device=device
+        )
         self.net = self.clients.net
         self.server = Server(
             self.net.initial(stream(config.seed, "initial-weights")),
@@ -102,6 +121,7 @@ class ServerSum:
             if rule is not None and rule.reads_raw_norms:
                 rule.observe_raw(row_norms(gradients).tolist())
         released = total.release(stream(self.config.seed, "noise", index))
+        mean = released / participation.denominator
         row: Row = {}
         if isinstance(total, PlainSum):
             quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
@@ -113,7 +133,10 @@ class ServerSum:
             row["released_norm"] = float(released.norm())
         else:
             assert rule is not None and budget is not None
-            self.ledger.append(self._release(index, total))
+            written = self._release(index, total)
+            self.ledger.append(written)
+            if self._observer is not None:
+                self._observer([written], [mean])
             budget.took(1)
             row |= {
                 "clients": participation.denominator, "threshold": rule.threshold,
@@ -121,7 +144,7 @@ class ServerSum:
             }  # fmt: skip
             rule.observe(released, participation.denominator)
         self.non_finite = total.non_finite
-        self.server.step(released / participation.denominator)
+        self.server.step(mean)
         return row, len(cohort) if budget is None else int(participation.denominator)
 
     def _release(self, index: int, total: PrivateSum) -> Release:

@@ -20,6 +20,10 @@ class Network:
         """Names and shapes of the weights, in the order of the flat vector."""
         raise NotImplementedError
 
+    def initial(self, generator: np.random.Generator) -> np.ndarray:
+        """Initial weights, float32 [d]."""
+        raise NotImplementedError
+
     @property
     def dimension(self) -> int:
         """Number of weights d."""

@@ -1,0 +1,1 @@
+"""Lower bounds on epsilon, from the releases of the code that ran."""

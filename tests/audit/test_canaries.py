@@ -1,0 +1,126 @@
+"""One-run audits of the code that runs: nulls, the proved epsilon, and the claim that does not hold."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfedbench.audit.bounds import Gaussian, guess, guesses_for, one_run_dp, one_run_f_dp, refutes
+from dpfedbench.audit.canaries import LARGE, Coordinates, RecordSource, Units
+from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.privacy.accounting import epsilon_after
+from dpfedbench.privacy.gaussian import gaussian_epsilon
+
+from .conftest import LOTS, RECORDS, experiment, make_config
+
+SAMPLERS = {
+    "one-pass": {},
+    "balls-and-bins": {"participation": {"kind": "balls-and-bins"}},
+    "poisson": {"participation": {"kind": "poisson"}},
+    "lots": LOTS,
+}
+RULES = {
+    "sum": {},
+    "mean": {"clipping": {"form": "mean", "never_rising": False}},
+    "vector": LOTS | {"clipping": {"rule": "norm-of-release", "threshold": None}},
+    "scalar": LOTS | {"clipping": {"rule": "noised-mean-norm", "threshold": None}},
+}
+
+
+def test_a_canary_is_a_unit_of_its_own():
+    units = Units(np.array([1, -1, 0]), np.float32([LARGE, 0, 0]), np.float32([[0, 0], [3, 4], [0, 0]]))
+    out = np.empty((4, 4), np.float32)
+    units.fill(np.array([0, 1, 2, 0]), out)
+    assert out.tolist() == [[0, 0, 0, np.float32(LARGE)], [3, 4, 0, 0], [0, 0, 0, 0], [0, 0, 0, np.float32(LARGE)]]
+    source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
+    assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[1].tolist() == [1, 1, 1]
+    assert len(source.gradients(np.zeros(4), np.array([], int), np.array([], int), out[:0])) == 0
+
+
+def test_scores_without_noise_tell_every_coin():
+    """Noise a million times smaller than C: the likelihood ratio has one sign for those present, one for the rest."""
+    for overlay in SAMPLERS.values():
+        found = experiment(make_config(overlay, {"noise": {"multiplier": 1e-2}, "participation": {"rounds": 10}}))
+        took_part = found.scores > 0
+        # Who is in no round is as if absent; all others are told.
+        assert not (took_part & ~found.coins).any()
+        missed = 0.0 if overlay in (SAMPLERS["one-pass"], SAMPLERS["balls-and-bins"]) else 0.9**10
+        assert (found.coins & ~took_part).sum() / found.coins.sum() == pytest.approx(missed, abs=0.1)
+
+
+def test_an_experiment_is_the_same_again_and_has_its_own_noise():
+    first, again, other = (experiment(make_config(), seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.scores, again.scores) and np.array_equal(first.coins, again.coins)
+    assert not np.array_equal(first.scores, other.scores)
+    assert first.releases[0].noise_stream != "0/noise/0"
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_where_no_canary_is_inserted_the_bound_is_zero(sampler):
+    """100 nulls: more than 13 false alarms of 5 % have a chance below 1e-3; it is 0 in at least 95 in fact."""
+    config = make_config(SAMPLERS[sampler])
+    zero = np.zeros(4)
+    for seed in range(100):
+        found = experiment(config, seed=seed, inserted=False)
+        zero += [bound.epsilon == 0 for bound in bounds_of(found, Gaussian(), delta=1e-6, confidence=0.95, seed=seed)]
+    assert stats.binom.sf(13, 100, 0.05) < 1e-3
+    assert zero[0] >= 95 and zero.min() >= 87
+
+
+@pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
+def test_on_correct_code_the_bound_is_never_above_what_holds(name):
+    """100 seeds at 95 %: f-DP and (eps, delta)-DP never, by their slack; five by chance would be their right.
+
+    Above what holds means that the family's member with the ledger's own noise is refuted.
+    """
+    config = make_config({**SAMPLERS, **RULES}[name])
+    found = experiment(config)
+    family = family_of(found.releases)
+    own = 1.0 if config.participation.kind != "one-pass" else 1 / config.noise.multiplier
+    inverse, holds = family.inverse(own), family.epsilon(own, 1e-6)
+    above = 0
+    for seed in range(100):
+        found = experiment(config, seed=seed)
+        guesses = guess(found.scores, found.coins, guesses_for(len(found.coins)))
+        assert not refutes(guesses, inverse, 0.95)
+        assert one_run_dp(guesses, delta=1e-6, confidence=0.95).epsilon <= holds
+        others = bounds_of(found, Gaussian(), delta=1e-6, confidence=0.95, seed=seed)[2:]
+        above += any(bound.epsilon > holds for bound in others)
+    # Two bounds of 5 % each: more than 24 of 100 have a chance below 1e-4.
+    assert stats.binom.sf(24, 100, 0.1) < 1e-4 and above <= 24
+
+
+def test_it_refutes_the_published_claim_for_one_pass_blocks():
+    """N = 4,000 in 250 blocks of 16, as in the published L/N: claimed 1.5, one Gaussian in fact."""
+    config = make_config({"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}})
+    found = experiment(config, canaries=4000)
+    sampler = found.releases[0].sampler
+    claimed = epsilon_after("as_claimed", sampler, 1.0, 250, 1e-6)
+    holds = epsilon_after("holds", sampler, 1.0, 250, 1e-6)
+    assert claimed == pytest.approx(1.517, abs=0.02) and holds == pytest.approx(gaussian_epsilon(1.0, 1e-6))
+    guesses = guess(found.scores, found.coins, guesses_for(4000))
+    headline = one_run_f_dp(guesses, Gaussian(), delta=1e-6, confidence=0.95)
+    assert 2.5 < headline.epsilon < holds
+    assert claimed < one_run_dp(guesses, delta=1e-6, confidence=0.95).epsilon < headline.epsilon
+
+
+def test_a_second_release_is_scored_with_the_first():
+    """The norm's release at the same noise: both together tell more than the gradients' release alone."""
+    overlay = LOTS | {"noise": {"multiplier": 1.0}, "participation": {**LOTS["participation"], "rounds": 60}}
+    clipping = {"clipping": {"rule": "noised-mean-norm", "threshold": None}}
+    gained = []
+    for seed in range(5):
+        found = experiment(make_config(overlay, clipping), canaries=20, seed=seed)
+        assert {event.name for event in found.releases} == {"gradient-sum", "clipped-norm-sum"}
+        gained.append(found.scores[found.coins].mean() - found.scores[~found.coins].mean())
+    alone = []
+    for seed in range(5):
+        found = experiment(make_config(overlay), canaries=20, seed=seed)
+        alone.append(found.scores[found.coins].mean() - found.scores[~found.coins].mean())
+    assert np.mean(gained) > np.mean(alone) > 0
+
+
+def test_clients_of_a_long_run_are_not_all_audited():
+    config = make_config(LOTS, {"participation": {"rounds": 600}})
+    found = experiment(config, canaries=150)
+    assert found.holders == 1 and len(found.coins) == 150
+    assert RECORDS > 150

@@ -1,0 +1,95 @@
+"""audit.json: what it says, and when it refuses."""
+
+import dataclasses
+import json
+
+import pytest
+
+from dpfedbench.audit.report import audit, audit_run, check_same_mechanism
+from dpfedbench.errors import BenchError
+
+from .conftest import LOTS, experiment, make_config
+
+DECAY = {"noise": {"multiplier": 2.0, "decay": 0.9}, "validation": {"every": 1}}
+
+
+def ledger_of(config, **values):
+    """A run's ledger, from the same code with another seed."""
+    return experiment(config, seed=99, **values).releases
+
+
+@pytest.mark.parametrize("overlay", [{}, LOTS], ids=["clients", "records"])
+def test_what_it_says(overlay, tmp_path):
+    config = make_config(overlay)
+    releases = ledger_of(config)
+    found = audit(config, releases, canaries=200)
+    assert found["method"] == found["bounds"][0]["name"] == "one-run f-DP"
+    assert found["epsilon"] == found["bounds"][0]["epsilon"] <= found["epsilon_holds"]
+    assert {"one-run (eps, delta)-DP", "Gaussian mean shift", "Clopper-Pearson"} <= {b["name"] for b in found["bounds"]}
+    assert all(bound["assumes"] for bound in found["bounds"])
+    assert (found["confidence"], found["delta"]) == (0.95, config.budget.delta)
+    assert (found["unit"], found["observer"]) == (releases[0].unit, releases[0].observer)
+    assert found["canaries"] == 200 and found["rounds"] == config.participation.rounds
+    assert "not above" in found["status"] and found["versions"]["torch"]
+
+    # Written whole, and the same again but for the time it took.
+    (tmp_path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    lines = "".join(json.dumps(vars(event)) + "\n" for event in releases)
+    (tmp_path / "ledger.jsonl").write_text(lines, encoding="utf-8")
+    written = []
+    for name in ("one", "two"):
+        audit_run(tmp_path, tmp_path / f"{name}.json")
+        written.append(json.loads((tmp_path / f"{name}.json").read_text()))
+        written[-1].pop("seconds")
+    assert written[0] == written[1]
+
+
+def test_noise_that_decayed_is_the_ledgers():
+    """The loss that drove it is not there; each round's multiplier is taken from the ledger and checked against it."""
+    config = make_config(LOTS, DECAY)
+    z = [2.0] * 10 + [1.8] * 10
+    releases = ledger_of(config, multipliers=z)
+    assert [event.noise_multiplier for event in releases] == z
+    assert audit(config, releases, canaries=100)["rounds"] == 20
+
+
+def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():
+    config = make_config({"method": "maml", "clipping": None, "noise": None, "budget": None})
+    found = audit(config, [])
+    assert found["epsilon"] is None and found["reason"] == "no release claims privacy"
+
+
+def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
+    config = make_config({"clipping": {"rule": "percentile-of-raw-norms"}})
+    found = audit(config, ledger_of(config), canaries=100, runs=60)
+    assert found["method"] == "Clopper-Pearson over many runs" and found["epsilon"] > 2
+    assert found["epsilon_holds"] == float("inf")
+    # Where the attack does not fit the plan, the one-run bound stands and the reason is there.
+    config = make_config({"clipping": {"rule": "percentile-of-raw-norms"}, "participation": {"kind": "poisson"}})
+    found = audit(config, ledger_of(config), canaries=100, runs=60)
+    assert found["method"] == "one-run f-DP" and found["bounds"][-1]["epsilon"] is None
+    assert "one-pass" in found["bounds"][-1]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"noise_multiplier": 2.0}, "noise_multiplier 2.0, the code as it is now 1.0"),
+        ({"denominator": 39.0}, "denominator 39.0"),
+        ({"sampler": {"kind": "poisson", "clients": 400, "cohort": 40, "rounds": 10, "rate": 0.1}}, "another sampler"),
+        ({"noise_std": 0.25}, "noise_std of 0.5 C, the code as it is now 1 C"),
+        ({"data_dependent_threshold": True}, "data_dependent_threshold"),
+    ],
+)
+def test_a_ledger_of_another_mechanism_is_refused(change, line):
+    config = make_config()
+    releases = ledger_of(config)
+    check_same_mechanism(releases, releases)
+    changed = [*releases[:3], dataclasses.replace(releases[3], **change), *releases[4:]]
+    with pytest.raises(BenchError, match="release 3") as error:
+        check_same_mechanism(changed, releases)
+    assert line in str(error.value)
+    with pytest.raises(BenchError, match="9 releases"):
+        check_same_mechanism(releases[:-1], releases)
+    with pytest.raises(BenchError, match="empty"):
+        audit(config, [])
