@@ -25,6 +25,7 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/account.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/machine.smk"
 
 
 rule all:

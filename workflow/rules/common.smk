@@ -12,6 +12,8 @@ DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
+# No part of the configuration: it says what the target `prune` does (machine.smk).
+PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
 config.update(typed(config))
 try:
     DATASETS = read_datasets(ROOT / "config/datasets.tsv")
