@@ -27,6 +27,7 @@ include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/privacy.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/machine.smk"
 
 
 rule all:

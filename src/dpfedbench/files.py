@@ -4,24 +4,32 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dpfedbench.errors import BenchError
+
+_HOST = platform.node().replace("/", "-") or "here"
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it to disk and rename it, else remove it.
 
+    What a process that was killed left under a temporary name is removed by the next one to write the same file.
+
     Raises:
         BenchError: the folder cannot be made or written to.
     """
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}.part{final.suffix}")
+    temporary = final.with_name(f".{final.name}.{_HOST}.{os.getpid()}.part{final.suffix}")
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(final)
         yield temporary
         with open(temporary, "rb") as handle:
             os.fsync(handle.fileno())
@@ -31,6 +39,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _sweep(final: Path) -> None:
+    """Remove temporary files of `final` whose process was one of this machine's and is gone."""
+    start, end = f".{final.name}.{_HOST}.", f".part{final.suffix}"
+    for path in final.parent.iterdir():
+        if path.name.startswith(start) and path.name.endswith(end):
+            number = path.name[len(start) : -len(end)]
+            if number.isdigit() and not psutil.pid_exists(int(number)):
+                path.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -4,12 +4,16 @@ import contextlib
 import errno
 import io
 import logging
+import os
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
+
+import psutil
 
 from dpfedbench.errors import BenchError
 
@@ -39,11 +43,43 @@ class _Tee(io.TextIOBase):
         for stream in self._streams:
             stream.flush()
 
+    def isatty(self) -> bool:
+        return self._streams[0].isatty()
+
 
 def _report_fault(handle: TextIO, terminal: TextIO, name: str, path: Path) -> NoReturn:
     handle.write(traceback.format_exc())
     print(f"{name}: a fault of dpfedbench itself; its traceback is in {path}", file=terminal, flush=True)
     sys.exit(1)
+
+
+def workflow_processes() -> list[psutil.Process]:
+    """The processes of Snakemake that this one was started by; none outside a workflow."""
+    return [process for process in psutil.Process().parents() if _is_snakemake(process)]
+
+
+def _is_snakemake(process: psutil.Process) -> bool:
+    try:
+        words = [Path(word).name for word in process.cmdline()[:3]]
+    except psutil.Error:
+        return False
+    return bool(words) and words[0].startswith("python") and "snakemake" in words[1:]
+
+
+def end_with(processes: Sequence[psutil.Process], end: Callable[[], None], every: float = 1.0) -> threading.Thread:
+    """Watch processes from a thread, and call `end` as soon as one of them is gone.
+
+    Works wherever psutil does, and through a shell in between, where Linux's own signal for this does not reach.
+    """
+
+    def watch() -> None:
+        while all(process.is_running() for process in processes):
+            time.sleep(every)
+        end()
+
+    thread = threading.Thread(target=watch, name="end with the workflow", daemon=True)
+    thread.start()
+    return thread
 
 
 @contextlib.contextmanager
@@ -52,6 +88,8 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
 
     A BenchError becomes one line on stderr and in the log, and exit code 1. Any other exception is a fault of
     ours: its traceback goes to the log, one line that names the log to the terminal, and the exit code is 1.
+
+    A job whose workflow was killed ends within a second or two: the next call would otherwise find it in its way.
 
     Args:
         log: the rule's log file.
@@ -74,6 +112,16 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         logger.setLevel(logging.INFO)
         logger.propagate = False
         logger.addHandler(handler)
+
+        def abandon() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                print(
+                    f"{name}: the workflow that started this job is gone, so the job ends too", file=handle, flush=True
+                )
+            os._exit(1)  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
+
+        if started_by := workflow_processes():
+            end_with(started_by, abandon)
         try:
             with contextlib.redirect_stderr(tee):
                 yield logger

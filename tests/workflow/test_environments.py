@@ -7,7 +7,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 # What only a person at a terminal, the tests or `snakemake --report` use.
-ONLY_OUTSIDE_RULES = {"snakemake", "pytest", "pygments"}
+ONLY_OUTSIDE_RULES = {
+    "snakemake",
+    "snakemake-executor-plugin-slurm",
+    "snakemake-executor-plugin-cluster-generic",
+    "pytest",
+    "pygments",
+}
 
 
 def pins(requirements: list[str]) -> dict[str, str]:

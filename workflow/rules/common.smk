@@ -11,6 +11,8 @@ DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
+# No part of the configuration: it says what the target `prune` does (machine.smk).
+PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
 config.update(typed(config))
 try:
     # In here, since a fault in a method's module is reported as one of the configuration.

@@ -4,6 +4,11 @@ Requires a partition. Makes a run's folder, results/runs/METHOD/DATASET/TASK/KEY
 """
 
 
+# Writes sixty lines: not worth a place in a cluster's queue.
+localrules:
+    configure,
+
+
 rule configure:
     """Write down the run's resolved configuration: what it is, and what it is known by."""
     output:

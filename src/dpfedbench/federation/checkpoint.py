@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
+import platform
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -65,25 +67,49 @@ class Checkpoint:
 
 
 @contextlib.contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[bool]:
     """Hold a run's folder; wait while another process (one that outlived its workflow, say) trains there.
+
+    That process is alive, or its lock would be gone, so the wait is as long as its training.
+
+    Yields:
+        whether there was another process to wait for: it may have finished the run.
 
     Raises:
         BenchError: the folder cannot be written to.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115
-    except OSError as error:
-        raise BenchError(f"no permission to write {folder}: make it writable, or choose another folder") from error
-    with handle:
+    waited = False
+    while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"another process is training in {folder.parent}; waiting for it to end",
-                file=sys.stderr,
-                flush=True,
-            )
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise BenchError(f"no permission to write {folder}: make it writable, or choose another folder") from error
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                handle.seek(0)
+                print(
+                    f"{handle.read().strip() or 'another process'} is training in {folder.parent}; "
+                    "waiting for it to end",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            # Who finishes takes the folder away, and a lock on a file without a name keeps nobody out.
+            if not _still_there(handle, folder / "lock"):
+                continue
+            handle.truncate(0)
+            handle.write(f"process {os.getpid()} on {platform.node()}")
+            handle.flush()
+            yield waited
+            return
+
+
+def _still_there(handle: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+    except OSError:
+        return False

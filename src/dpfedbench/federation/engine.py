@@ -34,10 +34,11 @@ from dpfedbench.federation.composition import Composition
 from dpfedbench.federation.progress import Progress
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.federation.server_sum import ServerSum
-from dpfedbench.files import atomic_path, write_json
+from dpfedbench.files import atomic_path, read_json, write_json
 from dpfedbench.methods import METHODS
 from dpfedbench.models.members import save_members
 from dpfedbench.privacy.ledger import Ledger
+from dpfedbench.results_format import FORMAT, version
 
 HISTORY = (
     "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
@@ -82,9 +83,27 @@ def train(
     """
     run_dir = Path(run_dir)
     folder = run_dir / "checkpoint"
-    with run_lock(folder):
+    with run_lock(folder) as waited:
+        if waited and _finished(run_dir, config):
+            print(f"{config.folder} was finished by the process waited for", file=sys.stderr, flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
         _Training(config, Path(data_dir), Path(clients_dir), run_dir, folder, threads, checkpoint_seconds).run()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(run_dir: Path, config: RunConfig) -> bool:
+    """Whether the folder holds this run's results, all of them, by this version of the method.
+
+    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
+    """
+    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
+        return False
+    try:
+        found = read_json(run_dir / "training.json")  # written last
+    except BenchError:
+        return False
+    return bool(found.get("method_version") == METHODS[config.method].VERSION)
 
 
 class _Training:
@@ -262,6 +281,8 @@ class _Training:
         write_json(
             self.run_dir / "training.json",
             {
+                "format": FORMAT,
+                "written_by": version(),
                 "rounds_planned": planned,
                 "rounds_run": state.round,
                 "stopped_by": stopped_by,

@@ -10,14 +10,17 @@ from typing import TextIO
 
 
 class Progress:
-    """Prints how far the work is, its rate and the time left.
+    """Prints how far the work is, its rate and the time left: whole lines, since several jobs share a terminal.
+
+    The longer the work has gone on, the longer the silence between two lines, so that hours of it fit on a page.
 
     Args:
         label: what is being done.
         total: steps in all.
         unit: what a second's worth of work is counted in, e.g. "clients".
         done: steps that were done before (a resumed run).
-        every: least seconds between two lines.
+        every: least seconds between two lines at first; later a twentieth of the time gone by, up to `at_most`.
+        at_most: seconds; by default half a minute on a terminal, ten minutes in a file.
         out: where to print; standard error by default.
     """
 
@@ -29,6 +32,7 @@ class Progress:
         unit: str,
         done: int = 0,
         every: float = 5.0,
+        at_most: float | None = None,
         out: TextIO | None = None,
     ) -> None:
         self._label, self._total, self._unit, self._every, self._out = (
@@ -38,13 +42,15 @@ class Progress:
             every,
             out or sys.stderr,
         )
+        self._at_most = at_most or (30.0 if self._out.isatty() else 600.0)
         self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
         """Say that `done` steps are finished and `work` more units were worked through; `note` has more to say."""
         self._work += work
         now = time.monotonic()
-        if now - self._last < self._every and done < self._total:
+        silence = max(self._every, min(self._at_most, (now - self._start) / 20))
+        if now - self._last < silence and done < self._total:
             return
         self._last = now
         spent = max(now - self._start, 1e-9)

@@ -10,6 +10,7 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import read_json
+from dpfedbench.results_format import refuse_newer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,12 +60,14 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
         folders: the runs' folders below results/runs, one for each seed.
 
     Raises:
-        BenchError: a file of a run is missing or damaged, or the seeds disagree on δ or unit.
+        BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
     """
     runs = [Path(results, "runs", folder) for folder in folders]
     metrics = [read_json(run / "metrics.json") for run in runs]
     privacy = [read_json(run / "privacy.json") for run in runs]
     training = [read_json(run / "training.json") for run in runs]
+    for run, trained in zip(runs, training, strict=True):
+        refuse_newer(trained, str(run))
     try:
         given = {(account.get("delta"), account.get("unit")) for account in privacy if account["profiles"]}
         notices = dict.fromkeys(text for account in training for text in account.get("notices", ()))

@@ -1,0 +1,76 @@
+"""What can be wrong between this workflow and a cluster, said before anything is submitted."""
+
+import getpass
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from dpfedbench.errors import BenchError
+
+_EDIT = "edit profiles/slurm/config.yaml"
+
+
+def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> None:
+    """Check that Slurm can be reached and has what the profile asks for.
+
+    Args:
+        partition: the profile's `slurm_partition`; None or "" for Slurm's default one.
+        account: the profile's `slurm_account`; None or "" for the user's default one.
+        gpus: the most GPUs that one job asks for.
+
+    Raises:
+        BenchError: Slurm is absent or does not answer; there is no such partition or account, or no default for
+            what was left open; no node of the partition has a GPU but one is asked for.
+    """
+    if shutil.which("sinfo") is None:
+        raise BenchError("no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile")
+    found = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
+    if found.returncode:
+        raise BenchError(f"Slurm does not answer: {_last(found.stderr)}")
+    rows = [line.strip().split("|") for line in found.stdout.splitlines() if "|" in line]
+    names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
+    if partition:
+        if partition not in names:
+            raise BenchError(f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}")
+        chosen = partition
+    else:
+        default = [row[0].rstrip("*") for row in rows if row[0].endswith("*")]
+        if not default:
+            raise BenchError(f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}")
+        chosen = default[0]
+    _check_account(account)
+    if gpus and not any("gpu" in row[1] for row in rows if row[0].rstrip("*") == chosen):
+        raise BenchError(
+            f"machine.gpu is {gpus}, but no node of partition {chosen!r} has a GPU: set slurm_partition to one that "
+            f"has ({_EDIT}) or machine.gpu to 0"
+        )
+
+
+def _check_account(account: str | None) -> None:
+    """Refuse an account that is not the user's, and none where Slurm insists on one; without a database take any."""
+    command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", "format=account"]
+    found = _ask(*command, f"user={getpass.getuser()}")
+    names = sorted(set(found.stdout.split()))
+    if found.returncode or not names:
+        return  # no accounting database, or it tells a user nothing: sbatch will say
+    for one in re.split(r"[,\s]+", account or ""):  # several may be given
+        if one and one.lower() not in names:
+            raise BenchError(f"slurm_account: there is no account {one!r} of yours, only {_listed(names)}: {_EDIT}")
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 127, "", f"{command[0]} is not found")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"{command[0]} gave no answer within a minute")
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["it gave no reason"])[-1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if names else "none at all"

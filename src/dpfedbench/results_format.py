@@ -1,0 +1,53 @@
+"""The version of what is in a results folder, so that an older program does not misread a newer one's."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import read_json, write_json
+
+# Raise it when a file of a run, or its place, changes so that older code would read it wrongly.
+FORMAT = 1
+NAME = "format.json"
+
+
+def check_format(results: str | Path) -> None:
+    """Refuse a results folder that a newer version wrote; one that is absent or has no mark is taken.
+
+    Raises:
+        BenchError: the folder has a newer format, or its mark is damaged.
+    """
+    path = Path(results, NAME)
+    if path.exists():
+        refuse_newer(read_json(path), str(results))
+
+
+def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
+    """Refuse what says of itself that it has a newer format: `mark` has "format", and perhaps "written_by"."""
+    found = mark.get("format", 1) if isinstance(mark, Mapping) else None
+    if not isinstance(found, int):
+        raise BenchError(
+            f"{what}: its format is {found!r}, not a whole number: delete {NAME} there if you trust the rest"
+        )
+    if found > FORMAT:
+        raise BenchError(
+            f"{what} was written by a newer dpfedbench ({mark.get('written_by', 'version unknown')}, results format "
+            f"{found}; this one reads up to {FORMAT}): update dpfedbench, or give another folder with --directory"
+        )
+
+
+def mark_format(results: str | Path) -> None:
+    """Mark a results folder with the format that this version writes."""
+    path = Path(results, NAME)
+    if not path.exists() or read_json(path).get("format") != FORMAT:
+        write_json(path, {"format": FORMAT, "written_by": version()})
+
+
+def version() -> str:
+    """The version of dpfedbench, "0+source" where only src/ is on the path."""
+    try:
+        return importlib.metadata.version("dpfedbench")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+source"

@@ -1,0 +1,181 @@
+"""A Slurm cluster of one node, this machine, for the length of a `with` block.
+
+Debian's packages are installed where they are missing, which needs root. The daemons run on free ports with a munge
+key of their own; what they write is in one folder, but for /etc/slurm/slurm.conf: the Slurm plugin clears SLURM_CONF
+before it calls srun, so the file has to be where srun looks. A machine that has one already is left alone.
+"""
+
+import contextlib
+import ctypes
+import os
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel")
+CONF = Path("/etc/slurm/slurm.conf")
+MARK = "# Made by dpfedbench's tests/cluster; removed when they end.\n"
+CONFIGURATION = """\
+ClusterName=one
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmdPort={node}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+MinJobAge=300
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmdSpoolDir={folder}/spool
+StateSaveLocation={folder}/state
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def why_not() -> str | None:
+    """Why no cluster can be started here, or None where one can."""
+    if platform.system() != "Linux" or not Path("/etc/debian_version").exists():
+        return "this is not Debian, whose packages of Slurm and munge are used"
+    if os.geteuid() != 0:
+        return "not root, so Slurm's daemons cannot be installed and started"
+    if CONF.exists() and not CONF.read_text(encoding="utf-8").startswith(MARK):
+        return f"{CONF} is there: this machine belongs to a cluster"
+    return None
+
+
+def install() -> str | None:
+    """Install Slurm and munge where they are missing; why that failed, or None."""
+    if all(map(shutil.which, PROGRAMS)):
+        return None
+    # Packages must not start daemons of the system's: ours are private.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (
+        ["apt-get", "update", "-qq"],
+        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "slurm-wlm", "munge"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        if done.returncode:
+            return f"`{' '.join(command)}` failed: {(done.stderr.strip() or done.stdout.strip()).splitlines()[-1]}"
+    return None if all(map(shutil.which, PROGRAMS)) else "Debian's slurm-wlm did not bring every program"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def end_with_parent() -> None:
+    """In a child, before it starts its program: end when the process that made it ends, however that ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a child of ours, kindly and then not."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def end_jobs() -> None:
+    """Cancel every job, and wait until the node is rid of them."""
+    subprocess.run(["scancel", "--full", "--signal=KILL", "--user=root"], capture_output=True, check=False)
+    subprocess.run(["scancel", "--user=root"], capture_output=True, check=False)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False).stdout.strip():
+            return
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def one_node(folder: Path) -> Iterator[None]:
+    """A running cluster whose daemons keep their files in `folder`.
+
+    Raises:
+        RuntimeError: a daemon did not come up; the end of its log is in the message.
+    """
+    for name in ("spool", "state"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    os.chmod(folder, 0o755)
+    key = folder / "munge.key"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o400)
+    controller, node = free_ports(2)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    text = CONFIGURATION.format(
+        host=socket.gethostname().partition(".")[0],
+        controller=controller,
+        node=node,
+        folder=folder,
+        cpus=os.cpu_count(),
+        memory=memory,
+    )
+    CONF.parent.mkdir(exist_ok=True)
+    CONF.write_text(MARK + text, encoding="utf-8")
+    munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket"]
+    munged += [f"--{name}-file={folder}/munged.{name}" for name in ("log", "pid", "seed")]
+    with contextlib.ExitStack() as stack:
+        stack.callback(CONF.unlink, missing_ok=True)
+
+        def start(name: str, command: list[str]) -> None:
+            log = stack.enter_context(open(folder / f"{name}.out", "wb"))
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+            stack.callback(stop, process)
+
+        def wait(name: str, ready: list[str] | Path, wanted: str = "") -> None:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                if isinstance(ready, Path):
+                    if ready.exists():
+                        return
+                else:
+                    done = subprocess.run(ready, capture_output=True, text=True, check=False)
+                    if done.returncode == 0 and wanted in done.stdout:
+                        return
+                time.sleep(0.2)
+            said = (folder / f"{name}.out").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+            raise RuntimeError(f"{name} did not come up within a minute: {' | '.join(said)}")
+
+        start("munged", munged)
+        wait("munged", folder / "munge.socket")
+        start("slurmctld", ["slurmctld", "-D"])
+        start("slurmd", ["slurmd", "-D"])
+        wait("slurmd", ["sinfo", "-h", "-o", "%T"], "idle")
+        # Last in, first out: jobs end before the daemons that hold them.
+        stack.callback(end_jobs)
+        yield

@@ -1,0 +1,176 @@
+"""The workflow on Slurm, for real: a one-node cluster is put up on this machine, used, and taken down.
+
+    uv run python tests/cluster/slurm.py RESULTS
+
+RESULTS is the results folder of a finished local run of the smoke preset. The script
+
+1. asks for what the cluster does not have and checks that each answer is one line;
+2. sends the smoke preset through Slurm with `--profile profiles/slurm`, and compares with RESULTS every file but logs,
+   costs, provenance and the columns of the clock (tests/cluster/compare.py): models, ledgers, accounts, histories,
+   metrics, data, clients, tables, figures and their numbers, bit for bit;
+3. trains a longer run, cancels its job half-way (`scancel`), and checks that the retry goes on from the checkpoint and
+   ends with the bits of a run that nobody disturbed;
+4. sends one job through `--profile profiles/cluster`.
+
+Needs root on Debian, and says so and ends with 0 elsewhere.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from compare import content, differences
+from one_node import install, one_node, why_not
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
+# A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
+SLURM = ["--profile", str(ROOT / "profiles/slurm"), "--slurm-init-seconds-before-status-checks", "2"]
+DIGITS = "results/data/digits/images.npy"
+
+
+def command(directory: Path, *arguments: str) -> list[str]:
+    """Snakemake on this repository with its results elsewhere."""
+    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(directory)]
+    return [*start, *arguments]
+
+
+def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, saying little."""
+    return subprocess.run(command(directory, *arguments), capture_output=True, text=True, check=False)
+
+
+def must(directory: Path, *arguments: str) -> str:
+    """Run it to its end, and fail with what it said if it did."""
+    done = call(directory, *arguments)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    return done.stdout + done.stderr
+
+
+def refused(directory: Path, expected: str, *arguments: str) -> None:
+    """What cannot work is refused in one line of ours, before anything is submitted."""
+    done = call(directory, DIGITS, *SMOKE, *SLURM, *arguments)
+    said = [line for line in done.stderr.splitlines() if line.startswith("cluster: ")]
+    assert done.returncode != 0 and len(said) == 1 and expected in said[0], (expected, done.stderr[-3000:])
+    print(f"   refused: {said[0]}", flush=True)
+
+
+def check_refusals(folder: Path) -> None:
+    """A partition and a GPU that are not there."""
+    refused(folder, "there is no partition 'nowhere', only main", "--default-resources", "slurm_partition=nowhere")
+    refused(folder, "no node of partition 'main' has a GPU", "--set-resources", "prepare:gpu=1")
+
+
+def check_absent(folder: Path) -> None:
+    """Slurm's programs are there, but nobody answers; called when the cluster is down."""
+    refused(folder, "Slurm does not answer")
+
+
+def check_smoke(folder: Path, wanted: Path) -> None:
+    """The smoke preset through Slurm equals the local run."""
+    said = must(folder, *SMOKE, *SLURM)
+    sent = said.count("has been submitted with SLURM jobid")
+    found, compared = differences(folder / "results", wanted)
+    assert not found, "\n".join(found)
+    print(f"   {sent} jobs sent, {compared} files compared, all equal", flush=True)
+
+
+def check_cancelled(folder: Path, wanted: Path) -> None:
+    """A training that is cancelled goes on in its retry, to the bits of an undisturbed one."""
+    for name in ("data", "clients"):
+        shutil.copytree(wanted / name / "digits", folder / "results" / name / "digits", copy_function=shutil.copy2)
+    shutil.copytree(folder / "results", folder / "undisturbed" / "results", copy_function=shutil.copy2)
+    # One of the preset's runs, with more rounds: long enough to be cancelled in, at a checkpoint a second.
+    longer = folder / "longer.yaml"
+    longer.write_text(
+        "machine: {checkpoint_seconds: 0.5}\n"
+        "experiments:\n"
+        "  dp-fedmeta: null\n"
+        "  adap-dp-fl:\n"
+        "    run: {participation: {rounds: 300}}\n"
+        "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
+        "    figures: {figure1b: null, figure4d: null, figure6b: null}\n",
+        encoding="utf-8",
+    )
+    arguments = [*SMOKE, str(longer)]
+    plan = must(folder, "--dry-run", *arguments)
+    run = next(line.split("output: ")[1].split(",")[0] for line in plan.splitlines() if "model.safetensors," in line)
+    must(folder / "undisturbed", run, "--cores", "all", *arguments)
+    with open(folder / "snakemake.log", "wb") as log:
+        process = subprocess.Popen(command(folder, run, *arguments, *SLURM), stdout=log, stderr=log)
+        try:
+            releases = cancel_half_way(process, (folder / run).parent)
+            assert process.wait(timeout=1200) == 0, (folder / "snakemake.log").read_text()[-6000:]
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    resumed = json.loads((folder / run).with_name("training.json").read_text(encoding="utf-8"))["resumed"]
+    assert resumed == 1, f"the retry started from round 0: resumed {resumed}"
+    for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
+        ours, theirs = (folder / where / Path(run).with_name(name) for where in (".", "undisturbed"))
+        assert content(ours) == content(theirs), f"{name} differs from the undisturbed run's"
+    print(f"   cancelled after {releases} releases; the retry went on from its checkpoint to the same bits", flush=True)
+
+
+def cancel_half_way(process: subprocess.Popen[bytes], run: Path) -> int:
+    """Cancel the training's job when it has written its third checkpoint; returns how many releases it had made."""
+    deadline, seen = time.monotonic() + 1200, set()
+    state, ledger = run / "checkpoint" / "state.pt", run / "checkpoint" / "ledger.jsonl"
+    while time.monotonic() < deadline and process.poll() is None:
+        if state.exists():
+            seen.add(state.stat().st_mtime_ns)
+        if len(seen) == 3:
+            jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)
+            subprocess.run(["scancel", *jobs.stdout.split()], check=True)
+            return len(ledger.read_bytes().splitlines())
+        time.sleep(0.05)
+    raise AssertionError("the training ended before it could be cancelled")
+
+
+def check_generic(folder: Path, wanted: Path) -> None:
+    """One job through the generic profile."""
+    must(folder, DIGITS, *SMOKE, "--profile", str(ROOT / "profiles/cluster"))
+    place = DIGITS.removeprefix("results/")
+    assert (folder / DIGITS).read_bytes() == (wanted / place).read_bytes()
+
+
+def timed(what: str, check: Callable[..., None], *arguments: Path) -> None:
+    """Run a check and say how long it took."""
+    print(f"{what} ...", flush=True)
+    started = time.monotonic()
+    check(*arguments)
+    print(f"   ok, {time.monotonic() - started:.0f} s", flush=True)
+
+
+def main(wanted: Path) -> None:
+    """Everything, in order."""
+    reason = why_not() or install()
+    if reason:
+        print(f"skipped: no Slurm was tried, since {reason}")
+        return
+    with tempfile.TemporaryDirectory(prefix="dpfedbench-slurm-") as name:
+        folder = Path(name)
+        with one_node(folder / "cluster"):
+            print(f"Slurm {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}")
+            timed("what the cluster does not have is refused", check_refusals, folder / "refused")
+            timed("the smoke preset", check_smoke, folder / "smoke", wanted)
+            timed("a cancelled training", check_cancelled, folder / "cancelled", wanted)
+            timed("the generic profile", check_generic, folder / "generic", wanted)
+        timed("no cluster at all", check_absent, folder / "refused")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1], "smoke").is_dir():
+        sys.exit("usage: python tests/cluster/slurm.py RESULTS, a results folder in which the smoke preset was run")
+    # Being terminated ends the `with` blocks too, and with them the cluster.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    os.environ.pop("SNAKEMAKE_PROFILE", None)
+    main(Path(sys.argv[1]).resolve())

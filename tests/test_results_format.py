@@ -1,0 +1,39 @@
+"""The mark of a results folder: a newer one is refused, by name and in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.reporting.results import read_cell
+from dpfedbench.results_format import FORMAT, NAME, check_format, mark_format
+
+
+def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
+    check_format(tmp_path / "absent")
+    mark_format(tmp_path)
+    check_format(tmp_path)
+    assert json.loads((tmp_path / NAME).read_text(encoding="utf-8"))["format"] == FORMAT
+
+
+def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8")
+    with pytest.raises(BenchError, match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to"):
+        check_format(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"format": "two"}', "{"])
+def test_a_damaged_mark_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text, encoding="utf-8")
+    with pytest.raises(BenchError, match="delete"):
+        check_format(tmp_path)
+
+
+def test_a_run_of_a_newer_version_is_refused_by_its_folder(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "maml" / "seed0"
+    run.mkdir(parents=True)
+    for name, value in (("metrics", {}), ("privacy", {"profiles": {}}), ("training", {"format": FORMAT + 1})):
+        (run / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(BenchError, match=r"maml/seed0 was written by a newer dpfedbench"):
+        read_cell(tmp_path, ["maml/seed0"])

@@ -1,0 +1,94 @@
+"""The profiles: each gives a DAG, and what a job asks for is what the rules state."""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+Call = Callable[..., subprocess.CompletedProcess[str]]
+SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
+
+
+def profile(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def asked(said: str) -> dict[str, dict[str, str]]:
+    """For each rule, what one of its jobs asks for."""
+    found = {}
+    for rule, text in re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)+)", said, flags=re.M):
+        resources = re.search(r"resources: (.*)", text)
+        threads = re.search(r"threads: (\d+)", text)
+        pairs = dict(re.findall(r"(\w+)=(\w+)", resources[1] if resources else ""))
+        found[rule] = pairs | {"threads": threads[1] if threads else "1"}
+    return found
+
+
+@pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
+def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
+    chosen = [] if name == "default" else ["--profile", str(ROOT / "profiles" / name)]
+    done = snakemake("--dry-run", *SMOKE, *chosen, "--config", "machine={threads: 2, gpu: 1}")
+    assert done.returncode == 0, done.stderr
+    assert "profiles/default" in done.stderr  # laid over the other one
+    found = asked(done.stdout)
+    for rule, memory, minutes, threads, gpu in (
+        ("prepare", "4000", "120", "1", "0"),
+        ("partition", "2000", "30", "1", "0"),
+        ("train", "3000", "1440", "2", "1"),
+        ("meta_test", "3000", "240", "2", "1"),
+        ("account", "3000", "60", "1", "0"),
+        ("table", "1000", "10", "1", "0"),
+        ("figure", "1000", "10", "1", "0"),
+        ("provenance", "500", "5", "1", "0"),
+    ):
+        wanted = {"mem_mb": memory, "runtime": minutes, "threads": threads, "gpu": gpu}
+        assert {key: found[rule][key] for key in wanted} == wanted, rule
+
+
+def test_the_slurm_profile_can_stand_alone(snakemake: Call) -> None:
+    """As a workflow profile it replaces profiles/default, whose settings it then needs to have given for itself."""
+    done = snakemake("--dry-run", "--quiet", "rules", *SMOKE, "--workflow-profile", str(ROOT / "profiles" / "slurm"))
+    assert done.returncode == 0, done.stderr
+    assert "profiles/default" not in done.stderr
+
+
+def test_a_partition_and_an_account_reach_every_job_that_is_sent(snakemake: Call, tmp_path: Path) -> None:
+    copy = tmp_path / "profile"
+    copy.mkdir()
+    text = (ROOT / "profiles" / "slurm" / "config.yaml").read_text(encoding="utf-8")
+    text, edited = re.subn(r"(slurm_(partition|account):)  ", r"\1 my-\2 ", text)
+    assert edited == 2  # the two lines that a user edits, and no others
+    (copy / "config.yaml").write_text(text, encoding="utf-8")
+    done = snakemake("--dry-run", *SMOKE, "--profile", str(copy))
+    assert done.returncode == 0, done.stderr
+    assert "slurm_partition=my-partition" in done.stdout and "slurm_account=my-account" in done.stdout
+
+
+def test_the_slurm_profile_names_every_rule_that_is_sent_and_agrees_with_it() -> None:
+    """The profile repeats the rules' own values for people to edit; a value that drifted would mislead them."""
+    found = profile("slurm")["set-resources"]
+    stated = {}
+    for path in (ROOT / "workflow" / "rules").glob("*.smk"):
+        for text in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+            name = text.split(":")[0]
+            stated[name] = {key: int(re.search(rf"{key}=(\d+)", text)[1]) for key in ("mem_mb", "runtime")}  # type: ignore[index]
+    local = {"configure", "prune"}
+    assert found == {name: values for name, values in stated.items() if name not in local}
+
+
+@pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
+def test_every_setting_has_a_comment(name: str) -> None:
+    lines = (ROOT / "profiles" / name / "config.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    for number, line in enumerate(lines):
+        if re.match(r"[a-z-]+:", line):  # a key at the margin: a comment on it, before it or right below it
+            beside = "#" in line or lines[number - 1].startswith("#") or "#" in lines[number + 1]
+            block = any("#" in below for below in lines[number + 1 : number + 4])
+            alone = line.startswith(("cores:", "executor:", "set-threads:", "printshellcmds:"))
+            assert beside or block or alone, f"{name}: {line} has no comment"
