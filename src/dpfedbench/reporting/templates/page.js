@@ -45,8 +45,9 @@
     for (const { element, facets } of things) element.hidden = facets.length > 0 && !facets.some(fits);
     for (const section of all("section.item")) section.hidden = all("tbody tr", section).every((row) => row.hidden);
     const narrowed = [...form.elements].some((element) => element.value);
-    const parts = !narrowed ? ["everything is shown"] : [count(".sortable tbody tr", "rows"), count("figure.item", "figures"), count(".run", "configurations")];
-    filters.querySelector("output").textContent = parts.join(", ");
+    const kinds = { ".sortable tbody tr": "rows", "figure.item": "figures", ".run": "configurations" };
+    const shown = Object.entries(kinds).map(([query, name]) => count(query, name)).join(", ");
+    filters.querySelector("output").textContent = narrowed ? shown : "everything is shown";
   };
   form.addEventListener("input", apply);
   form.addEventListener("reset", () => setTimeout(apply));
@@ -59,10 +60,17 @@
   const arrive = () => {
     const target = document.getElementById(location.hash.slice(1));
     if (!target) return;
-    if (target.closest("[hidden]")) { form.reset(); form.querySelectorAll("select").forEach((s) => { s.value = ""; }); apply(); }
+    if (target.closest("[hidden]")) {
+      form.reset();
+      apply();
+    }
     if (target.tagName === "DETAILS") target.open = true;
     target.scrollIntoView();
   };
   addEventListener("hashchange", arrive);
+  addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link && link.hash === location.hash) arrive();
+  });
   arrive();
 })();
