@@ -31,11 +31,12 @@ include: "workflow/rules/machine.smk"
 
 
 rule all:
-    """Every table and figure of every paper, and what made them."""
+    """Every table and figure of every paper, what made them, and the page that shows them."""
     default_target: True
     input:
         targets(),
         f"{REPORT}/provenance.json",
+        f"{REPORT}/index.html",
 
 
 # One target for each paper, e.g. `snakemake dp_fedmeta`.

@@ -1,7 +1,9 @@
 """Finished runs, made by hand: what reporting reads, without training anything."""
 
+import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,10 @@ import pytest
 
 from dpfedbench.config import RunConfig
 from dpfedbench.experiments import Item, Plan, make_plan
+from dpfedbench.files import write_json
 from dpfedbench.methods import METHODS
+from dpfedbench.reporting import figures, page, tables
+from dpfedbench.reporting.provenance import provenance
 
 DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
 TITLES = {name: method.TITLE for name, method in METHODS.items()}
@@ -27,7 +32,7 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     mean = sum(accuracies) / len(accuracies)
     metrics = {"accuracy": mean, "ci_low": mean - 1, "ci_high": mean + 1, "tasks": len(accuracies)}
     (folder / "metrics.json").write_text(json.dumps(metrics | {"per_task": accuracies}), encoding="utf-8")
-    training = {"rounds_run": run.participation.rounds, "notices": list(run.notices)}
+    training = {"rounds_run": run.participation.rounds, "seconds": 30.0, "notices": list(run.notices)}
     (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
     profiles = {}
     z = 1.0
@@ -59,6 +64,9 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     else:
         history["norm_q10"], history["norm_q50"], history["norm_q90"] = decay * 0.6, decay, decay * 1.7
     history.to_csv(folder / "history.csv", index=False)
+    (folder / "ledger.jsonl").write_text("", encoding="utf-8")
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "train.log").write_text("---- train\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +102,72 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
         spread = np.random.default_rng(run.seed).normal(0, 8, 40)
         write_run(folder, run, [float(value) for value in np.clip(level + spread, 0, 100)])
     return folder
+
+
+PRIVACY = """paper,method,variant,dataset,unit,delta,epsilon_claimed,epsilon_holds_low,epsilon_holds_high,accuracy
+dp-fedmeta,dp-agr,one-pass,glyphs,client,1e-06,1.5,4.887,4.887,72.4
+dp-fedmeta,dp-agr,Poisson,glyphs,client,1e-06,1.5,1.49,1.51,71
+adap-dp-fl,adap-dp-fl,"C <b>from</b> raw norms",digits,record,1e-05,0.215,,inf,61.9
+"""
+SITE_ITEMS = ("table2", "figure2b", "figure4b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A results folder with its page, and what the page was made from."""
+
+    folder: Path
+    items: list[dict[str, Any]]
+    arguments: dict[str, Any]
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "index.html"
+
+
+@pytest.fixture(scope="session")
+def site(
+    tmp_path_factory: pytest.TempPathFactory, plan: Plan, results: Path, published: Path, configuration: dict[str, Any]
+) -> Site:
+    """Table 2 and two figures of DP-FedMeta, and a table and a figure that no configuration describes, on a page."""
+    folder = tmp_path_factory.mktemp("site") / "results"
+    shutil.copytree(results, folder)
+    items: list[dict[str, Any]] = []
+    for name in SITE_ITEMS:
+        item = plan.items["dp-fedmeta", name]
+        description = item.describe(TITLES)
+        path = folder / ("tables" if item.kind == "table" else "figures") / "dp-fedmeta" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if item.kind == "table":
+            path = path.with_suffix(".csv")
+            rows = tables.read_rows(description, folder)
+            tidy = tables.tidy(description, rows, published)
+            path.write_text(tables.to_csv(tidy), encoding="utf-8")
+            path.with_suffix(".md").write_text(tables.to_markdown(description, rows, tidy, "it"), encoding="utf-8")
+        else:
+            path = path.with_suffix(".png")
+            drawing, drawn = figures.make(description, folder, published)
+            drawing.savefig(path)
+            path.with_suffix(".csv").write_text(figures.to_csv(drawn), encoding="utf-8")
+        relative = path.relative_to(folder).as_posix()
+        items.append({"path": relative, "command": f"snakemake results/{relative}", "description": description})
+    (folder / "tables" / "privacy.csv").write_text(PRIVACY, encoding="utf-8")
+    (folder / "tables" / "privacy.md").write_text("# t\n\n- What it rests on.\n\nMade by\n\n- x\n", encoding="utf-8")
+    shutil.copy(folder / "figures" / "dp-fedmeta" / "figure4b.png", folder / "figures" / "privacy.png")
+    for relative in ("tables/privacy.csv", "figures/privacy.png"):
+        items.append({"path": relative, "command": f"snakemake results/{relative}", "description": None})
+    stand_ins = {"omniglot": "glyphs"}
+    write_json(folder / "provenance.json", provenance(folder, "snakemake all", stand_ins=stand_ins))
+    papers = {
+        name: {key: paper[key] for key in ("title", "source")} for name, paper in configuration["experiments"].items()
+    }
+    datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
+    arguments = {
+        "results": folder, "folder": folder, "published": published, "papers": papers, "datasets": datasets,
+        "made": "today",
+    }  # fmt: skip
+    (folder / "index.html").write_text(page.make(items, **arguments), encoding="utf-8")
+    return Site(folder, items, arguments)
 
 
 @pytest.fixture(scope="session")

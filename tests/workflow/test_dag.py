@@ -29,7 +29,7 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int
     found = jobs(done.stdout + done.stderr)
     # A run is configured, trained, tested and accounted for once, whatever shows it.
     assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
-    assert (found["table"], found["figure"], found["provenance"]) == (tables, figures, 1)
+    assert (found["table"], found["figure"], found["provenance"], found["page"]) == (tables, figures, 1, 1)
     assert found["prepare"] == prepared
 
 
@@ -82,3 +82,15 @@ def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
             assert re.match(r'\w+:\n    """', rule), rule
             for part in ("log:", "conda:", "threads:", "mem_mb=", "runtime=", "gpu="):
                 assert part in rule, (path.name, rule.split(":")[0], part)
+
+
+def test_every_table_and_figure_is_in_the_report() -> None:
+    found = 0
+    for path in (ROOT / "workflow" / "rules").glob("*.smk"):
+        text = path.read_text(encoding="utf-8")
+        for rule in re.findall(r"^    output:\n((?:        .*\n)+)", text, flags=re.M):
+            for output in re.finditer(r'f"\{REPORT\}/(?:tables/[^"]*\.csv|figures/[^"]*\.png)",?\s*([^)]*)\)?', rule):
+                found += 1
+                assert rule[: output.start()].rstrip().endswith("report("), (path.name, output[0])
+                assert all(f"{part}=" in output[1] for part in ("caption", "category", "labels")), output[0]
+    assert found >= 2

@@ -1,5 +1,7 @@
 """What runs again when something changes: the whole workflow with scripts that only write their outputs."""
 
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -29,16 +31,31 @@ experiments:
 """
 
 
+ONE_TABLE_ONE_FIGURE = """
+seeds: [0]
+experiments:
+  dp-fedmeta:
+    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}}
+    figures: {figure4a: null, figure4b: null}
+  adap-dp-fl: null
+"""
+
+
 @pytest.fixture
 def finished(tmp_path: Path, snakemake: Call) -> Path:
     """A copy of the workflow after a small run of it."""
-    copy = tmp_path / "copy"
+    return finish(tmp_path, snakemake, SMALL)
+
+
+def finish(folder: Path, snakemake: Call, configuration: str) -> Path:
+    """Copy the workflow, with stubs for scripts, and run it."""
+    copy = folder / "copy"
     for name in ("workflow", "config", "profiles", "src"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", copy)
     for script in (copy / "workflow" / "scripts").glob("*.py"):
         script.write_text(STUB, encoding="utf-8")
-    (copy / "small.yaml").write_text(SMALL, encoding="utf-8")
+    (copy / "small.yaml").write_text(configuration, encoding="utf-8")
     done = run(snakemake, copy)
     assert done.returncode == 0, done.stderr
     return copy
@@ -66,10 +83,32 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
+def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) -> None:
+    """`snakemake --report`: each with a caption and its command, under its paper, with labels; and nothing else."""
+    copy = finish(tmp_path, snakemake, ONE_TABLE_ONE_FIGURE)
+    done = run(snakemake, copy, "--report", "report.html")
+    assert done.returncode == 0, done.stderr
+    text = (copy / "report.html").read_text(encoding="utf-8")
+    read = {}
+    for name in ("categories", "results"):
+        found = re.search(rf"var {name} = (\{{.*\}});?$", text, flags=re.M)
+        assert found is not None
+        read[name] = json.loads(found[1])
+    table, figure = "results/tables/dp-fedmeta/table2.csv", "results/figures/dp-fedmeta/figure2b.png"
+    assert read["categories"] == {"DP-FedMeta": {"tables": [table], "figures": [figure]}}
+    assert set(read["results"]) == {table, figure}
+    for path, result in read["results"].items():
+        caption = " ".join(html.unescape(re.sub("<[^>]+>", "", result["caption"])).split())
+        assert caption.startswith(result["labels"]["title"])
+        assert caption.endswith(f"Made by uv run snakemake --cores all {path}.")
+        assert result["labels"]["name"] == Path(path).stem and result["labels"]["data"] == "glyphs"
+
+
 def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     """One story, since a finished workflow is dear: each change is undone before the next."""
     assert again(snakemake, finished) == set()
-    reported = {("table", ""), ("figure", ""), ("provenance", ""), ("all", "")}
+    shown = {("provenance", ""), ("page", ""), ("all", "")}
+    reported = {("table", ""), ("figure", "")} | shown
 
     # A method's version: its runs and what shows them, no other method's.
     method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
@@ -81,15 +120,21 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     # Code of the accountants, and of the plots: nothing is trained.
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n", "\n# a comment\n")
     found = again(snakemake, finished)
-    assert {rule for rule, _ in found} == {"account", "table", "figure", "provenance", "all"}
+    assert {rule for rule, _ in found} == {"account", "table", "figure", "provenance", "page", "all"}
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
     assert again(snakemake, finished) == reported
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")
 
+    # What the page alone is made with: no table, no figure.
+    style = finished / "src" / "dpfedbench" / "reporting" / "templates" / "page.css"
+    edit(style, "\n", "\n/* a comment */\n")
+    assert again(snakemake, finished) == {("page", ""), ("all", "")}
+    edit(style, "\n/* a comment */\n", "\n")
+
     # A changed label draws one figure; machine settings and the local folder change nothing.
     edit(finished / "small.yaml", "{x: {values: [50, 90]}", "{title: other, x: {values: [50, 90]}")
-    assert again(snakemake, finished) == {("figure", ""), ("provenance", ""), ("all", "")}
+    assert again(snakemake, finished) == {("figure", "")} | shown
     edit(finished / "small.yaml", "{title: other, x: {values: [50, 90]}", "{x: {values: [50, 90]}")
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write("machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n")

@@ -30,6 +30,7 @@ except BenchError as error:
 
 REPORT = f"results/{config['preset']}" if config["preset"] else "results"
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
+TITLES = {name: method.TITLE for name, method in METHODS.items()}
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
 
@@ -60,6 +61,33 @@ def targets(paper=None):
     ]
 
 
+def page_items():
+    """The tables and figures for the page: of those among the targets, with the command and what is configured."""
+    items = []
+    for target in targets():
+        path = Path(target).relative_to(REPORT)
+        if (path.parts[0], path.suffix) in (("tables", ".csv"), ("figures", ".png")):
+            item = PLAN.items.get((path.parent.name, path.stem))
+            items.append(
+                {
+                    "path": path.as_posix(),
+                    "command": command_of(target),
+                    "description": item and item.describe(TITLES),
+                }
+            )
+    return items
+
+
+def stand_ins():
+    """What was measured in place of which data set that is published on, where the configuration has such."""
+    return {
+        cell.published_dataset: cell.runs[0].dataset
+        for item in PLAN.items.values()
+        for cell in item.cells
+        if cell.published_dataset != cell.runs[0].dataset
+    }
+
+
 def run_of(wildcards):
     """The run whose folder the wildcards name."""
     return PLAN.runs[RUN.removeprefix("results/runs/").format(**wildcards)]
@@ -77,9 +105,23 @@ def item_of(wildcards):
 
 def described(wildcards):
     """The table or figure as plain data, for its script."""
-    return item_of(wildcards).describe(
-        {name: method.TITLE for name, method in METHODS.items()}
-    )
+    return item_of(wildcards).describe(TITLES)
+
+
+def category_of(wildcards):
+    """Where `snakemake --report` lists a table or figure: under its paper."""
+    return config["experiments"][wildcards.paper]["title"]
+
+
+def labels_of(wildcards):
+    """What `snakemake --report` says of a table or figure in its list."""
+    item = item_of(wildcards)
+    cells = [cell.runs[0] for cell in item.cells]
+    return {
+        "name": item.name,
+        "title": item.spec["title"],
+        "data": ", ".join(sorted({run.dataset for run in cells})),
+    }
 
 
 def files_of_runs(*names):

@@ -1,8 +1,19 @@
-"""From finished runs to tables, figures and a note of what made them.
+"""From finished runs to tables, figures, a note of what made them, and a page that shows them all.
 
-Requires metrics, accounts and histories of the runs shown. Makes tables/ and figures/ below results/, or below
-results/PRESET/.
+Requires metrics, accounts and histories of the runs shown. Makes tables/, figures/, provenance.json and index.html
+below results/, or below results/PRESET/.
 """
+
+# What tables and figures are made with; an edit of the page does not draw them again.
+DRAWN_WITH = digest(
+    "src/dpfedbench/reporting/results.py",
+    "src/dpfedbench/reporting/tables.py",
+    "src/dpfedbench/reporting/figures.py",
+    "src/dpfedbench/evaluation/intervals.py",
+)
+
+
+report: "../report/workflow.rst"
 
 
 rule table:
@@ -14,9 +25,9 @@ rule table:
         csv=report(
             f"{REPORT}/tables/{{paper}}/{{item}}.csv",
             caption="../report/table.rst",
-            category="{paper}",
+            category=category_of,
             subcategory="tables",
-            labels={"table": "{item}", "as": "CSV"},
+            labels=labels_of,
         ),
         markdown=f"{REPORT}/tables/{{paper}}/{{item}}.md",
     log:
@@ -31,9 +42,7 @@ rule table:
     params:
         description=described,
         command=lambda wildcards, output: command_of(output.csv),
-        code=digest(
-            "src/dpfedbench/reporting/*.py", "src/dpfedbench/evaluation/intervals.py"
-        ),
+        code=DRAWN_WITH,
     script:
         "../scripts/table.py"
 
@@ -47,9 +56,9 @@ rule figure:
         image=report(
             f"{REPORT}/figures/{{paper}}/{{item}}.png",
             caption="../report/figure.rst",
-            category="{paper}",
+            category=category_of,
             subcategory="figures",
-            labels={"figure": "{item}", "as": "image"},
+            labels=labels_of,
         ),
         csv=f"{REPORT}/figures/{{paper}}/{{item}}.csv",
     log:
@@ -63,9 +72,8 @@ rule figure:
         gpu=0,
     params:
         description=described,
-        code=digest(
-            "src/dpfedbench/reporting/*.py", "src/dpfedbench/evaluation/intervals.py"
-        ),
+        command=lambda wildcards, output: command_of(output.image),
+        code=DRAWN_WITH,
     script:
         "../scripts/figure.py"
 
@@ -87,5 +95,52 @@ rule provenance:
         gpu=0,
     params:
         command=command_of("").strip(),
+        preset=config["preset"],
+        stand_ins=stand_ins(),
     script:
         "../scripts/provenance.py"
+
+
+rule page:
+    """Make the page of results: one HTML file, opened by double click."""
+    input:
+        targets(),
+        [
+            f"results/runs/{run}/{name}"
+            for run in PLAN.runs
+            for name in (
+                "config.yaml",
+                "history.csv",
+                "ledger.jsonl",
+                "metrics.json",
+                "privacy.json",
+                "training.json",
+            )
+        ],
+        provenance=rules.provenance.output,
+        published=ROOT / "config/published.csv",
+        datasets=ROOT / "config/datasets.tsv",
+    output:
+        f"{REPORT}/index.html",
+    log:
+        f"{REPORT}/logs/page.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        gpu=0,
+    params:
+        shown=page_items(),
+        papers={
+            paper: {
+                key: config["experiments"][paper][key] for key in ("title", "source")
+            }
+            for paper in PAPERS
+        },
+        code=digest(
+            "src/dpfedbench/reporting/*.py", "src/dpfedbench/reporting/templates/*"
+        ),
+    script:
+        "../scripts/page.py"

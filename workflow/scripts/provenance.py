@@ -9,4 +9,10 @@ from dpfedbench.reporting.provenance import provenance
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "provenance"):
-        write_json(snakemake.output[0], provenance(Path(snakemake.scriptdir).parents[1], snakemake.params.command))
+        found = provenance(
+            Path(snakemake.scriptdir).parents[1],
+            snakemake.params.command,
+            preset=snakemake.params.preset,
+            stand_ins=snakemake.params.stand_ins,
+        )
+        write_json(snakemake.output[0], found)

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,35 @@ def _git(root: str | Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def provenance(root: str | Path, command: str) -> dict[str, Any]:
-    """Everything about how the results came to be that the results themselves do not say."""
+def processor() -> str | None:
+    """The processor's name, where the system tells it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or None
+    found = re.search(r"^model name\s*: (.+)$", text, flags=re.M)
+    return found[1].strip() if found else None
+
+
+def provenance(
+    root: str | Path, command: str, *, preset: str | None = None, stand_ins: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Everything about how the results came to be that the results themselves do not say.
+
+    Args:
+        root: the repository.
+        command: what makes them all.
+        preset: the configuration's preset, None for the default run.
+        stand_ins: for each data set that is published on and was replaced, what was measured in its place.
+    """
     return {
         "command": command,
+        "preset": preset,
+        "stand_ins": dict(stand_ins or {}),
         "revision": revision(root),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor(),
         "cores": os.cpu_count(),
         "versions": versions(),
     }

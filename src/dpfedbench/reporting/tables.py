@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting.results import (
     CellResult,
     Epsilon,
@@ -99,25 +100,10 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
         f"| {' | '.join(HEADINGS)} |",
         f"|{' --- |' * len(HEADINGS)}",
     ]
-    for (cell, result), record in zip(rows, table.to_dict("records"), strict=True):
-        name = f"{cell['title']}, {cell['variant']}" if cell["variant"] else cell["title"]
-        accuracy = result.accuracy
-        spread = "no interval" if math.isnan(accuracy.low) else f"{_percent(accuracy.low)} to {_percent(accuracy.high)}"
-        fields = [
-            cell["dataset"],
-            cell["task"],
-            name,
-            f"**{accuracy.mean:.1f}** ({spread})",
-            epsilon_text(result.claimed),
-            epsilon_text(result.holds),
-            "–" if result.delta is None else f"{result.delta:g}",
-            result.unit or "–",
-            _published_text(record),
-        ]
-        lines.append("| " + " | ".join(fields) + " |")
+    lines += ["| " + " | ".join(fields) + " |" for fields in texts(rows, table)]
     lines += [
         "",
-        *(f"- {note}" for note in _notes(rows, table)),
+        *(f"- {note}" for note in notes(rows, table)),
         "",
         "Made by",
         "",
@@ -130,6 +116,26 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
     return "\n".join(lines) + "\n"
 
 
+def texts(rows: list[Row], table: pd.DataFrame) -> list[list[str]]:
+    """A list of texts for each row, one under each of `HEADINGS`; what is in parentheses is said of the value."""
+    shown = []
+    for (cell, result), record in zip(rows, table.to_dict("records"), strict=True):
+        name = f"{cell['title']}, {cell['variant']}" if cell["variant"] else cell["title"]
+        fields = [
+            cell["dataset"],
+            cell["task"],
+            name,
+            accuracy_text(result.accuracy),
+            epsilon_text(result.claimed),
+            epsilon_text(result.holds),
+            "–" if result.delta is None else f"{result.delta:g}",
+            result.unit or "–",
+            _published_text(record),
+        ]
+        shown.append(fields)
+    return shown
+
+
 def epsilon_text(epsilon: Epsilon) -> str:
     """An ε for people: both ends where they differ, and its status unless it is proved."""
     if math.isnan(epsilon.high):
@@ -138,6 +144,12 @@ def epsilon_text(epsilon: Epsilon) -> str:
     low = "∞" if math.isinf(epsilon.low) else f"{epsilon.low:.3g}"
     text = high if low == high else f"{low} to {high}"
     return text if epsilon.status == "proved" else f"{text} ({epsilon.status})"
+
+
+def accuracy_text(accuracy: Interval) -> str:
+    """A percentage and its interval for people."""
+    spread = "no interval" if math.isnan(accuracy.low) else f"{_percent(accuracy.low)} to {_percent(accuracy.high)}"
+    return f"**{accuracy.mean:.1f}** ({spread})"
 
 
 def _percent(value: float) -> str:
@@ -151,8 +163,9 @@ def _published_text(record: Mapping[Any, Any]) -> str:
     return f"{record['published']:g}" + ("" if record["comparable"] else " (not comparable)")
 
 
-def _notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
-    notes = [
+def notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
+    """What a reader of the table must be told, a sentence each."""
+    said = [
         f"Accuracy is the mean over seeds of the mean over each seed's test {rows[0][1].counted}s ({_counts(rows)}).",
         _interval_note(rows),
         "ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.",
@@ -160,12 +173,12 @@ def _notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
     for cell, result in rows:
         for profile, epsilon in (("ε claimed", result.claimed), ("ε that holds", result.holds)):
             if epsilon.explanation:
-                notes.append(f"{profile}, {cell['title']}: {epsilon.explanation.rstrip('.')}.")
-    notes += attributed_notices([(_place(cell), result) for cell, result in rows])
+                said.append(f"{profile}, {cell['title']}: {epsilon.explanation.rstrip('.')}.")
+    said += attributed_notices([(_place(cell), result) for cell, result in rows])
     for (cell, _), record in zip(rows, table.to_dict("records"), strict=True):
         if cell["mismatch"] and not pd.isna(record["published"]):
-            notes.append(f"Not comparable with the published value: {cell['mismatch']}.")
-    return list(dict.fromkeys(notes))
+            said.append(f"Not comparable with the published value: {cell['mismatch']}.")
+    return list(dict.fromkeys(said))
 
 
 def _counts(rows: list[Row]) -> str:

@@ -1,0 +1,131 @@
+"""Small plots of a run's history for the page of results: SVG that takes the page's colours, light or dark."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup, escape
+
+from dpfedbench.errors import BenchError
+
+# What a history may hold, as readers know it, with what tells most about a run first.
+QUANTITIES = {
+    "test_accuracy": "test accuracy, %",
+    "validation_accuracy": "validation accuracy, %",
+    "test_loss": "test loss",
+    "validation_loss": "validation loss",
+    "loss": "training loss",
+    "released_norm": "norm of the release",
+    "norm_q50": "median norm of a client's gradient",
+    "threshold": "clipping threshold C",
+    "noise_multiplier": "noise multiplier",
+    "epsilon_claimed": "ε as claimed, so far",
+    "epsilon_holds": "ε that holds, so far",
+}
+BUCKETS = 100
+LOG_FROM = 50.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One seed's values of a quantity: `rounds` and `values` are [n], both finite."""
+
+    seed: int
+    rounds: np.ndarray
+    values: np.ndarray
+
+
+def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]:
+    """The curves of `QUANTITIES` that have at least two points in every history, by column.
+
+    Args:
+        histories: seed and history.csv of each run of one configuration.
+
+    Raises:
+        BenchError: a history is missing or is no CSV with a column `round`.
+    """
+    tables = []
+    for seed, path in histories:
+        try:
+            table = pd.read_csv(path)
+            tables.append((seed, table, table["round"].to_numpy(dtype=np.float64)))
+        except (OSError, ValueError, KeyError) as error:
+            raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+    found = {}
+    for column in QUANTITIES:
+        curves = []
+        for seed, table, rounds in tables:
+            values = table[column].to_numpy(dtype=np.float64) if column in table else np.full(len(rounds), math.nan)
+            filled = np.isfinite(values)
+            curves.append(Curve(seed=seed, rounds=rounds[filled], values=values[filled]))
+        if all(len(curve.values) > 1 for curve in curves):
+            found[column] = curves
+    return found
+
+
+def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
+    """The same curve with at most two points in each of `buckets` stretches: its lowest and its highest there.
+
+    So a peak of a single round is still seen in a plot a hundred pixels wide.
+    """
+    count = len(curve.values)
+    if count <= 2 * buckets:
+        return curve
+    kept: list[int] = []
+    for part in np.array_split(np.arange(count), buckets):
+        values = curve.values[part]
+        kept += sorted({int(part[values.argmin()]), int(part[values.argmax()])})
+    return Curve(seed=curve.seed, rounds=curve.rounds[kept], values=curve.values[kept])
+
+
+def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
+    """An SVG image of the curves, one for each seed, over one pair of axes.
+
+    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says.
+
+    Args:
+        curves: at least one, each with at least two points.
+        label: the quantity.
+        small: only the lines, without a frame or numbers; the name for screen readers stays.
+    """
+    low = min(float(curve.values.min()) for curve in curves)
+    high = max(float(curve.values.max()) for curve in curves)
+    first, last = min(curve.rounds[0] for curve in curves), max(curve.rounds[-1] for curve in curves)
+    logarithmic = low > 0 and high / low > LOG_FROM
+    scale = np.log10 if logarithmic else np.asarray
+    bottom, top = float(scale(low)), float(scale(high))
+    width, height, left, below, above = (96, 28, 2, 2, 2) if small else (270, 120, 54, 18, 8)
+
+    def points(curve: Curve) -> str:
+        kept = thinned(curve)
+        xs = left + (kept.rounds - first) / max(last - first, 1) * (width - left - 3)
+        share = (scale(kept.values) - bottom) / (top - bottom) if top > bottom else np.full(len(kept.values), 0.5)
+        ys = height - below - share * (height - below - above)
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+
+    ends = ", ".join(f"seed {curve.seed} {_short(curve.values[0])} to {_short(curve.values[-1])}" for curve in curves)
+    name = f"{label}{', logarithmic axis' if logarithmic else ''}, rounds {first:g} to {last:g}: {ends}"
+    parts = [
+        f'<svg class="{"spark" if small else "history"}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(name)}">'
+    ]
+    if not small:
+        floor, ceiling = height - below, above
+        parts += [
+            f'<path class="axis" d="M{left} {ceiling}V{floor}H{width - 3}"/>',
+            f'<text x="{left - 4}" y="{ceiling + 8}" text-anchor="end">{_short(high)}</text>',
+            f'<text x="{left - 4}" y="{floor}" text-anchor="end">{_short(low)}</text>',
+            f'<text x="{left}" y="{height - 4}">{first:g}</text>',
+            f'<text x="{width - 3}" y="{height - 4}" text-anchor="end">round {last:g}</text>',
+        ]
+        if logarithmic:
+            parts.append(f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>')
+    parts += [f'<polyline class="line{index % 6}" points="{points(curve)}"/>' for index, curve in enumerate(curves)]
+    return Markup("".join(parts) + "</svg>")
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
