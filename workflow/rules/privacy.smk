@@ -4,7 +4,7 @@ Requires metrics, accounts and audits of all private runs that the configuration
 tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or below results/PRESET/.
 """
 
-PRIVATE = PLAN.private({name: method.TITLE for name, method in METHODS.items()})
+PRIVATE = PLAN.private(TITLES)
 
 
 rule privacy:
