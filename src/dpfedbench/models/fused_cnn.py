@@ -33,7 +33,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.winograd import _compiled
+from dpfedbench.models.winograd import _compiled, _part
 
 _PLANE = 18  # side of a `plane`
 _ROW = _PLANE * 16  # floats in its row
@@ -340,7 +340,7 @@ class FusedCnn:
 # The compiled loops. Reordering is allowed to them (`winograd`), and is the same for every record.
 
 
-@_compiled
+@_part
 def _prepare(theta, scratch):
     """Bring the weights into the orders that the passes read; whether none is too large or NaN."""
     channels = len(scratch.ends) // 4
@@ -365,7 +365,7 @@ def _prepare(theta, scratch):
     return usable
 
 
-@_compiled
+@_part
 def _list_pixels(image, scale, shift, place, pixel, ends):
     """List the pixels of image [H, W, C] that are not zero once normalised, by channel, parity of row and of column."""
     height, width, channels = image.shape
@@ -385,7 +385,7 @@ def _list_pixels(image, scale, shift, place, pixel, ends):
             ends[4 * c + parity] = n
 
 
-@_compiled
+@_part
 def _convolve1(place, pixel, ends, taps, bias, plane):
     """The plane = bias + each listed pixel times the taps that it meets."""
     start = _load(bias, 0, 16)
@@ -404,7 +404,7 @@ def _convolve1(place, pixel, ends, taps, bias, plane):
         n = ends[k]
 
 
-@_compiled
+@_part
 def _convolve1_gradient(place, pixel, ends, plane, block, out):
     """out[8, 8, C, 16] = the sum of each listed pixel times the gradients of the outputs that it meets."""
     channels = len(ends) // 4
@@ -429,7 +429,7 @@ def _convolve1_gradient(place, pixel, ends, plane, block, out):
                 _store(out, ((8 * y + x) * channels + c) * 16, _load(block, (4 * r + s) * 16, 16))
 
 
-@_compiled
+@_part
 def _pool(plane, first, row, channels, height, width, pooled, code):
     """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`; `pooled` is [height, width].
 
@@ -451,7 +451,7 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
             _store(code, to, _where_greater(top, zero, k, zero))
 
 
-@_compiled
+@_part
 def _pool_gradient(pooled, code, first, row, channels, height, width, block, plane, bias):
     """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels] = its sum over positions."""
     zero = total = _constant(0, 64)
@@ -474,7 +474,7 @@ def _pool_gradient(pooled, code, first, row, channels, height, width, block, pla
             bias[f] += block[start + f]
 
 
-@_compiled
+@_part
 def _at(position):
     """Where in pooled1 the inputs of one of the second convolution's 25 outputs begin."""
     return position // 5 * (2 * _POOLED_ROW) + position % 5 * 32
@@ -519,7 +519,7 @@ def _convolve2_part(pooled, weights, bias, plane, p, ahead, start):
     _store(plane, 32 * p + 384, y12)
 
 
-@_compiled
+@_part
 def _convolve2(pooled, weights, bias, plane, ahead):
     """The second convolution; the middle output is computed by both parts.
 
@@ -529,7 +529,7 @@ def _convolve2(pooled, weights, bias, plane, ahead):
     _convolve2_part(pooled, weights, bias, plane, 12, ahead, 48 * 256)
 
 
-@_compiled
+@_part
 def _list_gradients(gradient, listed, which, value):
     """List, filter by filter, the outputs of the second convolution that have a gradient."""
     listed[:] = 0
@@ -543,7 +543,7 @@ def _list_gradients(gradient, listed, which, value):
             listed[f] = n + (d != 0)
 
 
-@_compiled
+@_part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
     """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16]; also that in its inputs."""
     pooled_gradient[:] = 0
@@ -569,7 +569,7 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         _store(out, w + 192, t3)
 
 
-@_compiled
+@_part
 def _linear(x, weights, bias, y):
     """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and len(y) of 4."""
     n = len(x)
@@ -587,7 +587,7 @@ def _linear(x, weights, bias, y):
         y[h + 3] = bias[h + 3] + _sum(y3)
 
 
-@_compiled
+@_part
 def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
     """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x) is a multiple of 256."""
     n, zero = len(x), _constant(0, 64)
@@ -619,7 +619,7 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
             _store(out, at + 192, _add_product(zero, d, t3))
 
 
-@_compiled
+@_part
 def _loss(logits, label):
     """Cross-entropy of logits [classes], which become its gradient, and whether the label's is the first largest."""
     best = 0
@@ -636,7 +636,7 @@ def _loss(logits, label):
     return loss, best == label
 
 
-@_compiled
+@_part
 def _forward(image, scratch, ahead):
     """Logits of one image [H, W, C], written to `residual`; `ahead` is that of `_convolve2`."""
     w = scratch.theta
@@ -661,7 +661,7 @@ def _forward(image, scratch, ahead):
         scratch.residual[c] = w[b + classes * HIDDEN + c] + y
 
 
-@_compiled
+@_part
 def _backward(scratch, out):
     """The gradient of the image that was last passed forward, written to out [d]."""
     w = scratch.theta
