@@ -60,7 +60,7 @@ def test_no_default_partition_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_controller_that_is_down_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
     slurm(tmp_path, monkeypatch, sinfo=f"echo '{down}' >&2; exit 1", sacctmgr=NO_DATABASE)
-    with pytest.raises(BenchError, match="Slurm does not answer: .*connect failure"):
+    with pytest.raises(BenchError, match=r"Slurm does not answer: .*connect failure"):
         check_slurm(None, None)
 
 

@@ -36,7 +36,10 @@ def test_only_runs_that_are_ours_and_not_wanted_count(tmp_path: Path) -> None:
     (tmp_path / "maml/glyphs/5way-1shot/abcdef0123/seed5").symlink_to(outside)
     found = old_runs(tmp_path, {WANTED})
     assert [run.folder for run in found] == [OLD, "maml/glyphs/5way-1shot/0123456789/seed10"]
-    assert [run.size for run in found] == [1000 + len("method: dp-agr\nseed: 3\n"), 1000 + len("method: maml\nseed: 10\n")]
+    assert [run.size for run in found] == [
+        1000 + len("method: dp-agr\nseed: 3\n"),
+        1000 + len("method: maml\nseed: 10\n"),
+    ]
 
 
 def test_a_removed_run_leaves_no_empty_folder_and_no_other_run_is_touched(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ def test_our_own_mark_and_no_mark_are_taken(tmp_path: Path) -> None:
 
 def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8")
-    with pytest.raises(BenchError, match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to"):
+    with pytest.raises(
+        BenchError, match=rf"newer dpfedbench \(9\.1, results format {FORMAT + 1}; this one reads up to"
+    ):
         check_format(tmp_path)
 
 

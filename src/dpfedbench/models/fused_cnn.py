@@ -30,7 +30,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.winograd import _compiled
+from dpfedbench.models.winograd import _compiled, _part
 
 _PADDED = 32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
 _ROW = 13 * 16  # floats in a row of the first convolution's outputs
@@ -351,7 +351,7 @@ class FusedCnn:
 # The compiled loops. Reordering is allowed to them (`winograd`), and is the same for every record.
 
 
-@_compiled
+@_part
 def _conv1_size(scratch):
     """Weights [8, 8, C, 16] of the first convolution."""
     return 8 * 8 * (len(scratch.padded) // _PADDED**2) * 16
@@ -372,7 +372,7 @@ def _prepare(theta, scratch):
     return usable
 
 
-@_compiled
+@_part
 def _pad(image, scale, shift, padded):
     """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it in either direction."""
     height, width, channels = image.shape
@@ -388,7 +388,7 @@ def _pad(image, scale, shift, padded):
                     padded[np.uint64(at + x)] = flat[np.uint64(start + x * channels)] * scale + shift
 
 
-@_compiled
+@_part
 def _convolve1(padded, weights, bias, plane):
     """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times the weights [8, 8, C, 16]."""
     channels = len(padded) // _PADDED**2
@@ -428,7 +428,7 @@ def _convolve1(padded, weights, bias, plane):
         _store(plane, to + 192, y12)
 
 
-@_compiled
+@_part
 def _convolve1_gradient(padded, plane, out):
     """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up."""
     channels = len(padded) // _PADDED**2
@@ -474,7 +474,7 @@ def _convolve1_gradient(padded, plane, out):
             _store(out, to + 240 * channels, u7)
 
 
-@_compiled
+@_part
 def _pool(plane, first, row, channels, height, width, pooled, code):
     """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`; `pooled` is [height, width].
 
@@ -496,7 +496,7 @@ def _pool(plane, first, row, channels, height, width, pooled, code):
             _store(code, to, _where_greater(top, zero, k, zero))
 
 
-@_compiled
+@_part
 def _pool_gradient(pooled, code, first, row, channels, height, width, block, plane, bias):
     """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels] = its sum over positions."""
     zero = total = _constant(0, 64)
@@ -519,7 +519,7 @@ def _pool_gradient(pooled, code, first, row, channels, height, width, block, pla
             bias[f] += block[start + f]
 
 
-@_compiled
+@_part
 def _at(position):
     """Where in pooled1 the inputs of one of the second convolution's 25 outputs begin."""
     return position // 5 * (2 * _POOLED_ROW) + position % 5 * 32
@@ -564,7 +564,7 @@ def _convolve2_part(pooled, weights, bias, plane, p, ahead, start):
     _store(plane, 32 * p + 384, y12)
 
 
-@_compiled
+@_part
 def _convolve2(pooled, weights, bias, plane, ahead):
     """The second convolution; the middle output is computed by both parts.
 
@@ -574,7 +574,7 @@ def _convolve2(pooled, weights, bias, plane, ahead):
     _convolve2_part(pooled, weights, bias, plane, 12, ahead, 48 * 256)
 
 
-@_compiled
+@_part
 def _list_gradients(gradient, listed, which, value):
     """List, filter by filter, the outputs of the second convolution that have a gradient."""
     listed[:] = 0
@@ -588,7 +588,7 @@ def _list_gradients(gradient, listed, which, value):
             listed[f] = n + (d != 0)
 
 
-@_compiled
+@_part
 def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
     """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16]; also that in its inputs."""
     pooled_gradient[:] = 0
@@ -614,7 +614,7 @@ def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradi
         _store(out, w + 192, t3)
 
 
-@_compiled
+@_part
 def _linear(x, weights, bias, y):
     """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and len(y) of 4."""
     n = len(x)
@@ -632,7 +632,7 @@ def _linear(x, weights, bias, y):
         y[h + 3] = bias[h + 3] + _sum(y3)
 
 
-@_compiled
+@_part
 def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
     """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x) is a multiple of 256."""
     n, zero = len(x), _constant(0, 64)
@@ -664,7 +664,7 @@ def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
             _store(out, at + 192, _add_product(zero, d, t3))
 
 
-@_compiled
+@_part
 def _loss(logits, label):
     """Cross-entropy of logits [classes], which become its gradient, and whether the label's is the first largest."""
     best = 0
@@ -681,7 +681,7 @@ def _loss(logits, label):
     return loss, best == label
 
 
-@_compiled
+@_part
 def _forward(image, scratch, ahead):
     """Logits of one image [H, W, C], written to `residual`; `ahead` is that of `_convolve2`."""
     w = scratch.theta
@@ -706,7 +706,7 @@ def _forward(image, scratch, ahead):
         scratch.residual[c] = w[b + classes * HIDDEN + c] + y
 
 
-@_compiled
+@_part
 def _backward(scratch, out):
     """The gradient of the image that was last passed forward, written to out [d]."""
     w = scratch.theta

@@ -37,6 +37,17 @@ _compiled: Any = njit(
     pipeline_class=_NoAlias,
 )
 
+# For a loop that another compiled one calls. Two copies of such a loop exist, its own and the one in its caller, and
+# LLVM may reorder each in its own way. Which of them the caller finds depends on whether this process compiled them or
+# read them from numba's cache, so bits differed between the first run and the next. Put into its caller there is one.
+_part: Any = njit(
+    nogil=True,
+    error_model="numpy",
+    fastmath={"contract", "reassoc", "nsz"},
+    pipeline_class=_NoAlias,
+    forceinline=True,
+)
+
 # Weight transform kron(G, G): 9 taps to 16 points.
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 WEIGHT_TRANSFORM = np.kron(_G, _G)
@@ -549,7 +560,7 @@ def patches_of_images(padded, mean, out):
                 n += 1
 
 
-@_compiled
+@_part
 def _window(image, weights, i, j, out):
     """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of a padded image."""
     channels, filters = image.shape[2], weights.shape[1]
