@@ -18,11 +18,12 @@ upper and taken from the lower end. Each (z, T, t, delta) is computed once.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
 from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
 from dpfedbench.privacy.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
@@ -34,6 +35,8 @@ CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
 MARGIN = 1e-14
 # Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
 UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
+# Deviations of a normal variable that a quadrature over it takes in.
+_REACH = 12.0
 # Below this noise the log-normal leaves the range of floating point, and the one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
 
@@ -165,6 +168,75 @@ def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: floa
     grid = _grid(noise_multiplier, rounds, delta, True, True)
     value, error = UpperTail([(grid.one, done)], around=-at, kernel=EXCESS).value(-at)
     return math.exp(epsilon) / rounds * (value + error)
+
+
+def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]) -> np.ndarray:
+    """Renyi divergences after `done` of `rounds` rounds, the greater of both directions, at each whole order >= 2.
+
+    With a = alpha and b = alpha - 1,
+
+        E_Q (dP/dQ)^a  = T^-a a! [u^a] e^((T - t) u) (sum_j E X^j u^j / j!)^t,   E X^j = e^(j (j - 1) / (2 z^2)),
+        E_P (dQ/dP)^a  = E_Q (dP/dQ)^-b = T^b / Gamma(b)  integral_0^inf u^(b - 1) e^(-(T - t) u) (E e^(-u X))^t du,
+
+    the first by powers of a series with terms above 0, the second by the trapezoidal rule, whose error is far below the
+    margin added here (the integrands are analytic and fall off faster than exponentials). Where b is so large against
+    z T that the rule would not reach far enough into the log-normal's tail, the second is bounded: a mean is at least
+    the geometric mean, so E_Q (dP/dQ)^-b <= e^(t (b/T) (b/T + 1) / (2 z^2)), which is exact at T = 1.
+    """
+    _check(noise_multiplier, rounds, done, 0.5)
+    alphas = np.array(orders)
+    if done == 0:
+        return np.zeros(len(alphas))
+    removal = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
+    addition = np.array([_inverse_moment(noise_multiplier, rounds, done, int(order) - 1) for order in alphas])
+    return np.asarray(np.maximum(removal, addition) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
+
+
+def _series_moments(noise_multiplier: float, rounds: int, done: int, most: int) -> np.ndarray:
+    """log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
+    j = np.arange(most + 1, dtype=float)
+    factorials = gammaln(j + 1)
+    power = j * (j - 1) / (2 * noise_multiplier**2) - factorials
+    total = np.where(j == 0, 0.0, -np.inf) if done == rounds else j * math.log(rounds - done) - factorials
+    exponent = done
+    while exponent:
+        if exponent & 1:
+            total = _product(total, power)
+        exponent >>= 1
+        if exponent:
+            power = _product(power, power)
+    return np.asarray(total + factorials - j * math.log(rounds))
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Logarithms of the coefficients of a product of power series, from theirs."""
+    size = len(left)
+    place = np.subtract.outer(np.arange(size), np.arange(size))
+    terms = np.where(place >= 0, right[None, :] + left[np.maximum(place, 0)], -np.inf)
+    return np.asarray(logsumexp(terms, axis=1))
+
+
+def _inverse_moment(noise_multiplier: float, rounds: int, done: int, power: int) -> float:
+    """log E_Q (dP/dQ)^-power, or an upper end of it."""
+    share = power / rounds
+    if share / noise_multiplier > _REACH / 3:
+        return done * share * (share + 1) / (2 * noise_multiplier**2)
+    v, step, laplace = _laplace(noise_multiplier)
+    logs = power * v - (rounds - done) * np.exp(v) + done * laplace
+    return float(logsumexp(logs)) + math.log(step) + power * math.log(rounds) - float(gammaln(power))
+
+
+@lru_cache(maxsize=8)
+def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
+    """A grid of v, its step, and log E exp(-e^v X) on it."""
+    s = 1.0 / noise_multiplier
+    normal = np.linspace(-_REACH, _REACH, 481)
+    weights = np.exp(-(normal**2) / 2)
+    weights /= weights.sum()
+    values = np.exp(s * normal - s * s / 2)
+    v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
+    parts = [np.exp(-np.outer(np.exp(part), values)) @ weights for part in np.array_split(v, 20)]
+    return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
 
 
 def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:

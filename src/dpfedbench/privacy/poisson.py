@@ -1,7 +1,11 @@
 """The privacy of Poisson participation: each client is in each round with probability q, independently.
 
 One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N(0, z^2) + q N(1, z^2) against
-Q = N(0, z^2), in both directions. Two accountants:
+Q = N(0, z^2), in both directions. Where k clients that take part independently are zeroed together (`uses`: the
+clients that use one image), N of them come, N ~ Binomial(k, q), their contributions add up to a vector of norm at most
+N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q (Choquette-Choo et al., Privacy
+Amplification for Matrix Mechanisms, 2024, Corollary 4.7: vectors may be replaced by bounds of their norms). It is
+attained where all k point the same way. Two accountants:
 
 - Renyi (dp-accounting's orders-wise divergences), with the moments accountant's conversion or the tighter one;
 - the privacy loss distribution: the loss of a round is put on a grid and rounds are convolved in `grid_sums`.
@@ -15,7 +19,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
+from scipy.stats import binom
 
 from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
 from dpfedbench.privacy.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
@@ -103,10 +109,26 @@ def renyi_epsilon_tight(schedule: Schedule, rate: float, delta: float, orders: S
 
 
 class _Step:
-    """The privacy loss of one round, by removal (P against Q) or by addition (Q against P)."""
+    """The privacy loss of one round, by removal (P against Q) or by addition (Q against P).
 
-    def __init__(self, noise_multiplier: float, rate: float, add: bool) -> None:
-        self.z, self.q, self.add = noise_multiplier, rate, add
+    Args:
+        noise_multiplier: z.
+        rate: q.
+        add: the direction.
+        uses: k; P is the mixture over Binomial(k, q).
+        dropped: how much of that mixture's far end may be left out. P is then a little less than it is: what is left
+            out goes on top of an upper end (`missing`), and a lower end can only fall.
+    """
+
+    def __init__(self, noise_multiplier: float, rate: float, add: bool, uses: int = 1, dropped: float = 0.0) -> None:
+        self.z, self.q, self.add, self.uses = noise_multiplier, rate, add, uses
+        self.missing = 0.0
+        if uses > 1:
+            counts = np.arange(uses + 1, dtype=float)
+            most = max(int(np.searchsorted(-binom.sf(counts, uses, rate), -dropped)), 1)
+            self.missing = 0.0 if add else float(binom.sf(most, uses, rate)) * (1 + 1e-9)
+            self._counts = counts[1 : most + 1]
+            self._logs = binom.logpmf(counts[: most + 1], uses, rate)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The probability of a larger loss under the first and under the second distribution of the pair."""
@@ -114,26 +136,84 @@ class _Step:
         sign = -1.0 if self.add else 1.0
         # By addition a larger loss means a smaller x.
         without = ndtr(-sign * x / self.z)
-        mixed = (1.0 - self.q) * without + self.q * ndtr(-sign * (x - 1.0) / self.z)
+        mixed = self._mixed(x, without, sign)
         return (without, mixed) if self.add else (mixed, without)
+
+    def _mixed(self, x: np.ndarray, without: np.ndarray, sign: float) -> np.ndarray:
+        """P's probability above (sign 1) or below (-1) x."""
+        if self.uses == 1:
+            return (1.0 - self.q) * without + self.q * ndtr(-sign * (x - 1.0) / self.z)
+        total = math.exp(self._logs[0]) * without
+        for count, log in zip(self._counts, self._logs[1:], strict=True):
+            total = total + math.exp(log) * ndtr(-sign * (x - count) / self.z)
+        return total
 
     def _where(self, losses: np.ndarray) -> np.ndarray:
         """The x at which log dP/dQ is `losses`; -inf below the range of dP/dQ."""
         with np.errstate(divide="ignore", invalid="ignore"):
+            if self.uses > 1:
+                return self._where_mixed(losses - self._logs[0])
             excess = (np.expm1(losses) + self.q) / self.q
             return np.where(excess > 0, 0.5 + self.z**2 * np.log(np.maximum(excess, 0.0)), -np.inf)
 
+    def _where_mixed(self, rise: np.ndarray) -> np.ndarray:
+        """The same by Newton's method on M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) = log(e^rise - 1).
+
+        M is convex and its slope is between 1/z^2 and k/z^2. Started where one summand alone reaches the value, so to
+        the right of the root, it falls to the root in a few steps.
+        """
+        wanted = np.where(rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf)
+        inside = np.isfinite(wanted)
+        target = wanted[inside]
+        variance, counts, ratios = self.z**2, self._counts, self._logs[1:] - self._logs[0]
+        x = np.full(len(target), np.inf)
+        for count, ratio in zip(counts, ratios, strict=True):
+            np.minimum(x, (target - ratio) * variance / count + count / 2, out=x)
+        for _ in range(60):
+            top = np.full(len(x), -np.inf)
+            for count, ratio in zip(counts, ratios, strict=True):
+                np.maximum(top, ratio + count * (x - count / 2) / variance, out=top)
+            total, slope = np.zeros(len(x)), np.zeros(len(x))
+            for count, ratio in zip(counts, ratios, strict=True):
+                part = np.exp(ratio + count * (x - count / 2) / variance - top)
+                total += part
+                slope += count * part
+            step = (top + np.log(total) - target) * variance * total / slope
+            x -= step
+            if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:
+                break
+        found = np.full(rise.shape, -np.inf)
+        found[inside] = x
+        return found
+
     def loss(self, x: float) -> float:
         """The loss of removal at x."""
+        if self.uses > 1:
+            exponents = self._counts * (x - self._counts / 2) / self.z**2
+            return float(logsumexp(np.append(self._logs[1:] + exponents, self._logs[0])))
         exponent = (x - 0.5) / self.z**2
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + exponent))
 
     def range(self, mass: float) -> tuple[float, float]:
         """Losses below and above which the first distribution has at most `mass` on each side."""
         reach = -float(ndtri(mass)) * self.z
+        low = self.uses * math.log1p(-self.q)
         # Losses over 600 cannot be exponentiated; what lies above is cut off and counts as infinite.
-        low, high = math.log1p(-self.q), min(self.loss(1.0 + reach), 600.0)
-        return (-min(self.loss(reach), 600.0), -low) if self.add else (low, high)
+        if self.add:
+            return -min(self.loss(reach), 600.0), -low
+        return low, min(self.loss(self._far(mass, reach)), 600.0)
+
+    def _far(self, mass: float, reach: float) -> float:
+        """An x above which P has at most `mass`."""
+        if self.uses == 1:
+            return 1.0 + reach
+
+        def excess(x: float) -> float:
+            place = np.array(x)
+            return float(self._mixed(place, ndtr(-place / self.z), 1.0)) - mass
+
+        most = float(self._counts[-1]) + reach
+        return most if excess(most) >= 0 else float(brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
 
 
 class _Grid:
@@ -157,15 +237,15 @@ class _Grid:
             weights[:-1] += inside - right
             weights[1:] += right
             weights[0] += max(1.0 - tail[0], 0.0)
-            self.infinite = float(tail[-1])
+            self.infinite = float(tail[-1]) + step_law.missing
         else:
             weights[:-1] = inside
         self.variable = GridVariable(first=first, weights=weights, step=step)
 
 
 @lru_cache(maxsize=64)
-def _grid(z: float, rate: float, step: float, mass: float, upper: bool, add: bool) -> _Grid:
-    return _Grid(_Step(z, rate, add), step, mass, upper=upper)
+def _grid(z: float, rate: float, step: float, mass: float, upper: bool, add: bool, uses: int = 1) -> _Grid:
+    return _Grid(_Step(z, rate, add, uses, mass), step, mass, upper=upper)
 
 
 class _Composition:
@@ -201,43 +281,46 @@ def _cut_mass(rounds: int, delta: float) -> float:
     return CUT * delta / 2 ** (rounds - 1).bit_length()
 
 
-def _check(schedule: Schedule, rate: float, delta: float) -> None:
-    if not 0 < rate <= 1 or not 0 < delta < 1 or any(not 0 < z < math.inf or n < 1 for z, n in schedule):
-        raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0 and counts >= 1")
+def _check(schedule: Schedule, rate: float, delta: float, uses: int) -> None:
+    counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
+    if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
+        raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1")
 
 
-def _spacing(schedule: Schedule, rate: float) -> float:
+def _spacing(schedule: Schedule, rate: float, uses: int) -> float:
     """A small part of the typical loss of the quietest round: the upper end's error falls with its square."""
     most = max(z for z, _ in schedule)
-    return float(np.clip(0.05 * rate * math.expm1(min(most**-2, 50.0)) ** 0.5, 1e-7, 1e-3))
+    typical = rate * (uses * math.expm1(min(most**-2, 50.0))) ** 0.5
+    return float(np.clip(0.05 * typical, 1e-7, 1e-3 if uses == 1 else 4e-3))
 
 
 @lru_cache(maxsize=4096)
-def upper_epsilon(schedule: Schedule, rate: float, delta: float) -> float:
+def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
     """A proved upper end of epsilon, for both directions of add-or-remove.
 
     Args:
         schedule: (z, rounds) pairs with z > 0; empty means nothing was released.
         rate: q in (0, 1].
         delta: in (0, 1).
+        uses: k >= 1, how many clients are zeroed together (or added, or removed).
     """
-    _check(schedule, rate, delta)
+    _check(schedule, rate, delta, uses)
     if not schedule:
         return 0.0
     rounds, joint, least = _scale(schedule)
     # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and reached at q = 1.
-    ceiling = gaussian_epsilon(joint, delta)
+    ceiling = gaussian_epsilon(joint / uses, delta)
     if rate == 1.0 or least < LEAST_NOISE:
         return ceiling
-    step, mass = _spacing(schedule, rate), _cut_mass(rounds, delta)
+    step, mass = _spacing(schedule, rate, uses), _cut_mass(rounds, delta)
 
     def grids(add: bool) -> list[tuple[_Grid, int]]:
-        return [(_grid(z, rate, step, mass, True, add), count) for z, count in schedule]
+        return [(_grid(z, rate, step, mass, True, add, uses), count) for z, count in schedule]
 
     epsilon = crossing(
         lambda near: _Composition(grids(False), upper=True, near=near),
         delta=delta,
-        start=guess_epsilon(least, rate, rounds, delta),
+        start=_guess(least, rate, rounds, delta, uses),
         ceiling=ceiling,
         upper=True,
     )
@@ -247,24 +330,35 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float) -> float:
     return epsilon
 
 
+def _guess(noise_multiplier: float, rate: float, rounds: int, delta: float, uses: int) -> float:
+    """A place to start from: for several clients at once that of one Gaussian with the root mean square count."""
+    if uses == 1:
+        return guess_epsilon(noise_multiplier, rate, rounds, delta)
+    square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
+    loud = gaussian_epsilon(noise_multiplier / (rounds * square) ** 0.5, delta)
+    return max(guess_epsilon(noise_multiplier, min(uses * rate, 0.5), rounds, delta), loud)
+
+
 @lru_cache(maxsize=256)
-def lower_epsilon(schedule: Schedule, rate: float, delta: float) -> float:
+def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
     """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
-    _check(schedule, rate, delta)
-    upper = upper_epsilon(schedule, rate, delta)
+    _check(schedule, rate, delta, uses)
+    upper = upper_epsilon(schedule, rate, delta, uses)
     if not schedule or rate == 1.0 or upper == 0.0:
         return upper
     rounds, _, least = _scale(schedule)
     if least < LEAST_NOISE:
         return 0.0
     mass = _cut_mass(rounds, delta)
-    low, high = _Step(least, rate, False).range(mass)
+    low, high = _Step(least, rate, False, uses, mass).range(mass)
     # Rounding down costs about half a step a round: 4e-4 in all, and for very many rounds as much more as they are.
     slack = 8e-4 if rounds <= MANY_ROUNDS else 1.6e-3 * rounds / MANY_ROUNDS
-    step = max(min(slack / rounds, _spacing(schedule, rate)), (high - low) / LOWER_CELLS)
+    if uses > 1:
+        slack = max(slack, (2e-3 if rounds <= MANY_ROUNDS else 1e-2) * upper)
+    step = max(min(slack / rounds, _spacing(schedule, rate, uses)), (high - low) / LOWER_CELLS)
     return crossing(
         lambda near: _Composition(
-            [(_grid(z, rate, step, mass, False, False), count) for z, count in schedule],
+            [(_grid(z, rate, step, mass, False, False, uses), count) for z, count in schedule],
             upper=False,
             near=near,
         ),

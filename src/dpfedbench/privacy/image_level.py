@@ -1,0 +1,159 @@
+"""The guarantee for one image, where clients are tasks that share images.
+
+An image that k clients use is protected as they are all together: replace the contribution of each of them by zero.
+In round t, c_t of them take part, and their contributions add up to a vector of norm at most c_t C, which they reach
+if they point the same way. So, in units of C, the releases move by a vector of length c_t in round t, and
+
+- one-pass: the blocks are known, so the counts are; all releases together are one Gaussian of
+  mu = sqrt(sum_t c_t^2 / z_t^2), exactly, and the worst image of the partition is the one whose mu is greatest;
+- Poisson: c_t ~ Binomial(k, q) in each round apart from the others: a mixture of Gaussians a round, composed
+  (`poisson`, with `uses`). More uses are worse, so the most used image is the worst;
+- balls-and-bins: each of the k draws one secret round of its own. There is no tight accountant of this mixture; the
+  high end is the least of the group bound over k clients one after another and of the bound in which the observer is
+  told the draws (`groups`); the low end the greatest of one client's, and of the sum of all releases, which is one
+  Gaussian of mu = k / (z sqrt(T));
+- lots of records: each record is at one client, so a record is an image.
+
+Only images in a client's support or query set count: the others it holds enter nothing. The partition is public.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.partition import Partition
+from dpfedbench.errors import BenchError
+from dpfedbench.privacy import balls_and_bins, poisson
+from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.groups import (
+    group_epsilon,
+    known_draws_epsilon,
+    squares_of_a_multinomial,
+    squares_of_binomials,
+)
+from dpfedbench.privacy.poisson import Schedule
+
+# More rounds than this, and the law of the draws takes longer than it is worth.
+MOST_ROUNDS_OF_DRAWS = 2000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageUse:
+    """Which images each client of a run uses, and when clients took part.
+
+    Attributes:
+        images: integers [clients, images of a client that enter its support or query set]; equal numbers are the
+            same image.
+        rounds: for each client the round of its block (from 0; -1: in none), where the plan fixes it; else None.
+    """
+
+    images: np.ndarray
+    rounds: np.ndarray | None
+
+    @classmethod
+    def of(cls, partition: Partition, *, used_per_class: int, rounds: np.ndarray | None) -> ImageUse:
+        """From a partition.
+
+        Args:
+            partition: of the run.
+            used_per_class: support and query images per class together; the first of those that a client holds.
+            rounds: see above.
+
+        Raises:
+            BenchError: the clients hold fewer.
+        """
+        if used_per_class > partition.examples_per_class:
+            raise BenchError(
+                f"the clients hold {partition.examples_per_class} images a class, fewer than the {used_per_class} "
+                "of support and query: delete the clients' folder and run the workflow again"
+            )
+        if rounds is not None and len(rounds) != len(partition):
+            raise BenchError(
+                f"the partition has {len(partition)} clients, the run {len(rounds)}: delete the clients' folder "
+                "and run the workflow again"
+            )
+        examples = partition.examples[:, :, :used_per_class].astype(np.int64)
+        per_class = int(examples.max(initial=0)) + 1
+        images = partition.classes.astype(np.int64)[:, :, None] * per_class + examples
+        return cls(images=images.reshape(len(partition), -1), rounds=rounds)
+
+    def counts(self) -> np.ndarray:
+        """How many clients use each image that is used at all."""
+        return np.unique(self.images, return_counts=True)[1]
+
+    def worst_square(self, multipliers: Sequence[float]) -> float:
+        """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
+
+        Args:
+            multipliers: z of each round that was run.
+        """
+        assert self.rounds is not None
+        done = len(multipliers)
+        taking = np.flatnonzero((self.rounds >= 0) & (self.rounds < done))
+        if not len(taking):
+            return 0.0
+        keys = self.images[taking] * done + self.rounds[taking][:, None]
+        places, counts = np.unique(keys, return_counts=True)
+        images, rounds = np.divmod(places, done)
+        _, at = np.unique(images, return_inverse=True)
+        weights = (counts / np.asarray(multipliers)[rounds]) ** 2
+        return float(np.bincount(at, weights=weights).max())
+
+
+def image_bracket(
+    kind: str, use: ImageUse, multipliers: Sequence[float], sampler: Mapping[str, Any], delta: float
+) -> tuple[float, float]:
+    """Both ends of epsilon for the worst image.
+
+    Args:
+        kind: the sampler's: "one-pass", "balls-and-bins" or "poisson".
+        use: which clients use which image.
+        multipliers: z of each round that was run.
+        sampler: the participation plan's description.
+        delta: in (0, 1).
+
+    Raises:
+        BenchError: another sampler.
+    """
+    if kind == "one-pass":
+        square = use.worst_square(multipliers)
+        exact = gaussian_epsilon(square**-0.5, delta) if square else 0.0
+        return exact, exact
+    uses, done, rate = int(use.counts().max()), len(multipliers), float(sampler["rate"])
+    least, most = min(multipliers), max(multipliers)
+    if kind == "poisson":
+        # The server's noise stays as it is; were it not so, each end would take its safe side.
+        low_schedule, high_schedule = ((most, done),), ((least, done),)
+        high = poisson.upper_epsilon(high_schedule, rate, delta, uses)
+        low = poisson.lower_epsilon(low_schedule, rate, delta, uses)
+        if low == 0.0 < high:
+            low = poisson.lower_epsilon(low_schedule, rate, delta)
+            if done <= MOST_ROUNDS_OF_DRAWS:
+                high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
+        return low, high
+    if kind == "balls-and-bins":
+        return _secret_rounds(uses, least, most, int(sampler["rounds"]), done, delta)
+    raise BenchError(f"no image-level analysis for the sampler {kind!r}")
+
+
+def _secret_rounds(uses: int, least: float, most: float, rounds: int, done: int, delta: float) -> tuple[float, float]:
+    low = balls_and_bins.lower_epsilon(most, rounds, done, delta)
+    if uses == 1:
+        return low, balls_and_bins.upper_epsilon(least, rounds, done, delta)
+    if done == rounds:
+        low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
+    bounds = [gaussian_epsilon(least / uses, delta)]
+    if done <= MOST_ROUNDS_OF_DRAWS:
+        bounds.append(known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta))
+    # One after another is the better bound only while one client's epsilon is small.
+    if uses * balls_and_bins.upper_epsilon(least, rounds, done, delta) < min(bounds):
+        bounds.append(
+            group_epsilon(lambda share: balls_and_bins.upper_epsilon(least, rounds, done, share), uses, delta)
+        )
+    high = min(bounds)
+    return min(low, high), high if math.isfinite(high) else math.inf
