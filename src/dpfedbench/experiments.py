@@ -149,6 +149,8 @@ def make_plan(
     check(config, schema("config"))
     for name in config["methods"]:
         _known(name, method_defaults, f"methods.{name}", "method")
+    for name in config.get("tuning", {}):
+        _known(name, method_defaults, f"tuning.{name}", "method")
     for name, stand_in in config["stand_ins"].items():
         for used in (name, stand_in):
             if used is not None and datasets is not None:

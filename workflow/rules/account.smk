@@ -1,7 +1,17 @@
 """From a run's ledger to ε, as claimed and as it holds.
 
-Requires a trained run's ledger, never the training code. Adds privacy.json to the run's folder.
+Requires a trained run's ledger, never the training code, and of a private run whose clients share images their
+partition. Adds privacy.json to the run's folder.
 """
+
+
+def partition_for_account(wildcards):
+    """The partition that says which clients use which image, where the account is of that."""
+    run = run_of(wildcards)
+    if run.by_record or not run.private:
+        return []
+    folder = f"results/clients/{run.clients_folder}"
+    return [f"{folder}/clients.npz", f"{folder}/summary.json"]
 
 
 rule account:
@@ -10,6 +20,7 @@ rule account:
         config=rules.configure.output,
         ledger=rules.train.output.ledger,
         training=rules.train.output.training,
+        clients=partition_for_account,
     output:
         f"{RUN}/privacy.json",
     log:
@@ -24,6 +35,9 @@ rule account:
         runtime=60,
         gpu=0,
     params:
-        code=digest("src/dpfedbench/privacy/*.py"),
+        search=lambda wildcards: config.get("tuning", {}).get(wildcards.method),
+        code=digest(
+            "src/dpfedbench/privacy/*.py", "src/dpfedbench/federation/participation.py"
+        ),
     script:
         "../scripts/account.py"

@@ -18,6 +18,7 @@ from dpfedbench.privacy.accounting import (
     joint_multiplier,
     rounds_allowed,
 )
+from dpfedbench.privacy.filters import filter_order
 from dpfedbench.privacy.poisson import epsilon_of, renyi
 
 
@@ -86,8 +87,9 @@ class DecayingBudget(BudgetPlan):
     """Noise that decays by a public loss (Adap DP-FL, Section IV-B), spent release by release.
 
     Renyi divergences add up, so that whether one more lot fits is known at once: under `as_claimed` by the paper's
-    orders and conversion; under `holds` by finer orders and the tighter conversion, an upper end of what the account
-    says later.
+    orders and conversion; under `holds` by more orders and the tighter conversion, and if the noise may decay by one
+    order alone, chosen before the first lot: a filter, so that the budget holds for whatever noise comes of it
+    (`privacy.filters`).
 
     Args:
         config: the run.
@@ -107,6 +109,9 @@ class DecayingBudget(BudgetPlan):
             self._limit = config.budget.epsilon
         self._holds = config.budget.profile == "holds"
         self._orders = HOLDING_ORDERS if self._holds else CLAIMED_ORDERS
+        if self._holds and self._decay < 1 and math.isfinite(self._limit):
+            z = joint_multiplier([self.noise_multiplier] * (1 + extra))
+            self._orders = filter_order(z, sampler["rate"], HOLDING_ORDERS, epsilon=self._limit, delta=self.delta)
         self._spent = np.zeros(len(self._orders))
         self._claimed = np.zeros(len(CLAIMED_ORDERS))
         self._lots = 0

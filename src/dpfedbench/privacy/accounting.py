@@ -1,6 +1,6 @@
 """Accountants: from what was released, and how its cohort was drawn, to epsilon.
 
-Two profiles:
+Profiles:
 
 - `as_claimed`: the accounting that the run's paper did. DP-FedMeta and DP-MAML run disjoint blocks over one pass and
   account for Poisson sampling at q = L/N by TensorFlow Privacy's moments accountant. Adap DP-FL accounts for its lots
@@ -15,9 +15,18 @@ Two profiles:
   | poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
   | poisson-lots | the same for the records of one client: no record is at two clients | bracket |
 
-An analysis that does not fit the sampler raises; it never prints a number. All are for zero-out adjacency, with the
-sensitivity that the ledger states. Brackets are proved: the low end is below, the high end above the exact epsilon.
+- `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
+  by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
+- `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
+- `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
+
+An analysis that does not fit the sampler raises; it never prints a number. Where a profile says nothing of a run, the
+account has a reason in place of a number. All but `replace_one` are for zero-out adjacency, with the sensitivity that
+the ledger states. Brackets are proved: the low end is below, the high end above the exact epsilon.
 Several releases of one round that read the same cohort are one Gaussian of multiplier (sum of z^-2)^-1/2.
+
+Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`); without one the
+account is of the schedule that was run, and says so.
 """
 
 from __future__ import annotations
@@ -31,13 +40,18 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.config import RunConfig
+from dpfedbench.config import BudgetConfig, RunConfig
+from dpfedbench.data.partition import load_partition
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.participation import make_participation
 from dpfedbench.files import write_json
-from dpfedbench.privacy import balls_and_bins, poisson
+from dpfedbench.privacy import balls_and_bins, filters, poisson
 from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.groups import group_epsilon
+from dpfedbench.privacy.image_level import ImageUse, image_bracket
 from dpfedbench.privacy.ledger import Release, read_ledger
 from dpfedbench.privacy.poisson import Schedule
+from dpfedbench.privacy.tuning import Search, searched_epsilon
 
 Sampler = Mapping[str, Any]
 """A participation plan's description: kind, clients, cohort, rounds, rate."""
@@ -52,11 +66,14 @@ CLAIMED_ORDERS = tuple(range(2, 65))
 HOLDING_ORDERS = tuple(range(2, 257))
 """For a budget under `holds` that is kept lot by lot: more orders, all whole, since any of them is an upper end."""
 
+PROFILES = ("as_claimed", "holds", "replace_one", "image_level", "tuning")
+"""What an account is read under, in this order; each has a number or a reason."""
+
 UNCOUNTED = frozenset({"clipped-norm-sum"})
 """Releases that their paper makes and does not count (Adap DP-FL, eq. 6 read as a query of its own)."""
 
 _GROUPS = 16
-_HIGH_RATIO, _LOW_RATIO = 1.001, 1.1  # the low end has a finer grid, so that each group costs it far more
+_HIGH_GROUPS, _LOW_RATIO = 32, 1.1  # the low end has a finer grid, so that each group costs it far more
 
 
 def _grouped(schedule: Schedule, *, least: bool) -> Schedule:
@@ -64,7 +81,10 @@ def _grouped(schedule: Schedule, *, least: bool) -> Schedule:
     if len(schedule) <= _GROUPS:
         return schedule
     groups: dict[int, list[tuple[float, int]]] = {}
-    width = math.log(_HIGH_RATIO if least else _LOW_RATIO)
+    lowest, highest, _ = _ends(schedule)
+    width = math.log(_LOW_RATIO)
+    if least:
+        width = min(width, max(math.log(highest / lowest) / _HIGH_GROUPS, 1e-3))
     for z, count in schedule:
         groups.setdefault(math.floor(math.log(z) / width), []).append((z, count))
     pick = min if least else max
@@ -280,7 +300,8 @@ def _check_release(event: Release, first: Release, where: str) -> None:
     if event.adjacency != "zero-out":
         raise BenchError(f"{where} is for {event.adjacency} adjacency: the analyses here are for zero-out")
     z = event.noise_multiplier
-    each = (np.atleast_1d(value) for value in (event.threshold, event.sensitivity, event.noise_std))
+    parts = (event.threshold, event.sensitivity, event.noise_std)
+    each = (value if isinstance(value, list) else [value] for value in parts)
     for threshold, sensitivity, noise_std in zip(*each, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
             raise BenchError(f"{where} has z {z} and C {threshold}: both must be above 0")
@@ -334,8 +355,222 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
     return math.fsum(z**-2 for z in multipliers) ** -0.5
 
 
-def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
-    """Both profiles of a run's releases, as in privacy.json.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What an account has to know beside the ledger.
+
+    Attributes:
+        images: which clients use which image; None where that is unknown or says nothing, for the reason given.
+        no_images: that reason.
+        search: the declared search for hyper-parameters; None: none was declared.
+        chosen: whether checkpoints were chosen by validation clients.
+        budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
+        adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
+    """
+
+    images: ImageUse | None = None
+    no_images: str = "the run's partition was not given"
+    search: Search | None = None
+    chosen: bool = False
+    budget: BudgetConfig | None = None
+    adaptive: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Filter:
+    """The filter that a run of adaptive noise kept: at each of the orders its budget, fixed in advance."""
+
+    orders: tuple[int, ...]
+    budgets: np.ndarray
+
+    def epsilon(self, delta: float) -> float:
+        return filters.filtered_epsilon(self.budgets, self.orders, delta)
+
+
+class _Account:
+    """The profiles of one ledger, one method each; all read the same schedules."""
+
+    def __init__(self, releases: Sequence[Release], delta: float, given: Circumstances) -> None:
+        self.given, self.delta = given, delta
+        self.first, self.sampler = releases[0], releases[0].sampler
+        self.kind = self.sampler["kind"]
+        self.rounds = _rounds_of(releases)
+        self.claimed = _schedule(self.rounds, counted=lambda event: event.name not in UNCOUNTED)
+        self.schedule = _schedule(self.rounds, counted=lambda event: True)
+        self.forgotten = sorted({event.name for event in releases} & UNCOUNTED)
+        uncounted = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
+        self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncounted.items())
+        self.adaptive = len(self.schedule) > 1 if given.adaptive is None else given.adaptive
+        self.filter = self._filter() if self.adaptive else None
+
+    def profiles(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Each profile's entry, or the reason why it has none."""
+        holds = self._holds()
+        entries: dict[str, Any] = {"as_claimed": self._as_claimed(), "holds": holds}
+        reasons: dict[str, str] = {}
+        for name, found in (
+            ("replace_one", self._replace_one(holds)),
+            ("image_level", self._image_level(holds)),
+            ("tuning", self._tuning(holds)),
+        ):
+            if isinstance(found, str):
+                reasons[name] = found
+            else:
+                entries[name] = found
+        return entries, reasons
+
+    def _entry(self, low: float, high: float, status: str, explanation: str, **others: Any) -> dict[str, Any]:
+        if self.missing:
+            status, explanation = "void", f"a release without an event: {self.missing}"
+        return {
+            "epsilon_low": low,
+            "epsilon_high": high,
+            "delta": self.delta,
+            "unit": self.first.unit,
+            "adjacency": self.first.adjacency,
+            "observer": self.first.observer,
+            "status": status,
+            "explanation": explanation,
+        } | others
+
+    def _as_claimed(self) -> dict[str, Any]:
+        chosen = analysis("as_claimed", self.kind)
+        low, high = chosen.bracket(self.claimed, self.sampler, self.delta)
+        status, explanation = chosen.status, chosen.explanation
+        if self.adaptive and status == "proved":
+            status, explanation = "as run", explanation + _AS_RUN
+        if self.forgotten:
+            status, explanation = (
+                "void",
+                f"{explanation}; the paper does not count the release {', '.join(self.forgotten)}",
+            )
+        return self._entry(low, high, status, explanation)
+
+    def _holds(self) -> dict[str, Any]:
+        chosen = analysis("holds", self.kind)
+        if self.missing:
+            return self._entry(math.inf, math.inf, "void", "")
+        low, high = chosen.bracket(self.schedule, self.sampler, self.delta)
+        if not self.adaptive:
+            return self._entry(low, high, chosen.status, chosen.explanation)
+        if self.filter is None:
+            return self._entry(low, high, "as run", chosen.explanation + _AS_RUN)
+        orders = "one order" if len(self.filter.orders) == 1 else f"{len(self.filter.orders)} orders"
+        text = (
+            f"{chosen.explanation}; the noise followed a public loss of released models, within a Renyi filter of "
+            f"{orders} fixed in advance: the high end holds for whatever noise came of it; the schedule that was run "
+            f"would by itself be at most {high:.4g}"
+        )
+        return self._entry(low, max(low, self.filter.epsilon(self.delta)), "proved", text)
+
+    def _filter(self) -> _Filter | None:
+        """The filter that the budget was, if the ledger is within it."""
+        budget = self.given.budget
+        if budget is None or budget.epsilon is None or not budget.stop or self.kind != "poisson-lots":
+            return None
+        holds, rate = budget.profile == "holds", float(self.sampler["rate"])
+        if self.forgotten and not holds:
+            return None  # the claim's budget leaves a release out
+        start = self.rounds[0]
+        first = joint_multiplier([event.noise_multiplier for event in start])
+        orders = CLAIMED_ORDERS
+        if holds:
+            orders = filters.filter_order(first, rate, HOLDING_ORDERS, epsilon=budget.epsilon, delta=budget.delta)
+        budgets = filters.order_budgets(budget.epsilon, orders, budget.delta, tight=holds)
+        spent = np.sum([count * poisson.renyi(z, rate, orders) for z, count in self.schedule], axis=0)
+        return _Filter(orders=orders, budgets=budgets) if filters.keeps(spent, budgets) else None
+
+    def _high(self, delta: float) -> float:
+        """The high end of `holds` at another delta."""
+        if self.filter is not None:
+            return self.filter.epsilon(delta)
+        return analysis("holds", self.kind).high(self.schedule, self.sampler, delta)
+
+    def _replace_one(self, holds: Mapping[str, Any]) -> dict[str, Any]:
+        """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
+        low, high = holds["epsilon_low"], holds["epsilon_high"]
+        if self.kind == "one-pass":
+            low = high = high if self.missing else gaussian_epsilon(_ends(self.schedule)[0] / 2, self.delta)
+            text = f"{holds['explanation']}; sensitivity 2C"
+        else:
+            if not self.missing:
+                high = max(low, group_epsilon(self._high, 2, self.delta))
+            text = f"{holds['explanation']}; the high end zeroes the unit and then puts another in its place"
+        return self._entry(low, high, holds["status"], text, adjacency="replace-one")
+
+    def _image_level(self, holds: Mapping[str, Any]) -> dict[str, Any] | str:
+        """One image: all clients that use it contribute zero."""
+        if self.first.unit == "record":
+            text = f"each image is one record of one client; {holds['explanation']}"
+            return dict(holds) | {"unit": "image", "explanation": text, "uses_max": 1, "uses_mean": 1.0}
+        use = self.given.images
+        if use is None:
+            return self.given.no_images
+        counts = use.counts()
+        uses = {"unit": "image", "uses_max": int(counts.max()), "uses_mean": float(counts.mean())}
+        if self.missing:
+            return self._entry(math.inf, math.inf, "void", "", **uses)
+        multipliers = [joint_multiplier([event.noise_multiplier for event in events]) for events in self.rounds]
+        low, high = image_bracket(self.kind, use, multipliers, self.sampler, self.delta)
+        text = f"every client that uses the image contributes zero; {_IMAGE[self.kind]}"
+        return self._entry(low, high, "proved", text, **uses)
+
+    def _tuning(self, holds: Mapping[str, Any]) -> dict[str, Any] | str:
+        """This run and the search that its hyper-parameters came from."""
+        search = self.given.search
+        chosen = "; checkpoints were chosen by validation clients, which is post-processing for training clients"
+        remark = chosen * self.given.chosen
+        if search is None:
+            return f"no search declared: not counted{remark}"
+        text = f"{search.text}, compared on {search.data} data"
+        if search.data == "public" or self.missing:
+            return dict(holds) | {"explanation": f"{text}: nothing is added; {holds['explanation']}{remark}"}
+        if self.adaptive and (self.filter is None or len(self.filter.orders) > 1):
+            return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
+        low, delta = holds["epsilon_low"], self.delta
+        if search.number == "poisson":
+            # With no run at all nothing is published, which happens with probability e^-K.
+            share = delta / -math.expm1(-search.runs)
+            low = analysis("holds", self.kind).bracket(self.schedule, self.sampler, share)[0]
+        if search.number == "fixed" and self.kind == "one-pass":
+            high = gaussian_epsilon(_ends(self.schedule)[0] / search.runs**0.5, delta)
+        else:
+            orders, divergences = self._divergences()
+            high = searched_epsilon(divergences, orders, search, delta)
+        text += "; the low end is one run's, the high end by Renyi divergences; every run as private as this one"
+        return self._entry(low, max(low, high), holds["status"], text + remark)
+
+    def _divergences(self) -> tuple[tuple[int, ...], np.ndarray]:
+        """Orders, and an upper end of the run's Renyi divergence at each."""
+        if self.filter is not None:
+            return self.filter.orders, self.filter.budgets
+        least, _, done = _ends(self.schedule)
+        if self.kind == "one-pass":
+            return HOLDING_ORDERS, np.array(HOLDING_ORDERS) / (2 * least**2)
+        if self.kind == "balls-and-bins":
+            rounds = int(self.sampler["rounds"])
+            return HOLDING_ORDERS, balls_and_bins.renyi(least, rounds, done, HOLDING_ORDERS)
+        grouped = _grouped(self.schedule, least=True)
+        parts = [count * poisson.renyi(z, float(self.sampler["rate"]), HOLDING_ORDERS) for z, count in grouped]
+        return HOLDING_ORDERS, np.sum(parts, axis=0)
+
+
+_AS_RUN = (
+    "; the noise followed a public loss of released models: this is of the schedule that was run, "
+    "and does not cover the choice of it"
+)
+
+_IMAGE = {
+    "one-pass": "known blocks: one Gaussian for the worst image of this partition; exact",
+    "poisson": "each of them takes part on its own: a mixture of Gaussians over their number, composed over rounds, "
+    "for the most used image",
+    "balls-and-bins": "each of them draws a secret round: the high end by one client after another or by draws that "
+    "are told, the low end by one client or by the sum of all releases; the exact value is not known",
+}
+
+
+def account(releases: Sequence[Release], *, delta: float, given: Circumstances | None = None) -> dict[str, Any]:
+    """All profiles of a run's releases, as in privacy.json.
 
     Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
     together on the safe side; one pass is exact, since the client of the least noisy round is the worst off; for
@@ -344,6 +579,13 @@ def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
     Args:
         releases: the run's ledger; empty for a run that released nothing under privacy.
         delta: at which epsilon is given.
+        given: what else is known of the run.
+
+    Returns:
+        delta, unit, rounds, noise_multiplier, sampler, notices; `profiles`, each with epsilon_low, epsilon_high, delta,
+        unit, adjacency, observer, status ("proved"; "as run": of the noise that was run, not of its choice; "void":
+        not of this mechanism, or not finite) and explanation (image_level: also uses_max and uses_mean); `reasons`,
+        why each other profile of `PROFILES` has no number.
 
     Raises:
         BenchError: an inconsistent ledger, or delta out of bounds.
@@ -351,67 +593,71 @@ def account(releases: Sequence[Release], *, delta: float) -> dict[str, Any]:
     if not 0 < delta < 1:
         raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
     if not releases:
+        reason = "no release claims privacy"
         return {
             "delta": delta,
             "rounds": 0,
             "unit": None,
             "profiles": {},
-            "reason": "no release claims privacy",
+            "reasons": dict.fromkeys(PROFILES, reason),
+            "reason": reason,
         }
-    rounds = _rounds_of(releases)
-    first, sampler = releases[0], releases[0].sampler
-    uncounted = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
-    missing = "; ".join(f"{event.name} from round {event.round}, {reason}" for reason, event in uncounted.items())
-    forgotten = sorted({event.name for event in releases} & UNCOUNTED)
-    schedules = {
-        "as_claimed": _schedule(rounds, counted=lambda event: event.name not in UNCOUNTED),
-        "holds": _schedule(rounds, counted=lambda event: True),
-    }
-    profiles = {}
-    for profile, schedule in schedules.items():
-        chosen = analysis(profile, sampler["kind"])
-        low, high = chosen.bracket(schedule, sampler, delta)
-        status, explanation = chosen.status, chosen.explanation
-        if len(schedule) > 1 and status == "proved":
-            status = "as run"
-            explanation += (
-                "; the noise followed a public loss of released models: this is of the schedule that was run, "
-                "and does not cover the choice of it"
-            )
-        if forgotten and profile == "as_claimed":
-            status, explanation = "void", f"{explanation}; the paper does not count the release {', '.join(forgotten)}"
-        if uncounted:
-            status = "void"
-            explanation = f"a release without an event: {missing}"
-        if uncounted and profile == "holds":
-            low = high = math.inf
-        profiles[profile] = {
-            "epsilon_low": low,
-            "epsilon_high": high,
-            "delta": delta,
-            "unit": first.unit,
-            "adjacency": first.adjacency,
-            "observer": first.observer,
-            "status": status,
-            "explanation": explanation,
-        }
+    found = _Account(releases, delta, given or Circumstances())
+    profiles, reasons = found.profiles()
+    sampler, unit = found.sampler, found.first.unit
     units = sampler.get("records", sampler["clients"])
     notices = []
     if delta * units >= 1:
-        notices.append(f"delta {delta:g} is not below 1/{units}, one over the number of {first.unit}s")
+        notices.append(f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s")
     return {
         "delta": delta,
-        "unit": first.unit,
-        "rounds": len(rounds),
-        "noise_multiplier": _ends(schedules["as_claimed"])[0],
+        "unit": unit,
+        "rounds": len(found.rounds),
+        "noise_multiplier": _ends(found.claimed)[0],
         "sampler": dict(sampler),
         "profiles": profiles,
+        "reasons": reasons,
         "notices": notices,
     }
 
 
-def account_run(run_dir: Path | str, out_path: Path | str) -> None:
+def image_use(config: RunConfig, clients_dir: Path | str) -> ImageUse:
+    """Which clients of a run use which image, and in which round where its plan fixes that.
+
+    Raises:
+        BenchError: the partition is missing, damaged or not this run's.
+    """
+    kind, clients = config.participation.kind, config.clients
+    rounds = None
+    if kind == "one-pass":
+        plan = make_participation(
+            kind,
+            clients=clients.count,
+            cohort=config.participation.cohort,
+            rounds=config.participation.rounds,
+            seed=config.seed,
+        )
+        rounds = np.full(clients.count, -1)
+        for index in range(plan.rounds):
+            rounds[plan.cohort(index)] = index
+    used = clients.support_per_class + clients.query_per_class
+    return ImageUse.of(load_partition(clients_dir), used_per_class=used, rounds=rounds)
+
+
+def account_run(
+    run_dir: Path | str,
+    out_path: Path | str,
+    *,
+    clients_dir: Path | str | None = None,
+    search: Search | None = None,
+) -> None:
     """Read a finished run's ledger and write its privacy.json.
+
+    Args:
+        run_dir: the run's folder.
+        out_path: the file to write.
+        clients_dir: the run's partition, for the image level; None leaves that out, with the reason.
+        search: the declared search for hyper-parameters, if there was one.
 
     Raises:
         BenchError: the ledger is missing, damaged or inconsistent, or a private run's is empty.
@@ -423,4 +669,12 @@ def account_run(run_dir: Path | str, out_path: Path | str) -> None:
         raise BenchError(f"{run_dir / 'ledger.jsonl'} is empty, but {config.method} is private: train the run again")
     if releases and not config.private:
         raise BenchError(f"{run_dir / 'ledger.jsonl'} has releases, but {config.method} claims no privacy")
-    write_json(out_path, account(releases, delta=config.budget.delta if config.budget else 1e-6))
+    shared = bool(releases) and not config.by_record and clients_dir is not None
+    given = Circumstances(
+        images=image_use(config, clients_dir) if shared and clients_dir is not None else None,
+        search=search,
+        chosen=config.validation.every > 0 and not config.by_record,
+        budget=config.budget,
+        adaptive=config.noise is not None and config.noise.decay < 1,
+    )
+    write_json(out_path, account(releases, delta=config.budget.delta if config.budget else 1e-6, given=given))

@@ -15,36 +15,38 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.signal import fftconvolve
 from scipy.special import log_ndtr
 from scipy.stats import binom, poisson
 
 # A delta so small that an accountant's own bracket says nothing below it.
 SMALLEST_DELTA = 1e-25
-# What may be cut off a law of counts, and what a convolution by FFT may get wrong; both are added to delta.
-LEFT_OUT, ROUNDING = 1e-13, 1e-15
+# What may be cut off a law of counts; it is added to delta. (Sums are convolved without FFT: to relative accuracy.)
+LEFT_OUT = 1e-13
 
 
-def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float) -> float:
+def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float, *, ceiling: float = math.inf) -> float:
     """A proved upper end of epsilon for `size` changes, one after another; infinite where this way leads to none.
 
     Args:
         epsilon_at: delta to an upper end of epsilon for one change; both directions of it.
         size: k >= 1 changes.
         delta: of all of them together.
+        ceiling: an upper end that is known already; given back where this way leads to nothing lower.
     """
     if size == 1:
         return epsilon_at(delta)
     share, found = delta, epsilon_at(delta)
     for _ in range(60):
+        if size * found >= ceiling:
+            break
         ladder = _ladder(found, size)
         if share * ladder <= delta:
             return size * found
-        share = min(share, delta / ladder) * 0.999
+        share = min(share, 0.95 * delta / ladder)
         if not share > SMALLEST_DELTA:
             break
         found = epsilon_at(share)
-    return math.inf
+    return ceiling
 
 
 def _ladder(epsilon: float, size: int) -> float:
@@ -91,15 +93,15 @@ def _sum_of_squares(
     exponent, power = rounds, one
     while True:
         if exponent & 1:
-            total, lost = _cut(power if total is None else fftconvolve(total, power))
+            total, lost = _cut(power if total is None else np.convolve(total, power))
             missing += lost
         exponent >>= 1
         if not exponent:
             break
-        power, lost = _cut(fftconvolve(power, power))
+        power, lost = _cut(np.convolve(power, power))
         missing += lost * (exponent + 1)
     assert total is not None
-    return total, missing + LEFT_OUT + ROUNDING * len(total) * rounds.bit_length()
+    return total, missing + LEFT_OUT
 
 
 def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:

@@ -20,7 +20,6 @@ Only images in a client's support or query set count: the others it holds enter 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,10 +35,6 @@ from dpfedbench.privacy.groups import (
     squares_of_a_multinomial,
     squares_of_binomials,
 )
-from dpfedbench.privacy.poisson import Schedule
-
-# More rounds than this, and the law of the draws takes longer than it is worth.
-MOST_ROUNDS_OF_DRAWS = 2000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +79,8 @@ class ImageUse:
 
     def counts(self) -> np.ndarray:
         """How many clients use each image that is used at all."""
-        return np.unique(self.images, return_counts=True)[1]
+        found = np.bincount(self.images.ravel())
+        return found[found > 0]
 
     def worst_square(self, multipliers: Sequence[float]) -> float:
         """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
@@ -100,9 +96,7 @@ class ImageUse:
         keys = self.images[taking] * done + self.rounds[taking][:, None]
         places, counts = np.unique(keys, return_counts=True)
         images, rounds = np.divmod(places, done)
-        _, at = np.unique(images, return_inverse=True)
-        weights = (counts / np.asarray(multipliers)[rounds]) ** 2
-        return float(np.bincount(at, weights=weights).max())
+        return float(np.bincount(images, weights=(counts / np.asarray(multipliers)[rounds]) ** 2).max())
 
 
 def image_bracket(
@@ -133,8 +127,7 @@ def image_bracket(
         low = poisson.lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
             low = poisson.lower_epsilon(low_schedule, rate, delta)
-            if done <= MOST_ROUNDS_OF_DRAWS:
-                high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
+            high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
         return low, high
     if kind == "balls-and-bins":
         return _secret_rounds(uses, least, most, int(sampler["rounds"]), done, delta)
@@ -147,13 +140,9 @@ def _secret_rounds(uses: int, least: float, most: float, rounds: int, done: int,
         return low, balls_and_bins.upper_epsilon(least, rounds, done, delta)
     if done == rounds:
         low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
-    bounds = [gaussian_epsilon(least / uses, delta)]
-    if done <= MOST_ROUNDS_OF_DRAWS:
-        bounds.append(known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta))
-    # One after another is the better bound only while one client's epsilon is small.
-    if uses * balls_and_bins.upper_epsilon(least, rounds, done, delta) < min(bounds):
-        bounds.append(
-            group_epsilon(lambda share: balls_and_bins.upper_epsilon(least, rounds, done, share), uses, delta)
-        )
-    high = min(bounds)
-    return min(low, high), high if math.isfinite(high) else math.inf
+    told = known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta)
+    ceiling = min(gaussian_epsilon(least / uses, delta), told)
+    high = group_epsilon(
+        lambda share: balls_and_bins.upper_epsilon(least, rounds, done, share), uses, delta, ceiling=ceiling
+    )
+    return min(low, high), high

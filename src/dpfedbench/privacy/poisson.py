@@ -157,10 +157,11 @@ class _Step:
             return np.where(excess > 0, 0.5 + self.z**2 * np.log(np.maximum(excess, 0.0)), -np.inf)
 
     def _where_mixed(self, rise: np.ndarray) -> np.ndarray:
-        """The same by Newton's method on M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) = log(e^rise - 1).
+        """The same by Newton's method, for losses that are `rise` above their least.
 
-        M is convex and its slope is between 1/z^2 and k/z^2. Started where one summand alone reaches the value, so to
-        the right of the root, it falls to the root in a few steps.
+        Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) = log(e^rise - 1). M is convex and its
+        slope is between 1/z^2 and k/z^2. Started where one summand alone reaches the value, so to the right of the
+        root, it falls to the root in a few steps.
         """
         wanted = np.where(rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf)
         inside = np.isfinite(wanted)
@@ -277,8 +278,8 @@ def _scale(schedule: Schedule) -> tuple[int, float, float]:
 
 
 def _cut_mass(rounds: int, delta: float) -> float:
-    """What may be cut off a round's loss: in powers of two, so that round after round shares a grid."""
-    return CUT * delta / 2 ** (rounds - 1).bit_length()
+    """What may be cut off a round's loss: in powers of two, so that many rounds and deltas share a grid."""
+    return CUT * 2.0 ** (math.floor(math.log2(delta)) - (rounds - 1).bit_length())
 
 
 def _check(schedule: Schedule, rate: float, delta: float, uses: int) -> None:
@@ -351,10 +352,13 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
         return 0.0
     mass = _cut_mass(rounds, delta)
     low, high = _Step(least, rate, False, uses, mass).range(mass)
-    # Rounding down costs about half a step a round: 4e-4 in all, and for very many rounds as much more as they are.
-    slack = 8e-4 if rounds <= MANY_ROUNDS else 1.6e-3 * rounds / MANY_ROUNDS
-    if uses > 1:
-        slack = max(slack, (2e-3 if rounds <= MANY_ROUNDS else 1e-2) * upper)
+    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
+    # where epsilon is large, a part of epsilon.
+    slack = 8e-4
+    if rounds > MANY_ROUNDS:
+        slack = max(1.6e-3 * rounds / MANY_ROUNDS, (1e-2 if uses == 1 else 3e-2) * upper)
+    elif uses > 1:
+        slack = max(slack, 2e-3 * upper)
     step = max(min(slack / rounds, _spacing(schedule, rate, uses)), (high - low) / LOWER_CELLS)
     return crossing(
         lambda near: _Composition(
