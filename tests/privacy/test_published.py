@@ -1,6 +1,7 @@
 """The figures of docs/privacy.md: those stated and found again, and those corrected there."""
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from dpfedbench.privacy import poisson
 from dpfedbench.privacy.gaussian import gaussian_epsilon
 from dpfedbench.privacy.published import (
     central_limit_epsilon,
+    checked_figures,
     literal_rounds,
     mean_form_collapse,
     quantile_noise_factor,
@@ -68,3 +70,9 @@ def test_shuffled_batches_and_the_sample_level_claim_are_corrected():
         for lot in (10, 50, 100)
     ]
     assert claims == [0.831, 1.094, 1.324]
+
+
+def test_the_page_shows_what_is_found():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    missing = [figure for figure in checked_figures() if f"| {' | '.join(figure)} |" not in page]
+    assert not missing
