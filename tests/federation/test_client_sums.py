@@ -274,6 +274,34 @@ def test_a_decaying_budget_is_what_the_account_says(silos, tmp_path):
     assert not again.budget.allows(len(ledger) + 1)
 
 
+@pytest.mark.parametrize("profile", ["holds", "as_claimed"])
+def test_a_budget_that_noise_may_follow_a_loss_under_is_proved(silos, tmp_path, profile):
+    """The filter that kept the budget is the one that the account finds in the ledger, whatever the noise was."""
+    config = make_config(DECAY, {"participation": {"rounds": 60}, "budget": {"epsilon": 3.0, "profile": profile}})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    train(config, silos, tmp_path)
+    account_run(tmp_path, tmp_path / "privacy.json")
+    ledger = read_ledger(tmp_path / "ledger.jsonl")
+    assert len({event.noise_multiplier for event in ledger}) > 1
+    assert json.loads((tmp_path / "training.json").read_text())["stopped_by"] == "budget"
+    found = json.loads((tmp_path / "privacy.json").read_text())["profiles"]["holds"]
+    assert found["status"] == "proved" and found["epsilon_low"] < found["epsilon_high"]
+    assert found["epsilon_high"] == pytest.approx(3.0, abs=1e-9 if profile == "holds" else 0.05)
+
+
+def test_lots_without_a_multiplier_meet_their_budget(silos, tmp_path):
+    budget = {"epsilon": 2.0, "profile": "holds"}
+    config = make_config(
+        {"method": "dp-fl", "noise": {"multiplier": None}, "budget": budget, "participation": {"rounds": 20}}
+    )
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    train(config, silos, tmp_path)
+    account_run(tmp_path, tmp_path / "privacy.json")
+    found = json.loads((tmp_path / "privacy.json").read_text())
+    assert found["rounds"] == 20 and 1.99 <= found["profiles"]["holds"]["epsilon_high"] <= 2.0
+    assert found["profiles"]["image_level"]["unit"] == "image"
+
+
 @pytest.mark.parametrize(("profile", "epsilon"), [("as_claimed", 1.5), ("holds", 1.0)])
 def test_constant_noise_stops_before_the_budget_is_exceeded(silos, tmp_path, profile, epsilon):
     config = make_config({"budget": {"epsilon": epsilon, "profile": profile}, "participation": {"rounds": 60}})

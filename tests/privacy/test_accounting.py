@@ -5,22 +5,29 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 
+from dpfedbench.config import BudgetConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import PoissonLots, make_participation
 from dpfedbench.privacy.accounting import (
+    PROFILES,
+    Circumstances,
     account,
     account_run,
     analysis,
     calibrate,
     epsilon_after,
+    image_use,
     joint_multiplier,
     rounds_allowed,
 )
 from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.image_level import ImageUse
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.poisson import DP_ACCOUNTING_ORDERS, lower_epsilon, renyi_epsilon_tight, upper_epsilon
+from dpfedbench.privacy.tuning import Search
 from tests.federation.conftest import PLAIN, make_config
 
 DELTA = 1e-6
@@ -104,13 +111,17 @@ def test_a_true_one_and_a_half_takes_three_times_the_noise():
 def test_an_account_names_what_it_is_of(kind):
     found = account(releases(kind, 25), delta=1e-5)
     assert (found["unit"], found["rounds"], found["delta"], found["notices"]) == ("client", 25, 1e-5, [])
+    assert list(found["profiles"]) == ["as_claimed", "holds", "replace_one"]
+    assert list(found["reasons"]) == ["image_level", "tuning"] and all(found["reasons"].values())
     for profile, row in found["profiles"].items():
         assert 0 < row["epsilon_low"] <= row["epsilon_high"] < math.inf
-        assert (row["unit"], row["adjacency"], row["observer"]) == ("client", "zero-out", "everyone")
+        adjacency = "replace-one" if profile == "replace_one" else "zero-out"
+        assert (row["unit"], row["adjacency"], row["observer"], row["delta"]) == ("client", adjacency, "everyone", 1e-5)
         assert row["status"] == ("void" if (profile, kind) == ("as_claimed", "one-pass") else "proved")
         assert row["explanation"]
-        high = epsilon_after(profile, sampler(kind, 4000, 100, 40), 1.0, 25, 1e-5)
-        assert row["epsilon_high"] == high
+        if profile != "replace_one":
+            high = epsilon_after(profile, sampler(kind, 4000, 100, 40), 1.0, 25, 1e-5)
+            assert row["epsilon_high"] == high
     # A repaired variant claims what holds.
     if kind != "one-pass":
         assert found["profiles"]["as_claimed"] == found["profiles"]["holds"]
@@ -274,6 +285,134 @@ def test_more_rounds_than_planned_are_refused():
         account(releases("poisson", 41), delta=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_replace_one_beside_zero_out(kind):
+    """Sensitivity 2C is half the multiplier: exact for one Gaussian; never below zero-out, never above known draws."""
+    found = account(releases(kind, 40, (2.0,)), delta=1e-5)["profiles"]
+    low, high = (found["replace_one"][f"epsilon_{end}"] for end in ("low", "high"))
+    known = gaussian_epsilon(1.0 if kind != "poisson" else 1.0 / math.sqrt(40), 1e-5)
+    assert found["holds"]["epsilon_low"] <= low <= high <= known
+    if kind == "one-pass":
+        assert low == high == gaussian_epsilon(1.0, 1e-5)
+    else:
+        assert high >= 2 * found["holds"]["epsilon_high"]
+
+
+def test_replace_one_of_poisson_covers_the_pair_itself():
+    """One round, q = 0.3, z = 2: (1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), best event by quadrature."""
+    events = releases("poisson", 1, (2.0,), sampler=sampler("poisson", 10, 3, 1))
+    found = account(events, delta=1e-3)["profiles"]["replace_one"]["epsilon_high"]
+    x = np.linspace(-30, 30, 600_001)
+    zero, up, down = (np.exp(-((x - m) ** 2) / 8) / math.sqrt(8 * math.pi) for m in (0, 1, -1))
+    gap = 0.7 * zero + 0.3 * up - math.exp(found) * (0.7 * zero + 0.3 * down)
+    assert np.maximum(gap, 0).sum() * (x[1] - x[0]) <= 1e-3
+
+
+def use_of(kind, shared=3):
+    """Image 0 is used by the first clients of 4,000, every other by one."""
+    images = np.arange(1, 4001)[:, None]
+    images[:shared] = 0
+    rounds = np.arange(4000) // 100 if kind == "one-pass" else None
+    return ImageUse(images=images, rounds=rounds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_of_several_clients_is_less_private_than_one_of_them(kind):
+    found = account(releases(kind, 40), delta=1e-5, given=Circumstances(images=use_of(kind)))
+    row, holds = found["profiles"]["image_level"], found["profiles"]["holds"]
+    assert holds["epsilon_high"] < row["epsilon_low"] or kind == "balls-and-bins"
+    assert holds["epsilon_high"] < row["epsilon_high"] < math.inf
+    assert (row["unit"], row["adjacency"], row["uses_max"], row["status"]) == ("image", "zero-out", 3, "proved")
+    assert row["uses_mean"] == pytest.approx(4000 / 3998)
+    if kind == "one-pass":  # all three in the first block
+        assert row["epsilon_high"] == pytest.approx(gaussian_epsilon(1 / 3, 1e-5), rel=1e-12)
+    alone = account(releases(kind, 40), delta=1e-5, given=Circumstances(images=use_of(kind, 1)))["profiles"]
+    assert alone["image_level"]["epsilon_high"] == pytest.approx(holds["epsilon_high"], rel=1e-9)
+
+
+def test_a_record_is_an_image():
+    found = account(lot_releases(20), delta=1e-5)["profiles"]
+    same = ("epsilon_low", "epsilon_high", "status", "delta", "adjacency", "observer")
+    assert {key: found["image_level"][key] for key in same} == {key: found["holds"][key] for key in same}
+    assert found["image_level"]["unit"] == "image" and found["image_level"]["uses_max"] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", ["fixed", "geometric", "poisson"])
+def test_a_search_on_private_data_costs_and_one_on_public_data_does_not(kind, number):
+    def tuned(runs, data):
+        search = Search(runs=runs, data=data, number=number)
+        return account(releases(kind, 40, (3.0,)), delta=1e-5, given=Circumstances(search=search))["profiles"]
+
+    public = tuned(20, "public")
+    ends = ("epsilon_low", "epsilon_high", "status")
+    assert [public["tuning"][end] for end in ends] == [public["holds"][end] for end in ends]
+    few, many = tuned(2, "private")["tuning"], tuned(20, "private")["tuning"]
+    assert public["holds"]["epsilon_high"] < few["epsilon_high"] < many["epsilon_high"] < math.inf
+    assert many["epsilon_low"] <= public["holds"]["epsilon_high"]
+    if (kind, number) == ("one-pass", "fixed"):
+        assert many["epsilon_high"] == gaussian_epsilon(3.0 / math.sqrt(20), 1e-5)
+    assert "20 runs" in many["explanation"] or "of mean 20" in many["explanation"]
+
+
+def test_a_release_without_an_event_leaves_no_profile_finite_but_the_claim():
+    events = releases("one-pass", 3, data_dependent_threshold=True, reason="raw norms")
+    given = Circumstances(images=use_of("one-pass"), search=Search(runs=3, data="private"))
+    found = account(events, delta=1e-5, given=given)["profiles"]
+    for profile in ("holds", "replace_one", "image_level", "tuning"):
+        assert found[profile]["epsilon_low"] == found[profile]["epsilon_high"] == math.inf
+        assert found[profile]["status"] == "void" and "raw norms" in found[profile]["explanation"]
+    assert found["as_claimed"]["epsilon_high"] < math.inf
+
+
+def decays(count, epsilon, profile, **changes):
+    """The account of lots whose noise fell, under a budget."""
+    budget = BudgetConfig(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
+    given = Circumstances(budget=budget, adaptive=True, **changes)
+    return account(lot_releases(count, [4.0 * 0.99**step for step in range(count)]), delta=1e-5, given=given)
+
+
+def test_noise_that_follows_a_loss_holds_by_the_filter_that_its_budget_was():
+    for profile in ("holds", "as_claimed"):
+        found = decays(60, 2.0, profile)["profiles"]
+        assert found["holds"]["status"] == "proved" and "filter" in found["holds"]["explanation"]
+        assert found["holds"]["epsilon_low"] < 1.0 < 1.99 < found["holds"]["epsilon_high"] <= 2.0 + 1e-9
+        assert found["image_level"]["epsilon_high"] == found["holds"]["epsilon_high"]
+        assert found["replace_one"]["epsilon_high"] >= 2 * found["holds"]["epsilon_high"]
+        assert found["as_claimed"]["status"] == "as run"
+    # A ledger that is not within the budget was not kept by that filter.
+    assert decays(60, 0.3, "holds")["profiles"]["holds"]["status"] == "as run"
+    # A search of such runs has a divergence at the one order of its filter, and at the many of the paper's none.
+    search = Search(runs=2, data="private")
+    assert decays(60, 2.0, "holds", search=search)["profiles"]["tuning"]["epsilon_high"] > 2.0
+    assert "no divergence" in decays(60, 2.0, "as_claimed", search=search)["reasons"]["tuning"]
+
+
+def test_noise_that_was_free_to_fall_is_not_accounted_for_as_if_it_were_not():
+    events = lot_releases(20)
+    fixed = account(events, delta=1e-5)["profiles"]["holds"]
+    free = account(events, delta=1e-5, given=Circumstances(adaptive=True))["profiles"]["holds"]
+    assert (fixed["status"], free["status"]) == ("proved", "as run")
+
+
+def test_a_budget_that_leaves_a_release_out_is_no_filter():
+    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    events = lot_releases(20, [4.0 * 0.99**step for step in range(20)], names=("gradient-sum", "clipped-norm-sum"))
+    found = account(events, delta=1e-5, given=Circumstances(budget=budget, adaptive=True))["profiles"]["holds"]
+    assert found["status"] == "as run"
+
+
+def test_noise_for_a_target_is_more_for_a_smaller_one_and_for_more_rounds():
+    for kind in (*KINDS, "poisson-lots"):
+        plan = lots(500) if kind == "poisson-lots" else sampler(kind, 4000, 100, 40)
+        found = [calibrate("holds", plan, epsilon, 1e-5) for epsilon in (8.0, 2.0, 0.5)]
+        assert found == sorted(found) and len(set(found)) == 3
+        for epsilon, z in zip((8.0, 2.0, 0.5), found, strict=True):
+            assert epsilon_after("holds", plan, z, int(plan["rounds"]), 1e-5) <= epsilon
+    few, many = (calibrate("holds", lots(rounds), 2.0, 1e-5) for rounds in (100, 1000))
+    assert few < many
+
+
 class TestRuns:
     """A run's folder to its privacy.json."""
 
@@ -289,7 +428,20 @@ class TestRuns:
         events = releases("one-pass", 5)
         account_run(self.folder(tmp_path, events), tmp_path / "privacy.json")
         written = json.loads((tmp_path / "privacy.json").read_text())
-        assert written == json.loads(json.dumps(account(events, delta=1e-3)))
+        expected = account(events, delta=1e-3, given=Circumstances(chosen=True))
+        assert written == json.loads(json.dumps(expected))
+        assert "post-processing for training clients" in written["reasons"]["tuning"]
+
+    def test_the_partition_gives_the_image_level(self, tmp_path, federation):
+        plan = sampler("one-pass", 48, 4, 12)
+        folder = self.folder(tmp_path, releases("one-pass", 12, sampler=plan))
+        account_run(folder, tmp_path / "privacy.json", clients_dir=federation[1], search=Search(runs=2, data="public"))
+        written = json.loads((tmp_path / "privacy.json").read_text())
+        assert list(written["profiles"]) == list(PROFILES) and written["reasons"] == {}
+        row = written["profiles"]["image_level"]
+        square = image_use(make_config(), federation[1]).worst_square([1.0] * 12)
+        assert row["epsilon_high"] == gaussian_epsilon(square**-0.5, 1e-3)
+        assert row["uses_max"] > 1 and row["uses_mean"] > 1
 
     def test_infinity_is_written_as_text(self, tmp_path):
         events = releases("one-pass", 5, data_dependent_threshold=True, reason="raw")
@@ -300,6 +452,7 @@ class TestRuns:
         account_run(self.folder(tmp_path, [], PLAIN), tmp_path / "privacy.json")
         written = json.loads((tmp_path / "privacy.json").read_text())
         assert written["profiles"] == {} and written["reason"]
+        assert list(written["reasons"]) == list(PROFILES) and all(written["reasons"].values())
 
     def test_ledger_and_method_must_agree(self, tmp_path):
         for name, events, overlay in (("a", [], {}), ("b", releases("one-pass", 2), PLAIN)):

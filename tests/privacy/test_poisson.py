@@ -123,6 +123,49 @@ def test_very_little_noise_gives_a_bracket_all_the_same(z):
     assert 0 <= low <= high <= gaussian_epsilon(z / math.sqrt(10), DELTA)
 
 
+def test_several_clients_at_once_in_one_round_are_a_mixture_by_quadrature():
+    """uses: P = sum_n Binomial(k, q)(n) N(n, z^2) against N(0, z^2), its best event by bisection on the threshold."""
+    k, q, z, delta = 4, 0.3, 1.5, 1e-4
+    weights = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
+
+    def loss(x):
+        return math.log(sum(w * math.exp((n * x - n * n / 2) / z**2) for n, w in enumerate(weights)))
+
+    def excess(epsilon):
+        x = brentq(lambda x: loss(x) - epsilon, -5, 60)
+        return sum(w * ndtr(-(x - n) / z) for n, w in enumerate(weights)) - math.exp(epsilon) * ndtr(-x / z) - delta
+
+    exact = brentq(excess, 0.01, 50, xtol=1e-12)
+    low, high = (end(((z, 1),), q, delta, k) for end in (lower_epsilon, upper_epsilon))
+    assert low <= exact <= high
+    assert high - low <= 1e-2 * exact
+
+
+@pytest.mark.parametrize(("k", "q", "rounds"), [(2, 0.05, 20), (7, 0.02, 40)])
+def test_several_clients_at_once_agree_with_dp_accountings_mixture_of_gaussians(k, q, rounds):
+    """Its pessimistic estimate is an upper end of the same; coarse, since a fine one takes it minutes."""
+    counts = [float(n) for n in range(k + 1)]
+    weights = [math.comb(k, n) * q**n * (1 - q) ** (k - n) for n in range(k + 1)]
+    one = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        2.0, counts, weights, value_discretization_interval=2e-2, log_mass_truncation_bound=-36
+    )
+    theirs = one.self_compose(rounds).get_epsilon_for_delta(1e-5)
+    low, high = (end(((2.0, rounds),), q, 1e-5, k) for end in (lower_epsilon, upper_epsilon))
+    assert low <= theirs
+    assert high == pytest.approx(theirs, rel=1e-2)
+    assert high - low <= 4e-3 * high
+
+
+def test_more_clients_at_once_are_worse_and_never_worse_than_all_of_them_always():
+    ends = [upper_epsilon(((3.0, 30),), 0.05, DELTA, k) for k in (1, 2, 3, 5, 9)]
+    assert ends == sorted(ends) and len(set(ends)) == 5
+    assert ends[0] == upper_epsilon(((3.0, 30),), 0.05, DELTA)
+    assert all(
+        end < gaussian_epsilon(3.0 / (k * math.sqrt(30)), DELTA) for end, k in zip(ends, (1, 2, 3, 5, 9), strict=True)
+    )
+    assert upper_epsilon(((3.0, 30),), 1.0, DELTA, 3) == gaussian_epsilon(1.0 / math.sqrt(30), DELTA)
+
+
 @pytest.mark.parametrize("given", [(((0.0, 1),), 0.1, 0.1), (((1.0, 0),), 0.1, 0.1), (((1.0, 1),), 0.0, 0.1),
                                    (((1.0, 1),), 1.1, 0.1), (((1.0, 1),), 0.1, 1.0)])  # fmt: skip
 def test_arguments_out_of_bounds_are_refused(given):

@@ -98,6 +98,15 @@ def partition_of(wildcards):
     return PARTITIONS[f"{wildcards.dataset}/{wildcards.clients}"]
 
 
+def partition_for_account(wildcards):
+    """The partition that says which clients use which image, where the account is of that."""
+    run = run_of(wildcards)
+    if run.by_record or not run.private:
+        return []
+    folder = f"results/clients/{run.clients_folder}"
+    return [f"{folder}/clients.npz", f"{folder}/summary.json"]
+
+
 def item_of(wildcards):
     """The table or figure that the wildcards name."""
     return PLAN.items[wildcards.paper, wildcards.item]

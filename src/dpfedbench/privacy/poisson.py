@@ -356,9 +356,10 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     # where epsilon is large, a part of epsilon.
     slack = 8e-4
     if rounds > MANY_ROUNDS:
-        slack = max(1.6e-3 * rounds / MANY_ROUNDS, (1e-2 if uses == 1 else 3e-2) * upper)
-    elif uses > 1:
-        slack = max(slack, 2e-3 * upper)
+        slack = 1.6e-3 * rounds / MANY_ROUNDS
+    if rounds > 4 * MANY_ROUNDS or uses > 1:
+        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if uses == 1 else 3e-2
+        slack = max(slack, share * upper)
     step = max(min(slack / rounds, _spacing(schedule, rate, uses)), (high - low) / LOWER_CELLS)
     return crossing(
         lambda near: _Composition(

@@ -1,0 +1,233 @@
+"""Accounting as papers print it, where no profile of a run needs it, and the figures of docs/privacy.md.
+
+`uv run python -m dpfedbench.privacy.published` prints the table "Checked figures" of that page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from scipy.special import gammaln, logsumexp
+
+from dpfedbench.privacy import balls_and_bins, poisson
+from dpfedbench.privacy.accounting import CLAIMED_ORDERS, calibrate, epsilon_after, joint_multiplier, rounds_allowed
+from dpfedbench.privacy.clipping import PercentileOfReleases
+from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.shuffled import shuffled_lower_epsilon
+
+Figure = tuple[str, str, str, str]
+"""What it is of, as it was stated, as it is found, and by what."""
+
+
+def central_limit_epsilon(
+    noise_multiplier: float, rate: float, rounds: int, delta: float, *, as_printed: bool = False
+) -> float:
+    """DP-FNAS's epsilon: composed sampled Gaussians as one Gaussian, by a central limit theorem. Not an upper end.
+
+    mu = p sqrt(T (e^(1/sigma^2) - 1)) (Bu et al., Deep Learning with Gaussian Differential Privacy, 2019), then the
+    exact (epsilon, delta) of one Gaussian.
+
+    Args:
+        noise_multiplier: sigma.
+        rate: p, a record's chance of being in a batch.
+        rounds: T.
+        delta: in (0, 1).
+        as_printed: with e^(1/sigma^2 - 1) in place of e^(1/sigma^2) - 1, as DP-FNAS's Theorem 3.1 has it.
+    """
+    exponent = noise_multiplier**-2
+    spread = math.exp(exponent - 1) if as_printed else math.expm1(exponent)
+    return gaussian_epsilon(1 / (rate * math.sqrt(rounds * spread)), delta)
+
+
+def literal_rounds(noise_multiplier: float, rate: float, epsilon: float, delta: float) -> int:
+    """Rounds that Adap DP-FL's eq. 10 allows as printed, where the sum over a lot lacks its logarithm.
+
+    At each order the rounds are (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha; the order that allows most.
+    """
+    best = 0.0
+    for alpha in CLAIMED_ORDERS:
+        i = np.arange(alpha + 1)
+        logs = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(alpha - i + 1)
+        logs = logs + i * math.log(rate) + (alpha - i) * math.log1p(-rate) + (i * i - i) / (2 * noise_multiplier**2)
+        left = epsilon * (alpha - 1) + math.log(delta)
+        best = max(best, left * math.exp(-float(logsumexp(logs))))
+    return math.floor(best)
+
+
+def quantile_noise_factor(noise_multiplier: float, count_noise: float) -> float:
+    """How much more noise the sum needs where a private quantile is released beside it (Andrew et al. 2019).
+
+    The count of norms under the threshold, moved to [-1/2, 1/2], has sensitivity 1/2, so with noise sigma_b it is a
+    Gaussian of multiplier 2 sigma_b, and the sum gets z_sum with z^-2 = z_sum^-2 + (2 sigma_b)^-2.
+
+    Args:
+        noise_multiplier: z, of both together.
+        count_noise: sigma_b.
+    """
+    return (1 - (noise_multiplier / (2 * count_noise)) ** 2) ** -0.5
+
+
+def mean_form_collapse(
+    *, dimension: int, cohort: int, rounds: int, noise_multiplier: float = 1.0, seed: int = 0
+) -> float:
+    """The threshold of DP-AGR's Algorithm 2 (mean form, k = 90, W = 10, first C = 0.2) where gradients cancel out.
+
+    Args:
+        dimension: d.
+        cohort: L.
+        rounds: T.
+        noise_multiplier: z.
+        seed: of the noise's norms, which are drawn from their chi law.
+    """
+    rule = PercentileOfReleases(form="mean", threshold=0.2, percentile=90, window=10, never_rising=False)
+    rng = np.random.default_rng(seed)
+    for _ in range(rounds):
+        norm = noise_multiplier * rule.threshold * math.sqrt(rng.chisquare(dimension))
+        rule.observe(torch.tensor([norm], dtype=torch.float64), float(cohort))
+    return rule.threshold
+
+
+def _one_pass() -> Iterator[Figure]:
+    schedules = {z: ((z, 250),) for z in (1.0, 2.0, 3.0)}
+    plan = {"kind": "one-pass", "clients": 400_000, "cohort": 1600, "rounds": 250, "rate": 0.004}
+
+    def row(name: str, stated: str, values: list[float], digits: int, how: str) -> Figure:
+        return name, stated, " / ".join(f"{value:.{digits}f}" for value in values), how
+
+    rate, delta = 0.004, 1e-6
+    name = "one pass, z = 1 / 2 / 3: "
+    yield row(
+        name + "as claimed",
+        "1.517 / 0.355 / 0.238",
+        [epsilon_after("as_claimed", plan, z, 250, delta) for z in schedules],
+        3,
+        'epsilon_after("as_claimed", ...)',
+    )
+    yield row(
+        name + "Renyi, tighter conversion",
+        "1.147 / 0.242 / 0.155",
+        [poisson.renyi_epsilon_tight(s, rate, delta, poisson.DP_ACCOUNTING_ORDERS) for s in schedules.values()],
+        3,
+        "poisson.renyi_epsilon_tight, dp-accounting's orders",
+    )
+    yield row(
+        name + "the same at TensorFlow Privacy's orders",
+        "-",
+        [poisson.renyi_epsilon_tight(s, rate, delta, poisson.TF_PRIVACY_ORDERS) for s in schedules.values()],
+        3,
+        "poisson.renyi_epsilon_tight, TF_PRIVACY_ORDERS",
+    )
+    yield row(
+        name + "Poisson",
+        "0.498 / 0.134 / 0.081",
+        [poisson.upper_epsilon(s, rate, delta) for s in schedules.values()],
+        3,
+        "poisson.upper_epsilon",
+    )
+    yield row(
+        name + "balls-and-bins, low end",
+        "-",
+        [balls_and_bins.lower_epsilon(z, 250, 250, delta) for z in schedules],
+        5,
+        "balls_and_bins.lower_epsilon",
+    )
+    yield row(
+        name + "balls-and-bins, high end",
+        "0.4525 / 0.125 / 0.078",
+        [balls_and_bins.upper_epsilon(z, 250, 250, delta) for z in schedules],
+        5,
+        "balls_and_bins.upper_epsilon",
+    )
+    yield row(
+        name + "shuffled, lower bound",
+        "4.44 / 0.340 / 0.105",
+        [shuffled_lower_epsilon(z, 250, delta) for z in schedules],
+        3,
+        "shuffled.shuffled_lower_epsilon",
+    )
+    yield row(
+        name + "known blocks",
+        "4.887 / 2.254 / 1.448",
+        [gaussian_epsilon(z, delta) for z in schedules],
+        3,
+        "gaussian.gaussian_epsilon(z)",
+    )
+    yield row(
+        name + "known blocks, replace-one",
+        "10.997 / 4.887 / 3.098",
+        [gaussian_epsilon(z / 2, delta) for z in schedules],
+        3,
+        "gaussian.gaussian_epsilon(z / 2)",
+    )
+    for kind, stated in (("one-pass", "2.904"), ("balls-and-bins", "-"), ("poisson", "-")):
+        found = calibrate("holds", plan | {"kind": kind}, 1.5, delta)
+        yield f"z that holds 1.5, {kind} (rounded up)", stated, f"{found:.4g}", 'calibrate("holds", ...)'
+
+
+def _adap() -> Iterator[Figure]:
+    rate, delta, epsilon = 78 / 6000, 1e-5, 2.0
+    plan = {"kind": "poisson-lots", "clients": 10, "records": 6000, "cohort": 78, "rounds": 100_000, "rate": rate}
+    for profile, stated in (("as_claimed", "451 / 7,921 / 33,495"), ("holds", "979 / 12,528 / 52,555")):
+        rounds = [rounds_allowed(profile, plan, z, delta, epsilon) for z in (1.1, 3.0, 6.0)]
+        text = " / ".join(f"{count:,}" for count in rounds)
+        yield f"Adap DP-FL, rounds at 1.1 / 3 / 6, {profile}", stated, text, f'rounds_allowed("{profile}", ...)'
+    literal = " / ".join(str(literal_rounds(z, rate, epsilon, delta)) for z in (1.1, 3.0, 6.0))
+    yield "Adap DP-FL, eq. 10 as printed, 1.1 / 3 / 6", "7 / - / -", literal, "published.literal_rounds"
+    both = epsilon_after("as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta)
+    yield "Adap DP-FL, scalar query counted, 451 rounds", "4.73", f"{both:.2f}", "joint_multiplier, epsilon_after"
+
+
+def _fnas() -> Iterator[Figure]:
+    for parties, limit, composed in ((4, "4.065", "4.261"), (8, "6.091", "6.435")):
+        records = 25_000 // parties
+        rate, rounds = 64 / records, 50 * records // 64
+        found = central_limit_epsilon(1.0, rate, rounds, 1e-5)
+        low, high = (end(((1.0, rounds),), rate, 1e-5) for end in (poisson.lower_epsilon, poisson.upper_epsilon))
+        name = f"DP-FNAS, {parties} parties, {rounds:,} steps: "
+        yield name + "central limit", limit, f"{found:.3f}", "published.central_limit_epsilon"
+        yield name + "composed", composed, f"{low:.4f} to {high:.4f}", "poisson.lower_epsilon, upper_epsilon"
+        printed = central_limit_epsilon(1.0, rate, rounds, 1e-5, as_printed=True)
+        yield name + "as Theorem 3.1 is printed", "-", f"{printed:.3f}", "as_printed=True"
+
+
+def _others() -> Iterator[Figure]:
+    yield "DP-AGRLR, z0 for (2.5, 1e-5)", "1.634", f"{_inverse(2.5, 1e-5):.3f}", "gaussian.gaussian_epsilon, inverted"
+    yield "the same, replace-one", "double", f"{2 * _inverse(2.5, 1e-5):.3f}", "twice that"
+    threshold = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
+    yield "mean form, C after 250 rounds of noise", "1e-13", f"{threshold:.1e}", "published.mean_form_collapse"
+    factor = quantile_noise_factor(1.0, 80.0)
+    yield "private quantile, L = 1,600", "1.00002", f"{factor:.6f}", "published.quantile_noise_factor"
+    claimed = [
+        poisson.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, poisson.TF_PRIVACY_ORDERS)
+        for lot in (10, 50, 100)
+    ]
+    text = " / ".join(f"{value:.3f}" for value in claimed)
+    yield "DP-MAML, sample level, lots of 10 / 50 / 100 records", "1.177", text, "poisson.renyi_epsilon"
+    both = gaussian_epsilon(101**-0.5, 1e-5)
+    yield "the same, second order, mu = sqrt(1 + 10^2)", "-", f"{both:.1f}", "gaussian.gaussian_epsilon(101^-1/2)"
+    for steps, stated in ((5, "18.4"), (1, "6.18")):
+        found = gaussian_epsilon(0.585 / steps**0.5, 1e-3)
+        yield f"Reptile, z = 0.585, a record in {steps} steps", stated, f"{found:.2f}", "gaussian.gaussian_epsilon"
+    shared = 400_000 * 10 / (round(1623 * 0.71) * 20)
+    yield "clients an image is in, Omniglot 5-way 1-shot", "~170", f"{shared:.0f}", "400,000 x 10 / 23,040"
+
+
+def _inverse(epsilon: float, delta: float) -> float:
+    """The multiplier at which one Gaussian is (epsilon, delta)."""
+    return float(brentq(lambda z: gaussian_epsilon(z, delta) - epsilon, 0.05, 100.0, xtol=1e-12))
+
+
+def checked_figures() -> list[Figure]:
+    """Every figure of the page, computed anew."""
+    return [*_one_pass(), *_adap(), *_fnas(), *_others()]
+
+
+if __name__ == "__main__":
+    print("| figure | stated | found | by |")
+    print("|---|---|---|---|")
+    for cells in checked_figures():
+        print(f"| {' | '.join(cells)} |")

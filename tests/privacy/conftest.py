@@ -1,0 +1,5 @@
+"""The small federation of the tests of rounds, for those of accounts that need a partition."""
+
+from tests.federation.conftest import federation
+
+__all__ = ["federation"]
