@@ -130,3 +130,18 @@ def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
     assert (row["dataset"], row["task"], row["method"]) == ("stripes", "5-way 1-shot", "dp-agr")
     summary = json.loads((followed / "results" / "data" / "stripes" / "summary.json").read_text("utf-8"))
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 6}
+
+
+def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Path) -> None:
+    twin = followed / "src" / "dpfedbench" / "methods" / "twin.py"
+    shutil.copy(followed / "src" / "dpfedbench" / "methods" / "dp_fl.py", twin)
+    try:
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run"]
+        done = subprocess.run(command, cwd=followed, capture_output=True, text=True, check=False)
+    finally:
+        twin.unlink()
+    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    assert done.returncode == 1 and said == [
+        "configuration: the method modules dpfedbench.methods.dp_fl and dpfedbench.methods.twin both have the NAME "
+        "'dp-fl': give one of them another"
+    ]
