@@ -84,7 +84,7 @@ class RecordClients:
             for _ in range(self.update.steps):
                 total = np.zeros(self.net.dimension)
                 for _, gradients in worker.pieces(model.detach().numpy(), images, labels, room):
-                    total += gradients.sum(axis=0, dtype=np.float64)
+                    total += gradients.sum(axis=0)  # a few in single precision, all in double
                 model.grad = torch.from_numpy((total / len(labels)).astype(np.float32))
                 optimizer.step()
         finally:
