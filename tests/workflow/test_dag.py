@@ -20,7 +20,7 @@ def jobs(output: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("preset", "tables", "figures", "prepared"),
-    [(None, 3, 19, 2), ("smoke", 2, 6, 2), ("real", 2, 11, 2), ("paper", 3, 19, 5)],
+    [(None, 4, 19, 2), ("smoke", 3, 6, 2), ("real", 5, 11, 2), ("paper", 4, 19, 5)],
 )
 def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int, figures: int, prepared: int) -> None:
     chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
@@ -30,10 +30,11 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int
     # A run is configured, trained, tested and accounted for once, whatever shows it.
     assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
     assert (found["table"], found["figure"], found["provenance"], found["page"]) == (tables, figures, 1, 1)
-    assert found["prepare"] == prepared
+    # Each private configuration is audited once, whatever its seeds.
+    assert found["prepare"] == prepared and found["privacy"] == 1 and 0 < found["audit"] < found["account"]
 
 
-@pytest.mark.parametrize(("target", "tables", "figures"), [("dp_fedmeta", 1, 3), ("adap_dp_fl", 2, 16)])
+@pytest.mark.parametrize(("target", "tables", "figures"), [("dp_fedmeta", 2, 3), ("adap_dp_fl", 2, 16)])
 def test_a_paper_is_a_target(snakemake: Call, target: str, tables: int, figures: int) -> None:
     done = snakemake(target, "--dry-run", "--quiet", "rules")
     assert done.returncode == 0, done.stderr

@@ -23,11 +23,12 @@ preset: null
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot]}}
+    tables: {table2: {tasks: [omniglot-1shot]}, repairs: null}
     figures:
       figure4a: {x: {values: [50, 90]}, seeds: [0]}
       figure4b: null
       figure2b: {seeds: [0]}
+  adap-dp-fl: null
 """
 
 
