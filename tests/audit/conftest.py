@@ -9,7 +9,7 @@ from dpfedbench.config import RunConfig, merge, typed
 
 DEFAULT = typed(yaml.safe_load((Path(__file__).parents[2] / "config" / "config.yaml").read_text(encoding="utf-8")))
 
-SMALL = {
+SMALL: dict = {
     "method": "dp-agr",
     "seed": 0,
     "dataset": "glyphs",
@@ -20,10 +20,10 @@ SMALL = {
 LOTS = {
     "method": "adap-dp-fl",
     "task": {"ways": 10, "shots": 0},
-    "clients": {"count": 4, "partition": "fragments", "fragments": 8},
+    "clients": {"count": 2, "partition": "fragments", "fragments": 8},
     "model": {"name": "cnn"},
-    "participation": {"kind": "poisson-lots", "cohort": 20, "rounds": 20},
-    "client_update": {"kind": "local-steps", "optimizer": "adam"},
+    "participation": {"kind": "poisson-lots", "cohort": 20, "rounds": 10},
+    "client_update": {"kind": "local-steps", "inner_steps": 1, "optimizer": "adam"},
     "clipping": {"rule": "constant", "threshold": 1.0},
     "server": {"optimizer": "average", "rate": 1.0},
     "budget": {"delta": 1e-5},

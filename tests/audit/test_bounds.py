@@ -14,7 +14,7 @@ from dpfedbench.audit.bounds import (
     clopper_pearson,
     gaussian_shift,
     guess,
-    guesses_for,
+    guess_surest,
     one_run_dp,
     one_run_f_dp,
     refutes,
@@ -37,7 +37,11 @@ def test_guesses_are_the_surest():
     scores = np.array([0.9, -2.0, 3.0, 0.0, -1.0, 2.0])
     coins = np.array([True, False, True, True, True, True])
     assert guess(scores, coins, 4) == Guesses(coins=6, made=4, right=3)
-    assert (guesses_for(4000), guesses_for(500), guesses_for(60)) == (400, 100, 60)
+    assert guess(scores, coins, 3, both=False) == Guesses(coins=6, made=3, right=3)
+    for secret, made in ((False, {4000: 400, 500: 100, 60: 60}), (True, {4000: 200, 500: 100, 60: 60})):
+        found = {n: guess_surest(np.zeros(n), np.zeros(n, bool), secret=secret) for n in made}
+        assert {n: guesses.made for n, guesses in found.items()} == made
+        assert found[60].right == (0 if secret else 30)
     with pytest.raises(BenchError, match="guesses"):
         Guesses(coins=10, made=4, right=5)
 
@@ -90,7 +94,7 @@ def test_one_run_bounds_of_a_gaussian_are_below_it_and_not_far():
     found = []
     for seed in range(100):
         coins, scores = released(1.0, 2000, seed)
-        guesses = guess(scores, coins, guesses_for(2000))
+        guesses = guess_surest(scores, coins, secret=False)
         found.append([one_run_f_dp(guesses, Gaussian(), **AT).epsilon, one_run_dp(guesses, **AT).epsilon])
     assert np.max(found) <= proved
     assert np.median(found, axis=0)[0] > 0.55 * proved
@@ -146,7 +150,7 @@ def test_without_a_leak_every_bound_is_zero_in_95_percent():
     alarms = np.zeros(4)
     for seed in range(400):
         coins, scores = released(0.0, 500, 10_000 + seed)
-        guesses = guess(scores, coins, guesses_for(500))
+        guesses = guess_surest(scores, coins, secret=seed % 2 == 0)
         alarms += [
             one_run_f_dp(guesses, Gaussian(), **AT).epsilon > 0,
             one_run_dp(guesses, **AT).epsilon > 0,

@@ -17,6 +17,7 @@ from .conftest import LOTS, experiment, make_config
 
 COHORT = 40
 CONSTANT = {"clients": {"count": 1000}, "participation": {"rounds": 25}, "clipping": {"rule": "constant"}}
+SECRET = {"clients": {"count": 4000}, "participation": {"cohort": 100, "rounds": 40}, "clipping": {"rule": "constant"}}
 
 
 class Honest(PrivateSum):
@@ -65,7 +66,7 @@ class ByLayer(PrivateSum):
 def audited(config, monkeypatch, mutant, place=server_sum):
     """(headline, proved epsilon) of a run whose private sum is the mutant."""
     monkeypatch.setattr(place, "PrivateSum", mutant)
-    found = experiment(config, canaries=1000)
+    found = experiment(config, canaries=config.clients.count if not config.by_record else 300)
     family = family_of(found.releases)
     bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
     own = 1 / config.noise.multiplier if isinstance(family, Gaussian) else 1.0
@@ -84,7 +85,7 @@ def test_the_audit_catches(monkeypatch, mutant):
 @pytest.mark.parametrize("mutant", [NoiseOverCohort, HalfNoise, NoClipping])
 @pytest.mark.parametrize("kind", ["balls-and-bins", "poisson"])
 def test_the_audit_catches_under_secret_participation(monkeypatch, mutant, kind):
-    config = make_config(CONSTANT, {"participation": {"kind": kind}})
+    config = make_config(SECRET, {"participation": {"kind": kind}})
     found, proved = audited(config, monkeypatch, mutant)
     assert found > proved
     honest, proved = audited(config, monkeypatch, Honest)

@@ -47,10 +47,10 @@ def test_what_it_says(overlay, tmp_path):
 def test_noise_that_decayed_is_the_ledgers():
     """The loss that drove it is not there; each round's multiplier is taken from the ledger and checked against it."""
     config = make_config(LOTS, DECAY)
-    z = [2.0] * 10 + [1.8] * 10
+    z = [2.0] * 5 + [1.8] * 5
     releases = ledger_of(config, multipliers=z)
     assert [event.noise_multiplier for event in releases] == z
-    assert audit(config, releases, canaries=100)["rounds"] == 20
+    assert audit(config, releases, canaries=100)["rounds"] == 10
 
 
 def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():

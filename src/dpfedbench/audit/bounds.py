@@ -63,28 +63,34 @@ class Guesses:
             raise BenchError(f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins")
 
 
-def guess(scores: np.ndarray, coins: np.ndarray, made: int) -> Guesses:
-    """Guess "present" for the highest scores and "absent" for as many of the lowest.
+def guess(scores: np.ndarray, coins: np.ndarray, made: int, *, both: bool = True) -> Guesses:
+    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
 
-    The number must not depend on the scores, or the confidence is lost. Equal scores are taken in the order in which
-    they stand, which must say nothing of the coins.
+    Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in
+    the order in which they stand, which must say nothing of the coins.
 
     Args:
         scores: float [m], higher for present.
         coins: bool [m], the truth.
-        made: guesses in all, even, at most m.
+        made: guesses in all, at most m; the last odd one of two sides is left out.
+        both: whether there are two sides.
     """
-    order, half = np.argsort(scores, kind="stable"), made // 2
-    right = int(coins[order[len(order) - half :]].sum()) + int((~coins[order[:half]]).sum())
-    return Guesses(coins=len(coins), made=2 * half, right=right)
+    order = np.argsort(scores, kind="stable")
+    low = made // 2 if both else 0
+    high = low if both else made
+    right = int(coins[order[len(order) - high :]].sum()) + int((~coins[order[:low]]).sum())
+    return Guesses(coins=len(coins), made=low + high, right=right)
 
 
-def guesses_for(coins: int) -> int:
-    """How many guesses to make of so many coins: a tenth, but a hundred where there are so many. Fixed beforehand.
+def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
+    """As many guesses as suit the number of coins, fixed beforehand.
 
-    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it.
+    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. A
+    tenth, half of them "absent"; where participation is secret a twentieth, none of them "absent", since a release
+    that a canary was not seen in says little. But a hundred where there are so many.
     """
-    return min(max(100, coins // 10), coins) // 2 * 2
+    made = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
+    return guess(scores, coins, made, both=not secret)
 
 
 # One run, f-DP

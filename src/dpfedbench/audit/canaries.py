@@ -294,7 +294,7 @@ def one_run(
     Args:
         config: the run.
         seed: the audit's.
-        canaries: m; of records, as many for each client (rounded down).
+        canaries: m; of records, as many for each client (rounded down), and at most three quarters of them.
         rounds: how many.
         threshold: the first C of the run, which a run that finds it on random data has in its ledger.
         records: those that a client holds, where the unit is the record.
@@ -314,7 +314,7 @@ def one_run(
     parts = METHODS[config.method].compose(config)
     rounds_of: np.ndarray | None = None
     taking_part: np.ndarray | slice = slice(None)
-    each = canaries // holders
+    each = min(canaries // holders, 3 * records // 4) if config.by_record else canaries
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
     if config.by_record:

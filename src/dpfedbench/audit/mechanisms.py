@@ -52,8 +52,8 @@ class Spread:
         self._ordinary, self.rounds = net.ordinary, list[np.ndarray]()
 
     def __call__(self, written: Sequence[Release], values: Sequence[torch.Tensor]) -> None:
-        """Take note of a round's releases: what left, as it left, times the public denominator."""
-        noise = np.atleast_2d(values[0].numpy())[:, self._ordinary :] * written[0].denominator
+        """Take note of a round's releases, as they left: whatever they were divided by is in them."""
+        noise = np.atleast_2d(values[0].numpy())[:, self._ordinary :]
         with np.errstate(divide="ignore"):
             self.rounds.append(np.log(np.sqrt((noise**2).mean(axis=1))))
 
@@ -136,9 +136,10 @@ def percentile_score(config: RunConfig) -> Score:
         )
     net = Coordinates(ordinary=1, reserved=PROBES)
     values = clipping.window * plan.cohort
-    # numpy's percentile takes places floor(p) and the next of the sorted values, p = k / 100 (n - 1).
-    place = math.floor(clipping.percentile / 100 * (values - 1))
-    high = min(values - place - 1, values - 1)
+    # numpy's percentile lies between two places of the sorted values. One unit less moves one place from the upper
+    # mode to the lower: let it be the nearer of the two.
+    lower = min(round(clipping.percentile / 100 * (values - 1)), values - 1)
+    high = values - 1 - lower
 
     def score(present: bool, seed: int) -> list[float]:
         drawn = dataclasses.replace(config, seed=seed)

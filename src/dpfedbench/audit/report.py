@@ -20,8 +20,7 @@ from dpfedbench.audit.bounds import (
     Gaussian,
     clopper_pearson,
     gaussian_shift,
-    guess,
-    guesses_for,
+    guess_surest,
     one_run_dp,
     one_run_f_dp,
 )
@@ -90,7 +89,7 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
         seed: for the split.
     """
     coins, scores, sums = found.coins, found.scores, found.sums
-    guesses = guess(scores, coins, guesses_for(len(coins)))
+    guesses = guess_surest(scores, coins, secret=found.releases[0].sampler["kind"] != "one-pass")
     return [
         one_run_f_dp(guesses, family, delta=delta, confidence=confidence),
         one_run_dp(guesses, delta=delta, confidence=confidence),
