@@ -1,0 +1,59 @@
+"""The target `prune`, the mark of a results folder, and a cluster that is not there, as a user meets them."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpfedbench.results_format import FORMAT
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+OLD = "results/runs/dp-agr/glyphs/5way-1shot/0123456789/seed3"
+
+
+def ours(done: subprocess.CompletedProcess[str], start: str) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith(start)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"), [((), True), (("--config", "prune=no"), True), (("--config", "prune=yes"), False)]
+)
+def test_prune_asks_nothing_and_removes_only_if_told(
+    snakemake: Call, tmp_path: Path, asked: tuple[str, ...], left: bool
+) -> None:
+    (tmp_path / OLD).mkdir(parents=True)
+    (tmp_path / OLD / "config.yaml").write_text("method: dp-agr\nseed: 3\n", encoding="utf-8")
+    done = snakemake("prune", *asked)
+    assert done.returncode == 0, done.stderr
+    said = ours(done, "prune: ")
+    assert (tmp_path / OLD).exists() == left
+    assert said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)" and len(said) == 2
+    # The folder is marked with what this version writes, and a second call finds nothing to say.
+    assert json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))["format"] == FORMAT
+
+
+def test_a_results_folder_of_a_newer_version_is_one_line(snakemake: Call, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    mark = tmp_path / "results" / "format.json"
+    mark.write_text(json.dumps({"format": FORMAT + 1, "written_by": "9.1"}), encoding="utf-8")
+    done = snakemake("--dry-run")
+    said = [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
+    assert done.returncode == 1 and len(said) == 1
+    assert said[0].startswith("results: results was written by a newer dpfedbench (9.1, results format")
+
+
+def test_slurm_that_is_not_there_is_one_line(snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is submitted: Slurm's own programs are asked, and here answer that nobody is there."""
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
+    sinfo.write_text(f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8")
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
+    profile = str(Path(__file__).resolve().parents[2] / "profiles" / "slurm")
+    done = snakemake("results/data/digits/images.npy", "--profile", profile)
+    assert done.returncode != 0
+    assert ours(done, "cluster: ") == [f"cluster: Slurm does not answer: {down}"]
+    assert not (tmp_path / "results" / "data").exists()
