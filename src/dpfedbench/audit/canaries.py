@@ -37,6 +37,9 @@ ORDINARY = 50
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
 
+_WORK = 12_000_000
+"""Canaries times lots up to which a client has all canaries that are asked for; beyond it at least a thousand."""
+
 LARGE = 1e30
 """A canary's norm before clipping: above every threshold that a rule may set, within single precision."""
 
@@ -309,7 +312,9 @@ def one_run(
     config = dataclasses.replace(config, seed=seed, clipping=clipping)
     holders = 1
     if config.by_record:
-        holders = min(config.clients.count, max(1, _STEPS // (rounds * config.client_update.inner_steps)))
+        lots = rounds * config.client_update.inner_steps
+        holders = min(config.clients.count, max(1, _STEPS // lots))
+        canaries = min(canaries, max(1000, _WORK // lots))
         config = dataclasses.replace(config, clients=dataclasses.replace(config.clients, count=holders))
     parts = METHODS[config.method].compose(config)
     rounds_of: np.ndarray | None = None
