@@ -286,6 +286,7 @@ def test_a_budget_that_noise_may_follow_a_loss_under_is_proved(silos, tmp_path, 
     assert json.loads((tmp_path / "training.json").read_text())["stopped_by"] == "budget"
     found = json.loads((tmp_path / "privacy.json").read_text())["profiles"]["holds"]
     assert found["status"] == "proved" and found["epsilon_low"] < found["epsilon_high"]
+    assert "filter" in found["explanation"]
     assert found["epsilon_high"] == pytest.approx(3.0, abs=1e-9 if profile == "holds" else 0.05)
 
 

@@ -395,6 +395,25 @@ def test_noise_that_was_free_to_fall_is_not_accounted_for_as_if_it_were_not():
     assert (fixed["status"], free["status"]) == ("proved", "as run")
 
 
+def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_chance():
+    """60 planned lots, at most one fall of 1 % in five of them: the fixed schedule with all 11 falls."""
+    plan = lots(60)
+    events = lot_releases(60, [4.0 * 0.99 ** (step // 10) for step in range(60)], sampler=plan)
+    found = account(events, delta=1e-5, given=Circumstances(adaptive=True, fall=(0.99, 5)))["profiles"]["holds"]
+    worst = tuple((4.0 * 0.99**fall, 5) for fall in range(12))
+    assert found["status"] == "proved" and "every chance" in found["explanation"]
+    assert found["epsilon_high"] == upper_epsilon(worst, plan["rate"], 1e-5)
+    assert found["epsilon_low"] < found["epsilon_high"] < 1.2 * found["epsilon_low"]
+    # With a budget the better of both proofs counts.
+    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    given = Circumstances(adaptive=True, fall=(0.99, 5), budget=budget)
+    assert account(events, delta=1e-5, given=given)["profiles"]["holds"]["epsilon_high"] == found["epsilon_high"]
+    # A rule that the ledger did not follow, or one that may fall too far, proves nothing.
+    for fall in ((0.99, 20), (0.5, 5)):
+        found = account(events, delta=1e-5, given=Circumstances(adaptive=True, fall=fall))["profiles"]["holds"]
+        assert found["status"] == "as run"
+
+
 def test_a_budget_that_leaves_a_release_out_is_no_filter():
     budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     events = lot_releases(20, [4.0 * 0.99**step for step in range(20)], names=("gradient-sum", "clipped-norm-sum"))

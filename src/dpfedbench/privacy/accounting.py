@@ -25,8 +25,9 @@ account has a reason in place of a number. All but `replace_one` are for zero-ou
 the ledger states. Brackets are proved: the low end is below, the high end above the exact epsilon.
 Several releases of one round that read the same cohort are one Gaussian of multiplier (sum of z^-2)^-1/2.
 
-Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`); without one the
-account is of the schedule that was run, and says so.
+Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`), and by the
+schedule that falls at every chance where there were few of them; without either the account is of the schedule that
+was run, and says so.
 """
 
 from __future__ import annotations
@@ -366,6 +367,8 @@ class Circumstances:
         chosen: whether checkpoints were chosen by validation clients.
         budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
         adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
+        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None where no such rule
+            was declared.
     """
 
     images: ImageUse | None = None
@@ -374,6 +377,7 @@ class Circumstances:
     chosen: bool = False
     budget: BudgetConfig | None = None
     adaptive: bool | None = None
+    fall: tuple[float, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -402,6 +406,7 @@ class _Account:
         self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncounted.items())
         self.adaptive = len(self.schedule) > 1 if given.adaptive is None else given.adaptive
         self.filter = self._filter() if self.adaptive else None
+        self.floor = self._floor() if self.adaptive else None
 
     def profiles(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Each profile's entry, or the reason why it has none."""
@@ -453,15 +458,42 @@ class _Account:
         low, high = chosen.bracket(self.schedule, self.sampler, self.delta)
         if not self.adaptive:
             return self._entry(low, high, chosen.status, chosen.explanation)
-        if self.filter is None:
+        if self.filter is None and self.floor is None:
             return self._entry(low, high, "as run", chosen.explanation + _AS_RUN)
-        orders = "one order" if len(self.filter.orders) == 1 else f"{len(self.filter.orders)} orders"
+        proofs = []
+        if self.filter is not None:
+            count = len(self.filter.orders)
+            orders = "one order" if count == 1 else f"{count} orders"
+            proofs.append(f"within a Renyi filter of {orders} fixed in advance")
+        if self.floor is not None:
+            proofs.append("never below the noise that falls at every chance")
         text = (
-            f"{chosen.explanation}; the noise followed a public loss of released models, within a Renyi filter of "
-            f"{orders} fixed in advance: the high end holds for whatever noise came of it; the schedule that was run "
-            f"would by itself be at most {high:.4g}"
+            f"{chosen.explanation}; the noise followed a public loss of released models, {' and '.join(proofs)}: the "
+            "high end holds for whatever noise came of it; the schedule that was run would by itself be at most "
+            f"{high:.4g}"
         )
-        return self._entry(low, max(low, self.filter.epsilon(self.delta)), "proved", text)
+        return self._entry(low, max(low, self._high(self.delta)), "proved", text)
+
+    def _floor(self) -> Schedule | None:
+        """The least noise that each planned lot can have had, where its fall is bounded and not too far.
+
+        A lot of more noise tells no more than one of less, whatever went before, so that what holds for this fixed
+        schedule holds for any that stays above it.
+        """
+        if self.given.fall is None or self.kind != "poisson-lots":
+            return None
+        beta, every = self.given.fall
+        lots = int(self.sampler["rounds"])
+        falls = (lots - 1) // every
+        first = joint_multiplier([event.noise_multiplier for event in self.rounds[0]])
+        if first * beta**falls < _LEAST_FLOOR:
+            return None
+        for index, events in enumerate(self.rounds):
+            z = joint_multiplier([event.noise_multiplier for event in events])
+            if z < first * beta ** (index // every) * (1 - 1e-9):
+                return None  # the rule that was declared is not the one that ran
+        schedule = [(first * beta**fall, min(every, lots - fall * every)) for fall in range(falls + 1)]
+        return tuple(schedule)
 
     def _filter(self) -> _Filter | None:
         """The filter that the budget was, if the ledger is within it."""
@@ -482,9 +514,12 @@ class _Account:
 
     def _high(self, delta: float) -> float:
         """The high end of `holds` at another delta."""
+        chosen, ends = analysis("holds", self.kind), []
         if self.filter is not None:
-            return self.filter.epsilon(delta)
-        return analysis("holds", self.kind).high(self.schedule, self.sampler, delta)
+            ends.append(self.filter.epsilon(delta))
+        if self.floor is not None:
+            ends.append(chosen.high(self.floor, self.sampler, delta))
+        return min(ends) if ends else chosen.high(self.schedule, self.sampler, delta)
 
     def _replace_one(self, holds: Mapping[str, Any]) -> dict[str, Any]:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
@@ -525,7 +560,7 @@ class _Account:
         text = f"{search.text}, compared on {search.data} data"
         if search.data == "public" or self.missing:
             return dict(holds) | {"explanation": f"{text}: nothing is added; {holds['explanation']}{remark}"}
-        if self.adaptive and (self.filter is None or len(self.filter.orders) > 1):
+        if self.adaptive and self.floor is None and (self.filter is None or len(self.filter.orders) > 1):
             return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
         low, delta = holds["epsilon_low"], self.delta
         if search.number == "poisson":
@@ -542,7 +577,7 @@ class _Account:
 
     def _divergences(self) -> tuple[tuple[int, ...], np.ndarray]:
         """Orders, and an upper end of the run's Renyi divergence at each."""
-        if self.filter is not None:
+        if self.filter is not None and self.floor is None:
             return self.filter.orders, self.filter.budgets
         least, _, done = _ends(self.schedule)
         if self.kind == "one-pass":
@@ -550,10 +585,13 @@ class _Account:
         if self.kind == "balls-and-bins":
             rounds = int(self.sampler["rounds"])
             return HOLDING_ORDERS, balls_and_bins.renyi(least, rounds, done, HOLDING_ORDERS)
-        grouped = _grouped(self.schedule, least=True)
+        grouped = _grouped(self.floor or self.schedule, least=True)
         parts = [count * poisson.renyi(z, float(self.sampler["rate"]), HOLDING_ORDERS) for z, count in grouped]
         return HOLDING_ORDERS, np.sum(parts, axis=0)
 
+
+# A floor below this says nothing that anyone would want to read.
+_LEAST_FLOOR = 0.5
 
 _AS_RUN = (
     "; the noise followed a public loss of released models: this is of the schedule that was run, "
@@ -670,11 +708,13 @@ def account_run(
     if releases and not config.private:
         raise BenchError(f"{run_dir / 'ledger.jsonl'} has releases, but {config.method} claims no privacy")
     shared = bool(releases) and not config.by_record and clients_dir is not None
+    decay = 1.0 if config.noise is None else config.noise.decay
     given = Circumstances(
         images=image_use(config, clients_dir) if shared and clients_dir is not None else None,
         search=search,
         chosen=config.validation.every > 0 and not config.by_record,
         budget=config.budget,
-        adaptive=config.noise is not None and config.noise.decay < 1,
+        adaptive=decay < 1,
+        fall=(decay, config.validation.every * config.client_update.inner_steps) if decay < 1 else None,
     )
     write_json(out_path, account(releases, delta=config.budget.delta if config.budget else 1e-6, given=given))
