@@ -5,15 +5,6 @@ partition. Adds privacy.json to the run's folder.
 """
 
 
-def partition_for_account(wildcards):
-    """The partition that says which clients use which image, where the account is of that."""
-    run = run_of(wildcards)
-    if run.by_record or not run.private:
-        return []
-    folder = f"results/clients/{run.clients_folder}"
-    return [f"{folder}/clients.npz", f"{folder}/summary.json"]
-
-
 rule account:
     """Read the ledger under each accounting profile."""
     input:
