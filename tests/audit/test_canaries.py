@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.audit.bounds import Gaussian, guess_surest, one_run_dp, one_run_f_dp, refutes
+from dpfedbench.audit.bounds import (
+    Gaussian,
+    clopper_pearson,
+    gaussian_shift,
+    guess_surest,
+    one_run_dp,
+    one_run_f_dp,
+    refutes,
+)
 from dpfedbench.audit.canaries import LARGE, Coordinates, RecordSource, Units
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.config import merge
@@ -85,7 +93,9 @@ def test_on_correct_code_the_bound_is_never_above_what_holds(name):
         guesses = guess_surest(found.scores, found.coins, secret=config.participation.kind != "one-pass")
         assert not refutes(guesses, inverse, 0.95)
         assert one_run_dp(guesses, delta=1e-6, confidence=0.95).epsilon <= holds
-        others = bounds_of(found, Gaussian(), delta=1e-6, confidence=0.95, seed=seed)[2:]
+        sums, scores = ((each[found.coins], each[~found.coins]) for each in (found.sums, found.scores))
+        split = clopper_pearson(*scores, generator=np.random.default_rng(seed), delta=1e-6, confidence=0.95)
+        others = [gaussian_shift(*sums, delta=1e-6, confidence=0.95), split]
         above += any(bound.epsilon > holds for bound in others)
     # Two bounds of 5 % each: more than 24 of 100 have a chance below 1e-4.
     assert stats.binom.sf(24, 100, 0.1) < 1e-4 and above <= 24

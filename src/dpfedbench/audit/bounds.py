@@ -28,7 +28,7 @@ LARGEST_EPSILON = 1e4
 """What a bound says at most; beyond it numbers say nothing more."""
 
 _SLACK = 0.1
-"""How much of a bound is given up for a threshold that is farther from the other world's scores."""
+"""How much of a bound is given up for a threshold with more room on both sides."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -349,9 +349,10 @@ def _best_threshold(
     """The threshold with the best bound, if the rates of the scores given were those of sets of these sizes."""
     values = np.unique(np.concatenate([present, absent]))
     # Between the scores: what lies at one of them, others of the same world will soon be above.
-    candidates = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
+    candidates, gaps = (values, np.zeros(1)) if len(values) == 1 else ((values[1:] + values[:-1]) / 2, np.diff(values))
     if len(candidates) > 512:
-        candidates = candidates[np.linspace(0, len(candidates) - 1, 512).astype(int)]
+        kept = np.linspace(0, len(candidates) - 1, 512).astype(int)
+        candidates, gaps = candidates[kept], gaps[kept]
     above = [1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side) for side in (present, absent)]
 
     def counts(rates: np.ndarray, size: int) -> np.ndarray:
@@ -361,8 +362,8 @@ def _best_threshold(
     says_absent = _of_counts(
         counts(1 - above[1], sizes[1]), sizes[1], counts(1 - above[0], sizes[0]), sizes[0], delta, tau
     )
-    # Of all that are about as good the one farthest from the alarms: the best of many looks better than it is.
-    best = max(says_present.max(), says_absent.max())
-    if says_present.max() >= says_absent.max():
-        return float(candidates[np.flatnonzero(says_present >= best - _SLACK)[-1]]), True
-    return float(candidates[np.flatnonzero(says_absent >= best - _SLACK)[0]]), False
+    # Of all that are about as good the one in the widest gap: the best of many looks better than it is.
+    present_is_alarm = bool(says_present.max() >= says_absent.max())
+    bound = says_present if present_is_alarm else says_absent
+    good = np.flatnonzero(bound >= bound.max() - _SLACK)
+    return float(candidates[good[np.argmax(gaps[good])]]), present_is_alarm

@@ -28,7 +28,6 @@ from dpfedbench.audit.canaries import (
 )
 from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.composition import Composition
 from dpfedbench.federation.participation import Participation
 from dpfedbench.federation.progress import Progress
 from dpfedbench.methods import METHODS
@@ -181,13 +180,13 @@ def lots_score(config: RunConfig, records: int, first: float) -> Score:
 
 
 def count_score(
-    config: RunConfig, *, compose: Callable[[RunConfig], Composition] | None = None, client: int = 0
+    config: RunConfig, *, plan: Callable[[Participation], Participation] = lambda plan: plan, client: int = 0
 ) -> Score:
     """The attack on a denominator that counts who came: nobody has a gradient, and one client is there or is not.
 
     Args:
         config: the run.
-        compose: in place of the method's own.
+        plan: what is made of the plan once the client is or is not in it; itself by default.
         client: whose presence is asked for.
     """
     net = Coordinates(ordinary=1, reserved=PROBES)
@@ -196,10 +195,10 @@ def count_score(
 
     def score(present: bool, seed: int) -> list[float]:
         drawn = dataclasses.replace(config, seed=seed)
-        parts = (compose or METHODS[config.method].compose)(drawn)
+        parts = METHODS[config.method].compose(drawn)
         assert parts.participation is not None
-        if not present:
-            parts = dataclasses.replace(parts, participation=Without(parts.participation, client))
+        world = parts.participation if present else Without(parts.participation, client)
+        parts = dataclasses.replace(parts, participation=plan(world))
         seen = Spread(net)
         run_rounds(drawn, ClientSource(net, units), seen, rounds=config.participation.rounds, parts=parts)
         # The noise is least where most came.
