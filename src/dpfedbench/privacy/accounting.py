@@ -569,10 +569,12 @@ class _Account:
             low = analysis("holds", self.kind).bracket(self.schedule, self.sampler, share)[0]
         if search.number == "fixed" and self.kind == "one-pass":
             high = gaussian_epsilon(_ends(self.schedule)[0] / search.runs**0.5, delta)
+            how = "as one Gaussian"
         else:
+            how = "by Renyi divergences"
             orders, divergences = self._divergences()
             high = searched_epsilon(divergences, orders, search, delta)
-        text += "; the low end is one run's, the high end by Renyi divergences; every run as private as this one"
+        text += f"; the low end is one run's, the high end {how}; every run as private as this one"
         return self._entry(low, max(low, high), holds["status"], text + remark)
 
     def _divergences(self) -> tuple[tuple[int, ...], np.ndarray]:
