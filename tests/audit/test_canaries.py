@@ -42,7 +42,9 @@ def test_a_canary_is_a_unit_of_its_own():
     assert out.tolist() == [[0, 0, 0, np.float32(LARGE)], [3, 4, 0, 0], [0, 0, 0, 0], [0, 0, 0, np.float32(LARGE)]]
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
     assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[1].tolist() == [1, 1, 1]
-    assert len(source.gradients(np.zeros(4), np.array([], int), np.array([], int), out[:0])) == 0
+    assert not list(source.pieces(np.zeros(4), np.array([], int), np.array([], int), out[:1]))
+    first, second = source.pieces(np.zeros(4), np.array([1, 2]), np.array([1, 1]), out[:1].copy())
+    assert len(first[0]) == len(second[0]) == 1 and second[1].shape == (1, 4)
 
 
 def test_scores_without_noise_tell_every_coin():

@@ -186,12 +186,12 @@ def test_loops_called_by_a_loop_exist_only_inside_it():
     """Else their bits depend on whether numba compiled them in this process or read them from its cache.
 
     Seen to: gradients of the same records differed in the last place between a first process and the next, until
-    every inner loop was put into `_records`, the one that Python calls.
+    every inner loop was put into `_records`, which only Python calls, as it does `_prepare`.
     """
-    for module, outer in ((fused_cnn, "_records"), (winograd, None)):
+    for module, outer in ((fused_cnn, ("_records", "_prepare")), (winograd, ())):
         text = inspect.getsource(module)
         for name, loop in vars(module).items():
-            if not isinstance(loop, Dispatcher) or loop.py_func.__module__ != module.__name__ or name == outer:
+            if not isinstance(loop, Dispatcher) or loop.py_func.__module__ != module.__name__ or name in outer:
                 continue
             calls = re.findall(rf"^ +.*\b{name}\(", text, flags=re.M)
             if loop.targetoptions.get("inline") != "always" and calls:

@@ -36,7 +36,7 @@ ONE_TABLE_ONE_FIGURE = """
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}}
+    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}, repairs: null}
     figures: {figure4a: null, figure4b: null}
   adap-dp-fl: null
 """
@@ -96,12 +96,17 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) 
         assert found is not None
         read[name] = json.loads(found[1])
     table, figure = "results/tables/dp-fedmeta/table2.csv", "results/figures/dp-fedmeta/figure2b.png"
-    assert read["categories"] == {"DP-FedMeta": {"tables": [table], "figures": [figure]}}
-    assert set(read["results"]) == {table, figure}
+    private = ["results/tables/privacy.csv", "results/figures/privacy.png"]
+    assert read["categories"] == {
+        "DP-FedMeta": {"tables": [table], "figures": [figure]},
+        "Privacy": {"Other": private},
+    }
+    assert set(read["results"]) == {table, figure, *private}
     for path, result in read["results"].items():
         caption = " ".join(html.unescape(re.sub("<[^>]+>", "", result["caption"])).split())
         assert caption.startswith(result["labels"]["title"])
-        assert caption.endswith(f"Made by uv run snakemake --cores all {path}.")
+        made = private[0] if path in private else path
+        assert caption.endswith(f"Made by uv run snakemake --cores all {made}.")
         assert result["labels"]["name"] == Path(path).stem and result["labels"]["data"] == "glyphs"
 
 
@@ -109,19 +114,21 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     """One story, since a finished workflow is dear: each change is undone before the next."""
     assert again(snakemake, finished) == set()
     shown = {("provenance", ""), ("page", ""), ("all", "")}
-    reported = {("table", ""), ("figure", "")} | shown
+    reported = {("table", ""), ("figure", ""), ("privacy", "")} | shown
 
     # A method's version: its runs and what shows them, no other method's.
     method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
     edit(method, 'VERSION = "1"', 'VERSION = "1a"')
-    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account")}
+    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account", "audit")}
     assert again(snakemake, finished) == private | reported
     edit(method, 'VERSION = "1a"', 'VERSION = "1"')
 
     # Code of the accountants, and of the plots: nothing is trained.
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n", "\n# a comment\n")
     found = again(snakemake, finished)
-    assert {rule for rule, _ in found} == {"account", "table", "figure", "provenance", "page", "all"}
+    assert {rule for rule, _ in found} == {
+        "account", "audit", "table", "privacy", "figure", "provenance", "page", "all",
+    }  # fmt: skip
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
     assert again(snakemake, finished) == reported

@@ -5,6 +5,11 @@ tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or
 """
 
 PRIVATE = PLAN.private(TITLES)
+PRIVACY_LABELS = {
+    "name": "privacy",
+    "title": "Three ε beside every private number",
+    "data": ", ".join(sorted({entry["dataset"] for entry in PRIVATE})),
+}
 
 
 rule privacy:
@@ -23,15 +28,15 @@ rule privacy:
         csv=report(
             f"{REPORT}/tables/privacy.csv",
             caption="../report/privacy.rst",
-            category="privacy",
-            labels={"table": "privacy", "as": "CSV"},
+            category="Privacy",
+            labels=PRIVACY_LABELS,
         ),
         markdown=f"{REPORT}/tables/privacy.md",
         image=report(
             f"{REPORT}/figures/privacy.png",
             caption="../report/privacy.rst",
-            category="privacy",
-            labels={"figure": "privacy", "as": "image"},
+            category="Privacy",
+            labels=PRIVACY_LABELS,
         ),
         drawn=f"{REPORT}/figures/privacy.csv",
     log:
@@ -47,7 +52,10 @@ rule privacy:
         entries=PRIVATE,
         command=lambda wildcards, output: command_of(output.csv),
         code=digest(
-            "src/dpfedbench/reporting/*.py", "src/dpfedbench/evaluation/intervals.py"
+            "src/dpfedbench/reporting/privacy.py",
+            "src/dpfedbench/reporting/figures.py",
+            "src/dpfedbench/reporting/results.py",
+            "src/dpfedbench/evaluation/intervals.py",
         ),
     script:
         "../scripts/privacy.py"

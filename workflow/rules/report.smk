@@ -135,7 +135,8 @@ rule page:
         shown=page_items(),
         papers={
             paper: {
-                key: config["experiments"][paper][key] for key in ("title", "source")
+                key: config["experiments"][paper].get(key, "")
+                for key in ("title", "source")
             }
             for paper in PAPERS
         },
