@@ -42,6 +42,17 @@ def test_a_paper_is_a_target(snakemake: Call, target: str, tables: int, figures:
     assert found["table"] == tables and found["figure"] == figures and "provenance" not in found
 
 
+def test_an_audit_takes_a_trained_runs_ledger_and_no_account(snakemake: Call) -> None:
+    smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
+    done = snakemake("--dry-run", *smoke)
+    folder = re.search(r"results/runs/dp-agr/\S+?/seed0", done.stdout + done.stderr)
+    assert folder is not None
+    done = snakemake(f"{folder[0]}/audit.json", "--dry-run", "--quiet", "rules", *smoke)
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    assert found == {"audit": 1, "configure": 1, "partition": 1, "prepare": 1, "train": 1, "total": 5}
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
