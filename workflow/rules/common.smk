@@ -101,7 +101,7 @@ def partition_of(wildcards):
 def partition_for_account(wildcards):
     """The partition that says which clients use which image, where the account is of that."""
     run = run_of(wildcards)
-    if run.by_record or not run.private:
+    if run.on_records or not run.private:
         return []
     folder = f"results/clients/{run.clients_folder}"
     return [f"{folder}/clients.npz", f"{folder}/summary.json"]

@@ -709,10 +709,15 @@ def account_run(
         raise BenchError(f"{run_dir / 'ledger.jsonl'} is empty, but {config.method} is private: train the run again")
     if releases and not config.private:
         raise BenchError(f"{run_dir / 'ledger.jsonl'} has releases, but {config.method} claims no privacy")
-    shared = bool(releases) and not config.by_record and clients_dir is not None
+    shared = bool(releases) and not config.on_records and clients_dir is not None
     decay = 1.0 if config.noise is None else config.noise.decay
     given = Circumstances(
         images=image_use(config, clients_dir) if shared and clients_dir is not None else None,
+        no_images=(
+            "each record is at one client, whose account is what holds"
+            if config.on_records
+            else "the run's partition was not given"
+        ),
         search=search,
         chosen=config.validation.every > 0 and not config.by_record,
         budget=config.budget,
