@@ -249,6 +249,15 @@ def test_a_foreign_checkpoint_is_refused(federation, tmp_path, monkeypatch):
         train(make_config({"participation": {"rounds": 3}}), federation, tmp_path)
 
 
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_named(federation, tmp_path, monkeypatch):
+    """A node without the asked GPU: nothing is written, and the CPU does not quietly take its place."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    data, clients = federation
+    with pytest.raises(BenchError, match=r"machine\.gpu is 1, but torch finds no GPU on .*set machine\.gpu to 0"):
+        engine.train(make_config(), data_dir=data, clients_dir=clients, run_dir=tmp_path / "run", gpus=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_cannot_be_written_is_named(federation, tmp_path):
     (tmp_path / "run").write_text("a file where the folder should be")
     with pytest.raises(BenchError, match="run"):

@@ -1,8 +1,9 @@
 """Record gradients by hand-written passes against torch's automatic differentiation."""
 
+import ast
 import concurrent.futures
 import inspect
-import re
+import textwrap
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from numba.core.dispatcher import Dispatcher
 from torch.nn import functional
 
-from dpfedbench.models import fused_cnn, winograd
+from dpfedbench.models import fused_cnn, fused_conv4, winograd
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.privacy import private_sum
 
 NET = Cnn()
 
@@ -182,17 +184,25 @@ def test_arrays_that_do_not_fit_are_refused(change):
         FusedCnn(NET).gradients(**arguments)
 
 
+def called_loops(loop):
+    """The compiled functions that a compiled function calls by their names."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(loop.py_func)))
+    names = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    found = {name: loop.py_func.__globals__.get(name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, Dispatcher)}
+
+
 def test_loops_called_by_a_loop_exist_only_inside_it():
     """Else their bits depend on whether numba compiled them in this process or read them from its cache.
 
     Seen to: gradients of the same records differed in the last place between a first process and the next, until
-    every inner loop was put into `_records`, which only Python calls, as it does `_prepare`.
+    every inner loop was put into `_records`, the one that Python calls.
     """
-    for module, outer in ((fused_cnn, ("_records", "_prepare")), (winograd, ())):
-        text = inspect.getsource(module)
-        for name, loop in vars(module).items():
-            if not isinstance(loop, Dispatcher) or loop.py_func.__module__ != module.__name__ or name in outer:
-                continue
-            calls = re.findall(rf"^ +.*\b{name}\(", text, flags=re.M)
-            if loop.targetoptions.get("inline") != "always" and calls:
-                assert loop.targetoptions.get("forceinline"), f"{module.__name__}.{name} is called by a compiled loop"
+    checked = 0
+    for module in (fused_cnn, fused_conv4, winograd, private_sum):
+        for loop in [value for value in vars(module).values() if isinstance(value, Dispatcher)]:
+            for name, called in called_loops(loop).items():
+                inside = called.targetoptions.get("forceinline") or called.targetoptions.get("inline") == "always"
+                assert inside, f"{module.__name__}.{loop.__name__} calls {name}, which also exists outside it"
+                checked += 1
+    assert checked > 10

@@ -51,7 +51,13 @@ def test_the_three_agree() -> None:
 
 
 # A module's name where it is not its distribution's, and what comes with another one that is pinned.
-DISTRIBUTIONS = {"yaml": "pyyaml", "PIL": "pillow", "dp_accounting": "dp-accounting", "llvmlite": "numba"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "PIL": "pillow",
+    "dp_accounting": "dp-accounting",
+    "llvmlite": "numba",
+    "markupsafe": "jinja2",
+}
 
 
 def imported(path: Path) -> set[str]:

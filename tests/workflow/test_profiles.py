@@ -30,6 +30,12 @@ def asked(said: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def gpus(said: str) -> dict[str, str]:
+    """For each method, what its trainings ask for."""
+    texts = re.findall(r"^rule train:\n((?:    .*\n)+)", said, flags=re.M)
+    return {re.search(r"method=([\w-]+)", text)[1]: re.search(r"gpu=(\d)", text)[1] for text in texts}  # type: ignore[index]
+
+
 @pytest.mark.parametrize("name", ["default", "slurm", "cluster"])
 def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     chosen = [] if name == "default" else ["--profile", str(ROOT / "profiles" / name)]
@@ -37,12 +43,19 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "profiles/default" in done.stderr  # laid over the other one
     found = asked(done.stdout)
+    # Trainings over clients ask for the GPU, those over records for none.
+    assert {method: gpu for method, gpu in gpus(done.stdout).items() if gpu == "1"}.keys() == {
+        "dp-agr",
+        "maml",
+        "random",
+    }
     for rule, memory, minutes, threads, gpu in (
         ("prepare", "4000", "120", "1", "0"),
         ("partition", "2000", "30", "1", "0"),
-        ("train", "3000", "1440", "2", "1"),
-        ("meta_test", "3000", "240", "2", "1"),
+        ("train", "3000", "1440", "2", found["train"]["gpu"]),
+        ("meta_test", "3000", "240", "2", "0"),
         ("account", "3000", "60", "1", "0"),
+        ("audit", "2000", "60", "1", "0"),
         ("table", "1000", "10", "1", "0"),
         ("figure", "1000", "10", "1", "0"),
         ("provenance", "500", "5", "1", "0"),

@@ -22,7 +22,7 @@ rule meta_test:
     resources:
         mem_mb=3000,
         runtime=240,
-        gpu=config["machine"]["gpu"],
+        gpu=0,
     params:
         code=digest("src/dpfedbench/evaluation/*test.py"),
     script:

@@ -52,7 +52,10 @@ rule train:
     resources:
         mem_mb=3000,
         runtime=1440,
-        gpu=config["machine"]["gpu"],
+        # Only the sums over clients can be taken on a GPU; those over records are made for the CPU.
+        gpu=lambda wildcards: (
+            0 if run_of(wildcards).by_record else config["machine"]["gpu"]
+        ),
     params:
         version=lambda wildcards: METHODS[wildcards.method].VERSION,
     script:

@@ -17,4 +17,5 @@ if __name__ == "__main__":
             run_dir=Path(snakemake.output.model).parent,
             threads=snakemake.threads,
             checkpoint_seconds=snakemake.config["machine"]["checkpoint_seconds"],
+            gpus=snakemake.resources.gpu,
         )

@@ -67,6 +67,7 @@ def train(
     run_dir: Path,
     threads: int = 1,
     checkpoint_seconds: float = 60.0,
+    gpus: int = 0,
 ) -> None:
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
 
@@ -77,10 +78,17 @@ def train(
         run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.
         threads: CPU threads; changes no bit of the result.
         checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
+        gpus: how many were asked for. One that is there is used even if none was.
 
     Raises:
-        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round.
+        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
+            asked for and not there.
     """
+    if gpus and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.gpu is {gpus}, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
+            "one, or set machine.gpu to 0"
+        )
     run_dir = Path(run_dir)
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
