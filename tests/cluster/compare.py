@@ -9,9 +9,10 @@ from typing import Any
 CLOCK = {
     "training.json": {"seconds", "clients_per_second", "records_per_second", "resumed", "threads", "machine"},
     "history.csv": {"seconds"},
+    "audit.json": {"seconds"},
 }
-# Logs and costs, what made the results, the state of a training under way.
-LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json"}
+# Logs and costs, what made the results, the state of a training under way, and the page that shows all three.
+LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html"}
 
 
 def files(root: Path) -> dict[str, Path]:
@@ -22,7 +23,7 @@ def files(root: Path) -> dict[str, Path]:
 
 def content(path: Path) -> Any:
     """What counts of a file: its bytes, or the values that no clock wrote."""
-    if path.name == "training.json":
+    if path.name in ("training.json", "audit.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
         return {key: value for key, value in values.items() if key not in CLOCK[path.name]}
     if path.name == "history.csv":
