@@ -97,8 +97,8 @@ def _check_md5(path: Path) -> None:
     if found != CIFAR100.tgz_md5:
         raise BenchError(
             f"{path} is not the published archive (md5 {found}, not {CIFAR100.tgz_md5}): delete it and put an "
-            f"undamaged copy in its place, leave it out to download one, or, if it was packed anew, put the folder {FOLDER} "
-            f"extracted from it there"
+            f"undamaged copy in its place, leave it out to download one, or, if it was packed anew, put the folder "
+            f"{FOLDER} extracted from it there"
         )
 
 
