@@ -84,7 +84,7 @@ class Recipe:
     noise: tuple[float, float] = (0.01, 0.05)
 
 
-RECIPES = {32: Recipe(), 84: Recipe()}
+RECIPES = {32: Recipe(), 84: Recipe(ink_habit=0.75, ground_habit=0.46)}
 """By the side of the image in pixels."""
 
 

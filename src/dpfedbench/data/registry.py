@@ -94,6 +94,7 @@ _ENTRIES = (
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=partial(read_glyph_scenes, size=32, images_per_class=600),
         stands_in_for="cifar-fs",
+        recorded_sha256="be1d4b01fc5d146827ff15807a4138f337ca9697f8ef63c8854c22ef6ad93fd0",
     ),
     DatasetEntry(
         name="glyph-scenes-84",
@@ -103,6 +104,7 @@ _ENTRIES = (
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=partial(read_glyph_scenes, size=84, images_per_class=200),
         stands_in_for="mini-imagenet",
+        recorded_sha256="b7c807e1ac3f84cd74b7c4766ff7cfbf56c74a21965624aacfa4e480f5b93176",
     ),
     DatasetEntry(
         name="tiny-imagenet",
