@@ -20,8 +20,12 @@ def derivatives(net, theta, x, y, v):
 
 @pytest.mark.parametrize(
     ("shape", "filters", "batch"),
-    [((28, 28, 1), 7, 5), ((32, 32, 3), 6, 4), ((84, 84, 3), 3, 3), ((16, 20, 2), 4, 6)],
-)
+    [
+        ((28, 28, 1), 7, 5), ((32, 32, 3), 6, 4), ((84, 84, 3), 3, 3), ((16, 20, 2), 4, 6),
+        # The colour data sets with the filters that the papers take for them.
+        ((32, 32, 3), 48, 5), ((64, 64, 3), 48, 2), ((84, 84, 3), 48, 2),
+    ],
+)  # fmt: skip
 def test_passes_equal_automatic_differentiation(shape, filters, batch):
     rng = np.random.default_rng(1)
     net = Conv4(image_shape=shape, filters=filters, ways=5)

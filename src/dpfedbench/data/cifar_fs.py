@@ -37,21 +37,29 @@ SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
 
 
 def read_cifar_fs(
-    local: Path | None, download_dir: Path, progress: Progress | None = None, *, examples: int = EXAMPLES
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    examples: int = EXAMPLES,
+    check_md5: bool = True,
 ) -> RawImages:
     """Read CIFAR-100 (train and test parts together, 600 images a class) under CIFAR-FS's split.
 
     Args:
         local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from it, in
-            itself or in its subfolder `cifar-100` or `cifar-fs`; judged by its content.
+            itself or in its subfolder `cifar-100` or `cifar-fs`.
         download_dir: where the download is kept when there is no local copy.
         progress: told after each part.
         examples: images a class must have (tests use tiny archives).
+        check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
     """
     path = find_local(local, ("cifar-100", "cifar-fs"), (ARCHIVE, FOLDER)) or _download(download_dir, local)
+    if check_md5 and path.is_file():
+        _check_md5(path)
     parts = _read_parts(path, progress)
     try:
         names = [str(name) for name in parts["meta"]["fine_label_names"]]
@@ -79,6 +87,19 @@ def _download(download_dir: Path, local: Path | None) -> Path:
     from torchvision.datasets import CIFAR100  # slow to import, and not needed with a local copy
 
     return fetch(CIFAR100.url, CIFAR100.tgz_md5, download_dir, local=local, subfolder="cifar-100")
+
+
+def _check_md5(path: Path) -> None:
+    from torchvision.datasets import CIFAR100
+    from torchvision.datasets.utils import calculate_md5
+
+    found = calculate_md5(str(path))
+    if found != CIFAR100.tgz_md5:
+        raise BenchError(
+            f"{path} is not the published archive (md5 {found}, not {CIFAR100.tgz_md5}): delete it and put an "
+            f"undamaged copy in its place, leave it out to download one, or, if it was packed anew, put the folder "
+            f"{FOLDER} extracted from it there"
+        )
 
 
 def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def draw_letter(letter: str) -> np.ndarray:
     Returns:
         uint8 [20, 28, 28], strokes bright (255) on dark (0). Every stroke lies whole within the image.
     """
-    fields = _distance_fields(letter)
+    fields = distance_fields(letter)
     rng = stream(SEED, "glyphs", ord(letter))
     # Every face is used before one is used again.
     faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[:DRAWINGS]
@@ -280,7 +280,7 @@ def _knot_weights() -> np.ndarray:
     return bumps / np.sqrt((bumps**2).sum(axis=1, keepdims=True))
 
 
-def _distance_fields(letter: str) -> np.ndarray:
+def distance_fields(letter: str) -> np.ndarray:
     """Distance of each source pixel to the letter's skeleton in each face: float64 [faces, 56, 56]."""
     faces = [face for face in LIGHT_FACES if ord(letter) in _codes(face)]
     if len(faces) < FEWEST_FACES:

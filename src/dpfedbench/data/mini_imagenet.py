@@ -1,5 +1,6 @@
 """mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and Larochelle (2017)."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,34 @@ from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import ENVIRONMENT, find_local, read_pickle
 from dpfedbench.errors import BenchError
 
-CLASSES = {"train": 64, "validation": 16, "test": 20}
 EXAMPLES = 600
 SIZE = 84
 SUBFOLDER = "mini-imagenet"
 _SPELLINGS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
+_NAMED = 5  # classes that an error names
+
+_SPLIT_TEXT = {
+    "train": """
+        n01532829 n01558993 n01704323 n01749939 n01770081 n01843383 n01910747 n02074367 n02089867 n02091831
+        n02101006 n02105505 n02108089 n02108551 n02108915 n02111277 n02113712 n02120079 n02165456 n02457408
+        n02606052 n02687172 n02747177 n02795169 n02823428 n02966193 n03017168 n03047690 n03062245 n03207743
+        n03220513 n03337140 n03347037 n03400231 n03476684 n03527444 n03676483 n03838899 n03854065 n03888605
+        n03908618 n03924679 n03998194 n04067472 n04243546 n04251144 n04258138 n04275548 n04296562 n04389033
+        n04435653 n04443257 n04509417 n04515003 n04596742 n04604644 n04612504 n06794110 n07584110 n07697537
+        n07747607 n09246464 n13054560 n13133613
+    """,
+    "validation": """
+        n01855672 n02091244 n02114548 n02138441 n02174001 n02950826 n02971356 n02981792 n03075370 n03417042
+        n03535780 n03584254 n03770439 n03773504 n03980874 n09256479
+    """,
+    "test": """
+        n01930112 n01981276 n02099601 n02110063 n02110341 n02116738 n02129165 n02219486 n02443484 n02871525
+        n03127925 n03146219 n03272010 n03544143 n03775546 n04146614 n04149813 n04418357 n04522168 n07613480
+    """,
+}
+SPLIT_CLASSES = {split: text.split() for split, text in _SPLIT_TEXT.items()}
+"""Ravi and Larochelle's split into 64, 16 and 20 classes, by WordNet id."""
 
 
 def read_mini_imagenet(
@@ -23,7 +46,7 @@ def read_mini_imagenet(
     download_dir: Path,
     progress: Progress | None = None,
     *,
-    classes: dict[str, int] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     examples: int = EXAMPLES,
 ) -> RawImages:
     """Read mini-ImageNet, 84×84 colour, from a local folder; ImageNet's terms ask for consent first.
@@ -32,38 +55,34 @@ def read_mini_imagenet(
         local: a folder with, in itself or in `mini-imagenet/`, the usual
             `mini-imagenet-cache-{train,val,test}.pkl` (dicts of `image_data`, uint8 [n, 84, 84, 3], and
             `class_dict`, WordNet id to rows), or one folder of classes per split,
-            `{train,val,test}/WNID/*.jpg`, whose images are resized with Lanczos's filter.
+            `{train,val,test}/WNID/*.jpg`, or all classes side by side in `mini-imagenet/`. Images of folders are
+            resized with Lanczos's filter.
         download_dir: not used; nothing is downloaded.
         progress: told after each split (pickles) or class (folders).
-        classes: how many classes each split must have (tests use tiny sets).
+        classes: the names of the classes that each split must have (tests use tiny sets).
         examples: how many images each class must have.
 
     Raises:
         BenchError: no copy; or a copy that is damaged or incomplete.
     """
     del download_dir
-    classes = classes or CLASSES
+    classes = classes or SPLIT_CLASSES
     images, names, splits = [], [], []
     for done, split in enumerate(SPLITS, start=1):
-        spellings = _SPELLINGS[split]
-        pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
-        path = find_local(local, (SUBFOLDER, "miniimagenet"), pickles + spellings)
-        if path is None:
-            raise _missing(pickles[0], spellings[0], local)
+        wanted = sorted(classes[split])
+        path = _find(local, split, classes)
         if path.is_dir():
-            found = _read_folder(path, classes[split], examples, progress)
+            found = _read_folder(
+                path, wanted, {name for split in SPLITS for name in classes[split]}, examples, progress
+            )
         else:
-            found = _read_cache(path, examples)
+            found = _read_cache(path, wanted, examples)
             if progress:
                 progress("reading mini-ImageNet", done, len(SPLITS))
-        if len(found) != classes[split]:
-            raise _damaged(path, f"it has {len(found)} classes, not {classes[split]}")
-        for name in sorted(found):
+        for name in wanted:
             images.append(found[name])
             names.append(name)
             splits.append(split)
-    if len(set(names)) != len(names):
-        raise BenchError("mini-ImageNet's splits share a class: take the three files from one and the same source")
     return RawImages(
         images=np.stack(images),
         class_names=tuple(names),
@@ -72,7 +91,35 @@ def read_mini_imagenet(
     )
 
 
-def _read_cache(path: Path, examples: int) -> dict[str, np.ndarray]:
+def _find(local: Path | None, split: str, classes: Mapping[str, Sequence[str]]) -> Path:
+    """The split's pickle or folder, or the folder of all classes."""
+    spellings = _SPELLINGS[split]
+    pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
+    places = (SUBFOLDER, "miniimagenet")
+    path = find_local(local, places, pickles + spellings)
+    if path is None:
+        any_class = find_local(local, places, tuple(name for names in classes.values() for name in names))
+        path = any_class.parent if any_class else None
+    if path is None:
+        raise _missing(pickles[0], spellings[0], local)
+    return path
+
+
+def _check_classes(path: Path, found: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
+    """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
+    missing, strange = sorted(set(wanted) - found), sorted(found - allowed)
+    if missing:
+        raise _damaged(path, f"of its {len(wanted)} classes {_listed(missing)} are missing")
+    if strange:
+        raise _damaged(path, f"{_listed(strange)} are not among its {len(allowed)} classes")
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _read_cache(path: Path, wanted: Sequence[str], examples: int) -> dict[str, np.ndarray]:
     content = read_pickle(path, str(path))
     try:
         pixels = np.asarray(content["image_data"])
@@ -81,21 +128,28 @@ def _read_cache(path: Path, examples: int) -> dict[str, np.ndarray]:
         raise _damaged(path, f"no image_data and class_dict: {error}") from error
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
         raise _damaged(path, f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
+    _check_classes(path, set(rows), wanted, set(wanted))
     for name, indices in rows.items():
         if indices.shape != (examples,) or indices.min() < 0 or indices.max() >= len(pixels):
             raise _damaged(path, f"class {name} has not {examples} images")
     return {name: pixels[indices] for name, indices in rows.items()}
 
 
-def _read_folder(path: Path, classes: int, examples: int, progress: Progress | None) -> dict[str, np.ndarray]:
+def _read_folder(
+    path: Path, wanted: Sequence[str], known: set[str], examples: int, progress: Progress | None
+) -> dict[str, np.ndarray]:
+    """The wanted classes of a folder of one split, or (`known`) of all classes."""
+    folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
+    split_folder = any(path.name in spellings for spellings in _SPELLINGS.values())
+    _check_classes(path, folders, wanted, set(wanted) if split_folder else known)
     found: dict[str, np.ndarray] = {}
-    for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
-        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+    for name in wanted:
+        files = sorted(file for file in (path / name).iterdir() if file.suffix.lower() in _SUFFIXES)
         if len(files) != examples:
-            raise _damaged(folder, f"it has {len(files)} images, not {examples}")
-        found[folder.name] = np.stack([_decode(file) for file in files])
+            raise _damaged(path / name, f"it has {len(files)} images, not {examples}")
+        found[name] = np.stack([_decode(file) for file in files])
         if progress:
-            progress(f"reading mini-ImageNet's {path.name} classes", len(found), classes)
+            progress(f"reading mini-ImageNet's classes from {path.name}", len(found), len(wanted))
     return found
 
 
@@ -113,7 +167,7 @@ def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchErr
         f"{pickle_name} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
         f"them at https://image-net.org, get the three mini-imagenet-cache files of the Ravi and "
         f"Larochelle split (for instance https://zenodo.org/record/7978538) and put them, or a folder "
-        f"{folder_name} of one folder per class, in {place}"
+        f"{folder_name} of one folder per class (or the 100 folders side by side), in {place}"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from dpfedbench.data.cifar_fs import read_cifar_fs
 from dpfedbench.data.digits import read_digits
+from dpfedbench.data.glyph_scenes import read as read_glyph_scenes
 from dpfedbench.data.glyphs import read_glyphs
 from dpfedbench.data.images import Progress, RawImages, save_dataset
 from dpfedbench.data.mini_imagenet import read_mini_imagenet
@@ -22,6 +23,7 @@ from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.omniglot import read_omniglot
 from dpfedbench.data.records import RawRecords, save_records
 from dpfedbench.data.sources import local_folder
+from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 from dpfedbench.errors import BenchError
 
 
@@ -84,6 +86,48 @@ _ENTRIES = (
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",
         read=read_mini_imagenet,
+    ),
+    DatasetEntry(
+        name="glyph-scenes-32",
+        version="1",
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=partial(read_glyph_scenes, size=32, images_per_class=600),
+        stands_in_for="cifar-fs",
+        recorded_sha256="be1d4b01fc5d146827ff15807a4138f337ca9697f8ef63c8854c22ef6ad93fd0",
+    ),
+    DatasetEntry(
+        name="glyph-scenes-84",
+        version="1",
+        # 600 would be 1.3 GB, read whole to check it before each run.
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts; 200 images a class where mini-ImageNet has 600",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=partial(read_glyph_scenes, size=84, images_per_class=200),
+        stands_in_for="mini-imagenet",
+        recorded_sha256="b7c807e1ac3f84cd74b7c4766ff7cfbf56c74a21965624aacfa4e480f5b93176",
+    ),
+    DatasetEntry(
+        name="tiny-imagenet",
+        version="1",
+        source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        licence="ImageNet terms of access: non-commercial research",
+        read=read_tiny_imagenet,
+    ),
+    DatasetEntry(
+        name="tiny-imagenet-100",
+        version="1",
+        source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        licence="ImageNet terms of access: non-commercial research",
+        read=read_tiny_imagenet_100,
+        recorded_sha256="fe6fe7ae62013ff4f5e72ab71c0267190a5d06ffd316a141c1c5d7c015dec7dd",
+    ),
+    DatasetEntry(
+        name="tiny-imagenet-100-32",
+        version="1",
+        source="tiny-imagenet-100, resized to 32x32",
+        licence="ImageNet terms of access: non-commercial research",
+        read=partial(read_tiny_imagenet_100, size=32),
+        recorded_sha256="fcd1cafceaab62678b8016354c59d83ca4fc2ac55d40631f57cc059d6ecf1d6b",
     ),
     DatasetEntry(
         name="digits",

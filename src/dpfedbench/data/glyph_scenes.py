@@ -1,0 +1,310 @@
+"""glyph-scenes-32 and glyph-scenes-84: 100 classes of colour scenes, stand-ins for CIFAR-FS and mini-ImageNet.
+
+The class is a letter. Each image bends and turns it in its own way, traces it with a pen of its own width, and puts it
+at a place of its own on a textured ground of three colours, among strokes, discs and rings of random colours of which
+some cover it; a light falls from one side, and there is noise. As classes of photographs have usual colours and
+surroundings, so a letter has a usual colour and a usual ground, from which each image departs: with colours that tell
+nothing of the class, Conv-4 stays at chance after 3,000 clients, where on photographs it does not.
+
+A scene is laid out in units of its side, so that the two data sets differ in their pixels, in their scenes and in
+how cluttered these are (`RECIPES`). Every pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with
+glyphs, another FreeType may move a few pixels; summary.json records the versions and says whether the checksum is
+the recorded one.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from dpfedbench.data import glyphs
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.errors import BenchError
+from dpfedbench.randomness import stream
+
+SPLIT_COUNTS = (64, 16, 20)
+"""Train, validation, test classes: those of CIFAR-FS and mini-ImageNet."""
+SEED = 20163
+"""Of the scenes; part of the data set's definition, apart from any run's seed."""
+
+# Chosen once from the letters of `glyphs` without marks whose skeletons are 60 to 150 pixels long: in the order of
+# their code points, each that is less than 0.66 like (`glyphs.likeness`) all before it, and of these the first 100.
+_LETTERS = """
+    0041-0043 0048 004B 004D 0051 0054 0056-0057 005A 0068 006D 0070 0079 00E6 00F0 0141 0152 0186 0188
+    019B-019C 01BA 01C1-01C2 0224 0235 023F 0241 025D 0264 026E 0274 0277 02A2 02A4 02A9 02AC-02AD 02AF 0377
+    03A8 03C0 03E0 0402 040A 042B 043F 046B 0478 04B6 0504 053F 0556 0633 0637 0641-0643 0645 066F 0693 06AA
+    06B2 06D0 07E2 0E8D 0E9F 0EB0 10B0 10D3 10DA 10EB 140A 1418 1425 142B 142D 1467 1485 14C1 14C4 14C9 14CB
+    1557 1565 157B 1581 1585 158E 1595-1596 15AA 15AC 166F 1D01 1D13 1EFA 2D04
+"""
+
+_BLOCK = 50  # images drawn from one stream; part of the definition
+_KNOTS, _COARSE, _FINE = 5, 6, 20  # of the letter's bending, and of the ground's two grids of random numbers
+_SOURCE_BOX, _SOURCE_MIDDLE = 40.0, 27.5  # of a letter's distance field, in its pixels
+_WAVE_STEPS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the scenes of one data set differ; pairs are bounds of uniform draws, single numbers standard deviations.
+
+    Attributes:
+        letter_side: the letter's longer side, in sides of the image.
+        rotation, shear, log_aspect: of the letter; radians, share, natural logarithm.
+        elastic: how far the letter is bent at each of 5x5 knots, in its own longer sides.
+        shift: of the letter's middle, in sides.
+        pen: half the pen's width, in the letter's longer sides.
+        contrast: least distance of the letter's colour from the ground's three, in RGB within [0, 1].
+        texture: strengths of the ground's fine texture and of its waves, within [0, 1].
+        below, above: how many shapes lie under and over the letter.
+        ink_habit, ground_habit, wave_habit: how far the letter's colour, the ground's colours and its waves follow the
+            class, from 0 (each image its own) to 1 (all images of a class alike).
+        light: strength of the light from one side; of the tint.
+        noise: standard deviation of a pixel's noise.
+    """
+
+    letter_side: tuple[float, float] = (0.55, 0.8)
+    rotation: float = 0.15
+    shear: float = 0.1
+    log_aspect: float = 0.1
+    elastic: float = 0.03
+    shift: float = 0.06
+    pen: tuple[float, float] = (0.03, 0.055)
+    contrast: float = 0.5
+    texture: tuple[float, float] = (0.0, 0.5)
+    below: int = 3
+    above: int = 1
+    ink_habit: float = 0.65
+    ground_habit: float = 0.38
+    wave_habit: float = 0.5
+    light: float = 0.3
+    noise: tuple[float, float] = (0.01, 0.05)
+
+
+RECIPES = {32: Recipe(), 84: Recipe(ink_habit=0.75, ground_habit=0.46)}
+"""By the side of the image in pixels."""
+
+
+def read(
+    local: Path | None, download_dir: Path, progress: Progress | None = None, *, size: int, images_per_class: int
+) -> RawImages:
+    """Draw the whole set; takes no data from anywhere.
+
+    Args:
+        local: not used.
+        download_dir: not used.
+        progress: told after each class.
+        size: side of an image in pixels: 32 or 84, which are data sets of their own.
+        images_per_class: how many; those of a smaller number are the first of a larger one.
+
+    Raises:
+        BenchError: another size.
+    """
+    del local, download_dir
+    if size not in RECIPES:
+        raise BenchError(f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, RECIPES))}")
+    letters = read_letters()
+    images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
+    for index, letter in enumerate(letters):
+        draw_scenes(letter, size, images[index])
+        if progress:
+            progress(f"drawing scenes of {size}x{size} pixels, class", index + 1, len(letters))
+    return RawImages(
+        images=images,
+        class_names=tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters),
+        splits=shuffled_splits(len(letters), SPLIT_COUNTS),
+        versions=glyphs.library_versions(),
+    )
+
+
+def read_letters() -> tuple[str, ...]:
+    """The letters of the classes, ascending."""
+    codes: list[int] = []
+    for part in _LETTERS.split():
+        first, _, last = part.partition("-")
+        codes.extend(range(int(first, 16), int(last or first, 16) + 1))
+    return tuple(map(chr, codes))
+
+
+def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe | None = None) -> None:
+    """Draw the first scenes of one letter; they do not depend on how many are drawn.
+
+    Args:
+        letter: any letter of the fonts.
+        size: side of an image in pixels.
+        out: uint8 [scenes, size, size, 3], written to.
+        recipe: by default that of the size.
+    """
+    fields, recipe = glyphs.distance_fields(letter), recipe or RECIPES[size]
+    habits = _habits(stream(SEED, "glyph-scenes-habits", ord(letter)))
+    for block, start in enumerate(range(0, len(out), _BLOCK)):
+        rng = stream(SEED, "glyph-scenes", size, ord(letter), block)
+        _draw(fields, *_lay_out(rng, size, len(fields), habits, recipe), _wave(), out[start : start + _BLOCK])
+
+
+def _habits(rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """What is usual in a class: the letter's colour, the ground's three colours, the waves' frequency and direction."""
+    return rng.uniform(0, 1, 3), rng.uniform(0.05, 0.95, (3, 3)), rng.uniform((2, 0), (9, np.pi))
+
+
+def _mix(usual: np.ndarray, own: np.ndarray, habit: float) -> np.ndarray:
+    return habit * usual + (1 - habit) * own
+
+
+def _lay_out(
+    rng: np.random.Generator, size: int, faces: int, habits: tuple[np.ndarray, ...], recipe: Recipe
+) -> tuple[Any, ...]:
+    """All that is random of a block of scenes, in the order of `_draw`'s arguments."""
+    n = _BLOCK
+    usual_ink, usual_palette, usual_wave = habits
+    palette = _mix(usual_palette, rng.uniform(0.05, 0.95, (n, 3, 3)), recipe.ground_habit)
+    coarse = rng.standard_normal((n, 2, _COARSE, _COARSE))
+    fine = rng.standard_normal((n, _FINE, _FINE))
+    texture = rng.uniform(*recipe.texture, (n, 2))
+    # Frequency, direction, phase, bend.
+    wave = rng.uniform((2, 0, 0, 0), (9, np.pi, 1, 1), (n, 4))
+    wave[:, :2] = _mix(usual_wave, wave[:, :2], recipe.wave_habit)
+    # Shapes: kind, middle, angle, half length, half width, colour; those below the letter come first.
+    count = recipe.below + recipe.above
+    shapes = np.concatenate(
+        [
+            rng.integers(3, size=(n, count, 1)),
+            rng.uniform(-0.5, 0.5, (n, count, 2)),
+            rng.uniform(0, np.pi, (n, count, 1)),
+            rng.uniform(0.06, 0.3, (n, count, 1)),
+            rng.uniform(0.012, 0.045, (n, count, 1)),
+            rng.uniform(0.0, 1.0, (n, count, 3)),
+        ],
+        axis=2,
+    )
+    face = rng.integers(faces, size=n)
+    side = rng.uniform(*recipe.letter_side, n)
+    angle, shear, log_aspect = rng.standard_normal((3, n)) * [[recipe.rotation], [recipe.shear], [recipe.log_aspect]]
+    middle = rng.standard_normal((n, 2)) * recipe.shift
+    pen = rng.uniform(*recipe.pen, n)
+    letter = np.stack([side, np.cos(angle), np.sin(angle), shear, np.exp(log_aspect), *middle.T, pen], axis=1)
+    elastic = rng.standard_normal((n, 2, _KNOTS, _KNOTS)) * recipe.elastic
+    # The first of a few colours that stands out from the ground, or else the one that does so most.
+    colours = _mix(usual_ink, rng.uniform(0, 1, (n, 24, 3)), recipe.ink_habit)
+    distance = np.sqrt(((colours[:, :, None] - palette[:, None]) ** 2).sum(axis=3)).min(axis=2)
+    ink = colours[np.arange(n), np.minimum(distance, recipe.contrast).argmax(axis=1)]
+    direction = rng.uniform(0, 2 * np.pi, n)
+    strength = rng.uniform(0, recipe.light, n)
+    light = np.stack([strength * np.cos(direction), strength * np.sin(direction)], axis=1)
+    tint = 1 + rng.uniform(-0.5, 0.5, (n, 3)) * recipe.light
+    noise = rng.uniform(*recipe.noise, n)[:, None, None, None] * rng.standard_normal(
+        (n, size, size, 3), dtype=np.float32
+    )
+    return face, letter, elastic, ink, palette, coarse, fine, texture, wave, shapes, recipe.below, light, tint, noise
+
+
+@cache
+def _wave() -> np.ndarray:
+    """One period of a cosine between 0 and 1, rounded so that it does not depend on the processor's cosine."""
+    return np.round(0.5 + 0.5 * np.cos(2 * np.pi * np.arange(_WAVE_STEPS) / _WAVE_STEPS), 9)
+
+
+# No fast arithmetic: the order of operations is part of the definition.
+_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+
+@_compiled
+def _smooth(grid, row, column):
+    """A grid's value between its knots, by smoothed linear interpolation; row and column in [0, knots - 1)."""
+    i, j = int(row), int(column)
+    u, v = row - i, column - j
+    u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
+    upper = grid[i, j] + v * (grid[i, j + 1] - grid[i, j])
+    lower = grid[i + 1, j] + v * (grid[i + 1, j + 1] - grid[i + 1, j])
+    return upper + u * (lower - upper)
+
+
+@_compiled
+def _cover(canvas, shape):
+    """Draw one shape over the canvas [size, size, 3]: 0 a straight stroke, 1 a disc (an ellipse), 2 a ring."""
+    size = canvas.shape[0]
+    kind, half_length, half_width = int(shape[0]), shape[4], shape[5]
+    cosine, sine = np.cos(shape[3]), np.sin(shape[3])
+    reach = half_length + half_width + 1.5 / size
+    top, bottom = (shape[1] + 0.5 - reach) * size, (shape[1] + 0.5 + reach) * size
+    left, right = (shape[2] + 0.5 - reach) * size, (shape[2] + 0.5 + reach) * size
+    for i in range(max(0, int(top)), min(size, int(bottom) + 1)):
+        for j in range(max(0, int(left)), min(size, int(right) + 1)):
+            row, column = (i + 0.5) / size - 0.5 - shape[1], (j + 0.5) / size - 0.5 - shape[2]
+            along, across = cosine * row + sine * column, cosine * column - sine * row
+            if kind == 0:
+                distance = np.sqrt(across**2 + max(0.0, abs(along) - half_length) ** 2) - half_width
+            elif kind == 1:
+                distance = np.sqrt(along**2 + (2 * across) ** 2) - 0.6 * half_length
+            else:
+                distance = abs(np.sqrt(along**2 + across**2) - 0.5 * half_length) - half_width
+            alpha = min(1.0, max(0.0, 0.5 - distance * size))
+            for c in range(3):
+                canvas[i, j, c] += alpha * (shape[6 + c] - canvas[i, j, c])
+
+
+@_compiled
+def _draw(
+    fields, face, letter, elastic, ink, palette, coarse, fine, texture, wave, shapes, below, light, tint, noise,
+    table, out
+):  # fmt: skip
+    size = out.shape[1]
+    canvas = np.empty((size, size, 3))
+    last = fields.shape[1] - 1.001
+    for n in range(len(out)):
+        rough, waves = texture[n, 0], texture[n, 1]
+        turn, bend = wave[n, 1], wave[n, 3]
+        step_row, step_column = wave[n, 0] * np.cos(turn), wave[n, 0] * np.sin(turn)
+        for i in range(size):
+            row = (i + 0.5) / size
+            for j in range(size):
+                column = (j + 0.5) / size
+                patch = _smooth(coarse[n, 0], row * (_COARSE - 1), column * (_COARSE - 1))
+                other = _smooth(coarse[n, 1], row * (_COARSE - 1), column * (_COARSE - 1))
+                grain = _smooth(fine[n], row * (_FINE - 1), column * (_FINE - 1))
+                share = min(1.0, max(0.0, 0.5 + 0.9 * patch + rough * grain))
+                phase = row * step_row + column * step_column + wave[n, 2] + bend * other
+                stripe = waves * table[int(phase * _WAVE_STEPS) % _WAVE_STEPS] + max(0.0, 0.4 * other)
+                stripe = min(1.0, stripe)
+                for c in range(3):
+                    colour = palette[n, 0, c] + share * (palette[n, 1, c] - palette[n, 0, c])
+                    canvas[i, j, c] = colour + stripe * (palette[n, 2, c] - colour)
+        for k in range(below):
+            _cover(canvas, shapes[n, k])
+        side, cosine, sine, shear, aspect = letter[n, 0], letter[n, 1], letter[n, 2], letter[n, 3], letter[n, 4]
+        field = fields[face[n]]
+        for i in range(size):
+            for j in range(size):
+                # In the letter's longer sides, from its middle; then turned, stretched, sheared and bent back.
+                row = ((i + 0.5) / size - 0.5 - letter[n, 5]) / side
+                column = ((j + 0.5) / size - 0.5 - letter[n, 6]) / side
+                if abs(row) > 0.9 or abs(column) > 0.9:
+                    continue
+                down, right = (cosine * row + sine * column) / aspect, (cosine * column - sine * row) * aspect
+                right += shear * down
+                at_row = min(_KNOTS - 1.001, max(0.0, (down + 0.5) * (_KNOTS - 1)))
+                at_column = min(_KNOTS - 1.001, max(0.0, (right + 0.5) * (_KNOTS - 1)))
+                down += _smooth(elastic[n, 0], at_row, at_column)
+                right += _smooth(elastic[n, 1], at_row, at_column)
+                down, right = down * _SOURCE_BOX + _SOURCE_MIDDLE, right * _SOURCE_BOX + _SOURCE_MIDDLE
+                y, x = min(last, max(0.0, down)), min(last, max(0.0, right))
+                a, b = int(y), int(x)
+                u, v = y - a, x - b
+                upper = field[a, b] + v * (field[a, b + 1] - field[a, b])
+                lower = field[a + 1, b] + v * (field[a + 1, b + 1] - field[a + 1, b])
+                distance = upper + u * (lower - upper) + abs(down - y) + abs(right - x)
+                alpha = 0.5 + (letter[n, 7] - distance / _SOURCE_BOX) * side * size
+                alpha = min(1.0, max(0.0, alpha))
+                for c in range(3):
+                    canvas[i, j, c] += alpha * (ink[n, c] - canvas[i, j, c])
+        for k in range(below, shapes.shape[1]):
+            _cover(canvas, shapes[n, k])
+        for i in range(size):
+            for j in range(size):
+                gain = 1 + light[n, 0] * (2 * i / size - 1) + light[n, 1] * (2 * j / size - 1)
+                for c in range(3):
+                    value = canvas[i, j, c] * gain * tint[n, c] + noise[n, i, j, c]
+                    out[n, i, j, c] = np.uint8(255 * min(1.0, max(0.0, value)) + 0.5)
