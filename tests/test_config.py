@@ -22,7 +22,7 @@ model: {name: conv4, filters: 32, pixel_mean: 0.0, pixel_deviation: 1.0}
 participation: {kind: one-pass, cohort: 100, rounds: 40}
 client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true}
 clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window: 10, form: sum,
-  never_rising: true, factor: 1.0}
+  never_rising: true, factor: 1.0, quantile_rate: 0.2, count_noise: null}
 noise: {multiplier: 1.0, decay: 1.0, falls: 3}
 budget: {epsilon: null, delta: 1.0e-6, profile: as_claimed, stop: true}
 server: {optimizer: adam, rate: 0.01, momentum: 0.0}
@@ -178,6 +178,7 @@ def test_any_changed_value_is_another_run() -> None:
         "participation.cohort": 50, "client_update.order": 1, "clipping.rule": "constant", "clipping.form": "mean",
         "budget.epsilon": 2.0, "budget.delta": 2e-6, "budget.profile": "holds", "server.optimizer": "sgd",
         "clients.fragments": 400, "client_update.optimizer": "adam",
+        "clipping.count_noise": 3.0,
     }  # fmt: skip
     # The first three change only together: test_the_two_shapes_do_not_mix.
     only_one = {

@@ -333,6 +333,7 @@ class ClippingConfig(_Section):
     The percentile rules take the `percentile` of the norms seen in the last `window` rounds; `form` says
     whether a release's norm is that of the sum or of the mean. `never_rising` keeps C from going up.
     The rules of Adap DP-FL take `factor` times a mean norm; `threshold` null is then found on random data.
+    "private-quantile" goes to the percentile by steps of `quantile_rate`, on a count with `count_noise` (null: L/20).
     """
 
     SECTION: ClassVar[str] = "clipping"
@@ -343,6 +344,8 @@ class ClippingConfig(_Section):
     form: str
     never_rising: bool
     factor: float
+    quantile_rate: float
+    count_noise: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -521,6 +524,14 @@ class RunConfig:
             )
         if clipping.threshold is None and not own:
             raise BenchError(f"clipping.threshold is null: the rule {clipping.rule} needs a first threshold")
+        if clipping.rule == "private-quantile" and noise.multiplier is not None:
+            deviation = self.participation.cohort / 20 if clipping.count_noise is None else clipping.count_noise
+            if not 2 * deviation > noise.multiplier:
+                given = "null, so a twentieth of the cohort, " if clipping.count_noise is None else ""
+                raise BenchError(
+                    f"clipping.count_noise is {given}{deviation:g}: private-quantile needs more than half of "
+                    f"noise.multiplier ({noise.multiplier:g}), or the count alone costs all that may be spent"
+                )
         if clipping.rule == "noised-mean-norm" and noise.multiplier is None:
             raise BenchError(
                 "noise.multiplier is null, but noised-mean-norm is a release more a lot: give a multiplier"

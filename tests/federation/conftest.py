@@ -40,6 +40,8 @@ RUN = {
         "form": "mean",
         "never_rising": False,
         "factor": 1.0,
+        "quantile_rate": 0.2,
+        "count_noise": None,
     },
     "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
