@@ -374,12 +374,17 @@ class BudgetConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(_Section):
-    """The optimiser that takes the (noised) mean gradient as a step, its rate, and its momentum if it is sgd."""
+    """The optimiser that takes the (noised) mean gradient as a step, its rate, and its momentum if it is sgd.
+
+    `schedule` "cosine" lets the rate fall to `final_rate` over the planned rounds.
+    """
 
     SECTION: ClassVar[str] = "server"
     optimizer: str
     rate: float
     momentum: float
+    schedule: str
+    final_rate: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -511,6 +516,7 @@ class RunConfig:
             raise BenchError("model.pixel_mean and pixel_deviation are for cnn: conv4 normalises by itself")
         if self.server.momentum and self.server.optimizer != "sgd":
             raise BenchError(f"server.momentum is {self.server.momentum:g}: only server.optimizer sgd has one")
+        self._check_schedule()
         clipping, noise = self.clipping, self.noise
         if clipping is None or noise is None:
             return
@@ -548,6 +554,21 @@ class RunConfig:
                 raise BenchError("noise.decay is below 1, but validation.every is 0: set it to 1")
             if noise.multiplier is None:
                 raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
+
+    def _check_schedule(self) -> None:
+        server = self.server
+        if (server.schedule == "cosine") != (server.final_rate is not None):
+            shown = "null" if server.final_rate is None else f"{server.final_rate:g}"
+            raise BenchError(
+                f"server.final_rate is {shown} with server.schedule {server.schedule}: cosine needs one, "
+                "and constant has none"
+            )
+        if server.schedule == "cosine" and self.by_record:
+            raise BenchError("server.schedule cosine is for servers that take steps: local-steps averages models")
+        if server.final_rate is not None and server.final_rate > server.rate:
+            raise BenchError(
+                f"server.final_rate is {server.final_rate:g}, above server.rate ({server.rate:g}): it may only fall"
+            )
 
     @property
     def private(self) -> bool:

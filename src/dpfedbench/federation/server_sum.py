@@ -88,6 +88,8 @@ class ServerSum:
             optimizer=config.server.optimizer,
             rate=config.server.rate,
             momentum=config.server.momentum,
+            final_rate=config.server.final_rate,
+            rounds=parts.rounds,
         )
         self.rule = None if parts.clipping is None else make_rule(parts.clipping)
         self.budget = (
