@@ -333,6 +333,7 @@ class ClippingConfig(_Section):
     The percentile rules take the `percentile` of the norms seen in the last `window` rounds; `form` says
     whether a release's norm is that of the sum or of the mean. `never_rising` keeps C from going up.
     The rules of Adap DP-FL take `factor` times a mean norm; `threshold` null is then found on random data.
+    "median-of-run" keeps the median norm of the same run without privacy (`RunConfig.reference`); `threshold` is null.
     "private-quantile" goes to the percentile by steps of `quantile_rate`, on a count with `count_noise` (null: L/20).
     """
 
@@ -528,7 +529,14 @@ class RunConfig:
                 f"clipping.rule is {clipping.rule}: local-steps has constant, "
                 "noised-mean-norm, norm-of-release and mean-of-raw-norms"
             )
-        if clipping.threshold is None and not own:
+        if clipping.rule == "median-of-run" and self.client_update.kind != "maml":
+            raise BenchError("clipping.rule median-of-run is for client_update.kind maml")
+        if clipping.rule == "median-of-run" and clipping.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {clipping.threshold:g}, but median-of-run finds it in a run without privacy: "
+                "set it to null"
+            )
+        if clipping.threshold is None and not own and clipping.rule != "median-of-run":
             raise BenchError(f"clipping.threshold is null: the rule {clipping.rule} needs a first threshold")
         if clipping.rule == "private-quantile" and noise.multiplier is not None:
             deviation = self.participation.cohort / 20 if clipping.count_noise is None else clipping.count_noise
@@ -576,6 +584,16 @@ class RunConfig:
         return self.noise is not None
 
     @property
+    def reference(self) -> "RunConfig | None":
+        """The run without privacy in whose history this one finds its threshold; equal in all but what privacy takes.
+
+        None where no such run is needed.
+        """
+        if self.clipping is None or self.clipping.rule != "median-of-run":
+            return None
+        return dataclasses.replace(self, method="maml", clipping=None, noise=None, budget=None)
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What a reader of this run's privacy must be told: printed and written beside the result."""
         if self.budget is None:
@@ -585,6 +603,8 @@ class RunConfig:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
+        if self.reference is not None:
+            said.append("the clipping threshold is the median norm of a run without privacy: not private")
         if (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             said.append("pixels are normalised by published constants of the data set, which no account covers")
         if self.on_records:

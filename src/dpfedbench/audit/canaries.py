@@ -311,9 +311,7 @@ def one_run(
     """
     clipping = config.clipping
     assert clipping is not None
-    if clipping.threshold is None:
-        clipping = dataclasses.replace(clipping, threshold=threshold)
-    config = dataclasses.replace(config, seed=seed, clipping=clipping)
+    config = dataclasses.replace(config, seed=seed)
     holders = 1
     if config.by_record:
         lots = rounds * config.client_update.inner_steps
@@ -321,6 +319,8 @@ def one_run(
         canaries = min(canaries, max(1000, _WORK // lots))
         config = dataclasses.replace(config, clients=dataclasses.replace(config.clients, count=holders))
     parts = METHODS[config.method].compose(config)
+    if clipping.threshold is None:
+        parts = parts.starting_at(threshold)
     rounds_of: np.ndarray | None = None
     taking_part: np.ndarray | slice = slice(None)
     each = min(canaries // holders, 3 * records // 4) if config.by_record else canaries

@@ -33,6 +33,7 @@ class ClippingRule:
     """
 
     private = True
+    reason = ""
     reads_raw_norms = False
     reads_norm_release = False
     reads_count_release = False
@@ -60,6 +61,16 @@ class ClippingRule:
 
 class Constant(ClippingRule):
     """C stays as it is."""
+
+
+class MedianOfRun(Constant):
+    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1; DP-MAML, Section 5.2.1).
+
+    That run saw the same clients, so whoever sees the releases learns something of them that no noise protects.
+    """
+
+    private = False
+    reason = "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
 
 
 class _Percentile(ClippingRule):
@@ -285,6 +296,8 @@ def make_rule(values: ClippingConfig, *, first: float | None = None) -> Clipping
     }
     if values.rule == "constant":
         return Constant(threshold=threshold)
+    if values.rule == "median-of-run":
+        return MedianOfRun(threshold=threshold)
     if values.rule == "percentile-of-releases":
         return PercentileOfReleases(form=values.form, **moving)
     if values.rule == "percentile-of-raw-norms":
@@ -294,5 +307,5 @@ def make_rule(values: ClippingConfig, *, first: float | None = None) -> Clipping
         return PrivateQuantile(rate=values.quantile_rate, **moving)
     raise BenchError(
         f"clipping.rule is {values.rule!r}: choose constant, percentile-of-releases, percentile-of-raw-norms, "
-        "private-quantile, noised-mean-norm, norm-of-release or mean-of-raw-norms"
+        "private-quantile, median-of-run, noised-mean-norm, norm-of-release or mean-of-raw-norms"
     )
