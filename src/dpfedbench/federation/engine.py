@@ -57,6 +57,7 @@ class _State:
     clients: int = 0
     resumed: int = 0
     non_finite: int = 0
+    measuring: float = 0.0  # of the seconds, those of validation and tests
 
 
 def train(
@@ -237,7 +238,9 @@ class _Training:
                 file=sys.stderr,
                 flush=True,
             )
+        started = time.monotonic()
         self._validate(index + 1)
+        self.state.measuring += time.monotonic() - started
         return served
 
     def _validate(self, done: int) -> None:
@@ -324,6 +327,9 @@ class _Training:
                 "rounds_run": state.round,
                 "stopped_by": stopped_by,
                 f"{self.rounds.served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
+                f"milliseconds_per_{self.rounds.served.removesuffix('s')}": (
+                    round(1000 * (state.seconds - state.measuring) / state.clients, 4) if state.clients else None
+                ),
                 "seconds": round(state.seconds, 2),
                 "resumed": state.resumed,
                 "threads": self.threads,

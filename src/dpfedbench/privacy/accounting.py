@@ -255,6 +255,34 @@ def epsilon_after(profile: str, sampler: Sampler, noise_multiplier: float, done:
     return _high(profile, chosen.kind, schedule, float(sampler["rate"]), int(sampler["rounds"]), float(delta))
 
 
+_LEAST_DELTA = 1e-30
+
+
+def delta_after(profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float) -> float:
+    """Delta at a given epsilon after `done` rounds: the smallest, up to one part in a thousand, whose epsilon fits.
+
+    1 where none does, and never below 1e-30.
+
+    Raises:
+        BenchError: as in `epsilon_after`, or an epsilon that is not above 0.
+    """
+    if not 0 < epsilon < math.inf:
+        raise BenchError(f"epsilon is {epsilon}: it must be finite and above 0")
+
+    def enough(log_delta: float) -> bool:
+        return epsilon_after(profile, sampler, noise_multiplier, done, math.exp(log_delta)) <= epsilon
+
+    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
+    if enough(low):
+        return _LEAST_DELTA
+    if not enough(high):
+        return 1.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return math.exp(high)
+
+
 def rounds_allowed(profile: str, sampler: Sampler, noise_multiplier: float, delta: float, epsilon: float) -> int:
     """The most rounds, up to those planned, after which epsilon is still within the budget."""
     within, beyond = 0, int(sampler["rounds"]) + 1
