@@ -138,7 +138,7 @@ class Plan:
                         "seeds": {},
                     },
                 )
-                if item.kind == "table":
+                if item.kind == "table" and item.spec.get("value") != "milliseconds":
                     known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
