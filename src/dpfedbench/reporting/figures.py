@@ -238,18 +238,26 @@ def draw(
     if spec["y"].get("scale") == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
-    swept = sorted({x for line in lines if sweep and line.x is not None for x in line.x.tolist()})
+    marks = description["kind"] == "sweep"  # counts of clients are too long to stand at each value
+    swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
     if 0 < len(swept) <= 12:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
+    if description["kind"] == "account":
+        # Room for the legend below lines that go all the way across.
+        low, high = axes.get_ylim()
+        axes.set_ylim(low * (low / high) ** 0.45, high)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
     axes.set_title("\n".join(textwrap.wrap(spec["title"], 64)), fontsize=11)
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=True, framealpha=0.9)
+    axes.legend(
+        fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if description["kind"] == "account" else "best"
+    )
     figure.supxlabel(footer, fontsize=7, color="#444444", x=0.01, ha="left")
     return figure
 
