@@ -10,6 +10,8 @@ from dpfedbench import methods
 from dpfedbench.config import merge, set_key
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments import Plan, known_datasets, make_plan, read_datasets
+from dpfedbench.federation.participation import make_participation
+from dpfedbench.privacy.accounting import epsilon_after
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 METHODS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in methods.METHODS.items()}
@@ -105,13 +107,23 @@ def test_the_paper_preset_is_the_published_scale() -> None:
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_every_item(preset: str | None) -> None:
     items = plan(configuration(preset)).items
-    assert {name for paper, name in items if paper == "dp-fedmeta"} == {
-        "table2",
-        "repairs",
-        "figure2b",
-        "figure4a",
-        "figure4b",
-    }
+    of_fedmeta = {"table2", "table3-time", "repairs", "figure2b", "figure4a", "figure4b"}
+    of_maml = {"table3", "figure6a", "figure9", "figure12"}
+    if preset != "smoke":
+        of_fedmeta |= {"figure3", "figure4c", "figure4d"}
+        of_maml |= {
+            "repairs",
+            "table4-time",
+            "figure4",
+            "figure6b",
+            "figure6c",
+            "figure7a",
+            "figure7b",
+            "figure10",
+            "figure11",
+        }
+    assert {name for paper, name in items if paper == "dp-fedmeta"} == of_fedmeta
+    assert {name for paper, name in items if paper == "dp-maml"} == of_maml
     of_adap = {name for paper, name in items if paper == "adap-dp-fl"}
     wanted = (
         {"figure1b", "figure4d", "figure6b"}
@@ -121,6 +133,68 @@ def test_every_preset_has_every_item(preset: str | None) -> None:
     assert of_adap >= {"accuracy-b"} | wanted
     # MNIST is not at hand where real data is wanted from a folder of its own.
     assert ({"accuracy-a", "figure1a", "figure3a"} <= of_adap) == (preset in (None, "paper"))
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
+    runs = plan(configuration(preset)).runs.values()
+    assert {"median-of-run", "percentile-of-raw-norms", "private-quantile"} <= {
+        run.clipping.rule for run in runs if run.clipping
+    }
+    assert {"constant", "cosine"} <= {run.server.schedule for run in runs}
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> None:
+    """A configured noise that the first round is claimed to overspend would stop the whole workflow while training."""
+    checked = {}
+    for run in plan(configuration(preset)).runs.values():
+        if run.budget is None or run.noise is None or run.budget.epsilon is None or run.noise.multiplier is None:
+            continue
+        if run.by_record:
+            continue
+        sampler = make_participation(
+            run.participation.kind, clients=run.clients.count, cohort=run.participation.cohort,
+            rounds=run.participation.rounds, seed=0,
+        ).describe()  # fmt: skip
+        given = (run.budget.profile, sampler["rate"], run.noise.multiplier, run.budget.delta, run.budget.epsilon)
+        if given not in checked:
+            checked[given] = epsilon_after(given[0], sampler, given[2], 1, given[3]) <= given[4]
+        assert checked[given], run.folder
+
+
+def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
+    cells = plan(configuration()).items["dp-maml", "figure6b"].cells
+    sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
+    assert sizes == [(40, 75), (100, 30), (300, 10)]
+    found = configuration(**{"experiments.dp-maml.figures.figure6b.x.with": [{}]})
+    assert refusal(found) == (
+        "experiments.dp-maml.figures.figure6b.x.with has 1 overlays for 3 values: give one for each, in their order"
+    )
+
+
+def test_a_figure_of_accounts_needs_no_run() -> None:
+    found = plan(configuration())
+    item = found.items["dp-maml", "figure12"]
+    assert item.kind == "account" and not item.runs and len(item.cells) == 24
+    described = item.describe(dict.fromkeys(METHODS, ""))
+    first = described["cells"][0]
+    assert first["folders"] == [] and first["sampler"]["rate"] == 1600 / 380800 and first["noise_multiplier"] == 1.0
+    shown = {entry["folders"][0].split("/")[-2] for entry in found.private(dict.fromkeys(METHODS, ""))}
+    assert not shown & {cell.runs[0].key for cell in item.cells}
+    series = "experiments.dp-maml.figures.figure12.series.claimed"
+    broken = configuration()
+    del broken["experiments"]["dp-maml"]["figures"]["figure12"]["series"]["claimed"]["epsilon"]
+    assert refusal(broken) == f"{series} needs profile and epsilon: a figure of accounts shows delta"
+
+
+def test_some_tasks_of_a_table_may_have_other_seeds() -> None:
+    cells = plan(configuration()).items["dp-fedmeta", "table2"].cells
+    assert {cell.published_dataset: len(cell.runs) for cell in cells} == {
+        "omniglot": 3,
+        "cifar-fs": 1,
+        "mini-imagenet": 1,
+    }
 
 
 def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> None:
@@ -140,8 +214,10 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
     assert ("dp-fedmeta", "figure4a") not in found.items
     assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr"}
-    assert {paper for paper, _ in plan(configuration(**{"experiments.dp-fedmeta": None})).items} == {"adap-dp-fl"}
-    nothing = configuration(**{"experiments.dp-fedmeta": None, "experiments.adap-dp-fl": None})
+    without = plan(configuration(**{"experiments.dp-fedmeta": None}))
+    assert {paper for paper, _ in without.items} == {"adap-dp-fl", "dp-maml"}
+    papers = ("dp-fedmeta", "dp-maml", "adap-dp-fl")
+    nothing = configuration(**{f"experiments.{paper}": None for paper in papers})
     assert "no table or figure left" in refusal(nothing)
 
 
@@ -191,6 +267,24 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
     }
     found = plan(configuration(**{"experiments.another": paper}))
     assert set(found.items["another", "table1"].runs) <= set(found.items["dp-fedmeta", "table2"].runs)
+
+
+def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
+    """The median of a run without privacy: that of the table where one is there, else one more run."""
+    median = {"method": "dp-agr", "run": {"clipping": {"rule": "median-of-run", "threshold": None}}}
+    found = plan(configuration(**{f"{TABLE}.series.median": median}))
+    item = found.items["dp-fedmeta", "table2"]
+    plain = {run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs}
+    shown = [run for cell in item.cells if cell.series == "median" for run in cell.runs]
+    assert {run.reference.folder for run in shown if run.reference} <= plain
+    without = configuration(**{f"{TABLE}.series": {"median": median, "maml": None, "random": None, "dp-agr": None}})
+    without["experiments"] = {"dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}}
+    without["experiments"]["dp-fedmeta"]["tables"] = {
+        "table2": without["experiments"]["dp-fedmeta"]["tables"]["table2"]
+    }
+    alone = plan(without)
+    assert {run.method for run in alone.runs.values()} == {"dp-agr", "maml"}
+    assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
 
 
 SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}}

@@ -49,8 +49,8 @@ class Item:
 
     @property
     def runs(self) -> dict[str, RunConfig]:
-        """The runs it needs, by folder."""
-        return {run.folder: run for cell in self.cells for run in cell.runs}
+        """The runs it needs, by folder; none for a figure of accounts."""
+        return {} if self.kind == "account" else {run.folder: run for cell in self.cells for run in cell.runs}
 
     def describe(self, titles: Mapping[str, str]) -> dict[str, Any]:
         """What reporting needs to know, as plain data: it reads results by folder and knows no configuration.
@@ -75,16 +75,33 @@ class Item:
                     "published_dataset": cell.published_dataset,
                     "task": cell.runs[0].task_name,
                     "mismatch": cell.mismatch,
-                    "folders": [run.folder for run in cell.runs],
+                    "folders": [run.folder for run in cell.runs if self.kind != "account"],
                 }
+                | (_mechanism(cell.runs[0]) if self.kind == "account" else {})
                 for cell in self.cells
             ],
         }
 
 
+def _mechanism(run: RunConfig) -> dict[str, Any]:
+    """What an accountant has to know of a run that is not trained."""
+    plan, rule = run.participation, "" if run.clipping is None else run.clipping.rule
+    return {
+        "sampler": {
+            "kind": plan.kind, "clients": run.clients.count, "cohort": plan.cohort, "rounds": plan.rounds,
+            "rate": plan.cohort / run.clients.count,
+        },
+        "noise_multiplier": None if run.noise is None else run.noise.multiplier,
+        "rule": rule,
+    }  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a configuration asks for: items by (paper, name), and runs by folder."""
+    """Everything a configuration asks for: items by (paper, name), and runs by folder.
+
+    Among the runs are those that no item shows, but that others find their threshold in (`RunConfig.reference`).
+    """
 
     items: Mapping[tuple[str, str], Item]
     runs: Mapping[str, RunConfig]
@@ -99,7 +116,8 @@ class Plan:
         Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
         """
         found: dict[str, dict[str, Any]] = {}
-        for item in sorted(self.items.values(), key=lambda item: item.kind != "table"):
+        shown = [item for item in self.items.values() if item.kind != "account"]
+        for item in sorted(shown, key=lambda item: item.kind != "table"):
             for cell in item.cells:
                 first = cell.runs[0]
                 if not first.private:
@@ -120,7 +138,7 @@ class Plan:
                         "seeds": {},
                     },
                 )
-                if item.kind == "table":
+                if item.kind == "table" and item.spec.get("value") != "milliseconds":
                     known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
@@ -233,7 +251,8 @@ def make_plan(
         raise BenchError("experiments has no table or figure left: leave at least one that is not null")
     runs: dict[str, RunConfig] = {}
     for item in items.values():
-        for folder, run in item.runs.items():
+        references = [run.reference for run in item.runs.values() if run.reference is not None]
+        for folder, run in (item.runs | {run.folder: run for run in references}).items():
             if runs.setdefault(folder, run) != run:
                 raise BenchError(f"two different runs share the folder {folder}: report this as a fault of dpfedbench")
     return Plan(items=items, runs=runs)
@@ -280,19 +299,29 @@ class _Expansion:
         ]
 
     def _figure(self, spec: Mapping[str, Any], where: str) -> list[Cell]:
-        needs = ("key", "values") if spec["kind"] == "sweep" else ("column",)
+        needs: tuple[str, ...] = ("key", "values") if spec["kind"] == "sweep" else ("column",)
+        if spec["kind"] == "account" and "column" not in spec["x"]:
+            needs = ("key", "values")
         for key in needs:
             if key not in spec["x"]:
                 raise BenchError(f"{where}.x.{key} is missing: a {spec['kind']} figure needs it")
+        values = spec["x"].get("values", ())
+        beside = spec["x"].get("with", [{}] * len(values))
+        if len(beside) != len(values):
+            raise BenchError(
+                f"{where}.x.with has {len(beside)} overlays for {len(values)} values: give one for each, in their order"
+            )
         cells = []
         for name, series in spec["series"].items():
             if series is None:
                 continue
             if spec["kind"] == "history" and "curves" not in series and "curves" not in spec:
                 raise BenchError(f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw")
-            swept = spec["kind"] == "sweep" and series.get("sweep", True)
-            for x in spec["x"]["values"] if swept else (None,):
-                cells.append(self._cell(spec, spec["task"], name, series, where, x))
+            if spec["kind"] == "account" and not {"profile", "epsilon"} <= series.keys():
+                raise BenchError(f"{where}.series.{name} needs profile and epsilon: a figure of accounts shows delta")
+            swept = "key" in spec["x"] and series.get("sweep", True)
+            for x, more in zip(values, beside, strict=True) if swept else ((None, None),):
+                cells.append(self._cell(spec, spec["task"], name, series, where, x, more))
         return cells
 
     def _cell(
@@ -303,13 +332,14 @@ class _Expansion:
         series: Mapping[str, Any],
         where: str,
         x: float | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Cell:
         method = series["method"]
         _known(task, self.experiment["tasks"], where, "task")
         _known(method, self.method_defaults, f"{where}.series.{name}.method", "method")
         overlay = merge(series.get("run"), {"method": method})
         if x is not None:
-            overlay = set_key(overlay, spec["x"]["key"], x)
+            overlay = merge(set_key(overlay, spec["x"]["key"], x), more)
         values = resolve(
             self.config,
             defaults=self.method_defaults[method],
@@ -323,9 +353,8 @@ class _Expansion:
             _known(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
         point = f" at {spec['x']['key']} {x:g}" if x is not None else ""
         try:
-            runs = tuple(
-                RunConfig.from_dict(merge(values, {"seed": seed})) for seed in spec.get("seeds", self.config["seeds"])
-            )
+            seeds = spec.get("task_seeds", {}).get(task) or spec.get("seeds", self.config["seeds"])
+            runs = tuple(RunConfig.from_dict(merge(values, {"seed": seed})) for seed in seeds)
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error
         symbol = spec.get("x", {}).get("symbol")

@@ -7,7 +7,16 @@ from typing import Any
 
 # How long it took, where, how often it was interrupted; nothing that any table or figure shows.
 CLOCK = {
-    "training.json": {"seconds", "clients_per_second", "records_per_second", "resumed", "threads", "machine"},
+    "training.json": {
+        "seconds",
+        "clients_per_second",
+        "records_per_second",
+        "milliseconds_per_client",
+        "milliseconds_per_record",
+        "resumed",
+        "threads",
+        "machine",
+    },
     "history.csv": {"seconds"},
     "audit.json": {"seconds"},
 }
@@ -18,7 +27,9 @@ LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html"}
 def files(root: Path) -> dict[str, Path]:
     """The files that are compared, by their place."""
     found = {path.relative_to(root): path for path in sorted(root.rglob("*")) if path.is_file()}
-    return {str(place): path for place, path in found.items() if not LEFT_OUT & set(place.parts)}
+    kept = {place: path for place, path in found.items() if not LEFT_OUT & set(place.parts)}
+    # Tables of time have it in their names.
+    return {str(place): path for place, path in kept.items() if not place.stem.endswith("-time")}
 
 
 def content(path: Path) -> Any:

@@ -33,7 +33,11 @@ def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> Non
 
 
 def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[dict[str, Any]]) -> None:
-    named = {entry["variant"]: entry for entry in entries if entry["task"] == "5-way 1-shot"}
+    named = {
+        entry["variant"]: entry
+        for entry in entries
+        if (entry["paper"], entry["dataset"], entry["task"]) == ("dp-fedmeta", "glyphs", "5-way 1-shot")
+    }
     published = named["dp-agr"]
     assert [place["item"] for place in published["tables"]] == ["table2", "repairs"]
     assert len(published["folders"]) == 3

@@ -173,3 +173,31 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
     (tmp_path / "published.csv").write_text("paper,item\n", encoding="utf-8")
     with pytest.raises(BenchError, match="has no column dataset"):
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
+
+
+@pytest.mark.parametrize(("paper", "name"), [("dp-fedmeta", "table3-time"), ("dp-maml", "table4-time")])
+def test_a_table_of_time_is_of_time(
+    described: Callable[..., dict[str, Any]], results: Path, published: Path, paper: str, name: str
+) -> None:
+    description = described(name, paper)
+    rows = tables.read_rows(description, results)
+    tidy = tables.tidy(description, rows, published)
+    assert tidy["value"].tolist() == [10.0] * 6 and tidy["ci_low"].isna().all()
+    assert tidy["published"].tolist() == [39.9, 54.7, 68.7, 81.3, 112.3, 102.7]
+    # Another machine's, whatever the data.
+    assert not tidy["comparable"].any()
+    text = tables.to_markdown(description, rows, tidy, "snakemake it")
+    assert "time, ms a task (95 % interval)" in text and "accuracy" not in text
+    assert "| **10** (one seed) |" in text and "published, ms" in text and "another machine's" in text
+
+
+def test_a_run_without_a_time_is_named(described: Callable[..., dict[str, Any]], results: Path, tmp_path: Path) -> None:
+    description = described("table3-time")
+    shutil.copytree(results, tmp_path / "results")
+    place = tmp_path / "results" / "runs" / description["cells"][0]["folders"][0] / "training.json"
+    training = json.loads(place.read_text(encoding="utf-8"))
+    del training["milliseconds_per_client"]
+    place.write_text(json.dumps(training), encoding="utf-8")
+    rows = tables.read_rows(description, tmp_path / "results")
+    with pytest.raises(BenchError, match="table3-time shows times, which an older run does not have"):
+        tables.shown(description, rows[0][1])

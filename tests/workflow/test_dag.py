@@ -20,7 +20,7 @@ def jobs(output: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("preset", "tables", "figures", "prepared"),
-    [(None, 4, 19, 2), ("smoke", 3, 6, 2), ("real", 5, 11, 2), ("paper", 4, 19, 5)],
+    [(None, 8, 32, 4), ("smoke", 5, 9, 2), ("real", 9, 24, 2), ("paper", 8, 32, 5)],
 )
 def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int, figures: int, prepared: int) -> None:
     chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
@@ -34,7 +34,9 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int
     assert found["prepare"] == prepared and found["privacy"] == 1 and 0 < found["audit"] < found["account"]
 
 
-@pytest.mark.parametrize(("target", "tables", "figures"), [("dp_fedmeta", 2, 3), ("adap_dp_fl", 2, 16)])
+@pytest.mark.parametrize(
+    ("target", "tables", "figures"), [("dp_fedmeta", 3, 6), ("adap_dp_fl", 2, 16), ("dp_maml", 3, 10)]
+)
 def test_a_paper_is_a_target(snakemake: Call, target: str, tables: int, figures: int) -> None:
     done = snakemake(target, "--dry-run", "--quiet", "rules")
     assert done.returncode == 0, done.stderr
@@ -51,6 +53,17 @@ def test_an_audit_takes_a_trained_runs_ledger_and_no_account(snakemake: Call) ->
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     assert found == {"audit": 1, "configure": 1, "partition": 1, "prepare": 1, "train": 1, "total": 5}
+
+
+def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -> None:
+    """Asked for alone, a constant threshold at that run's median trains both, the run without privacy first."""
+    smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
+    done = snakemake("results/smoke/figures/dp-maml/figure6a.png", "--dry-run", *smoke)
+    assert done.returncode == 0, done.stderr
+    trained = re.findall(r"^rule train:\n    input: (.*)\n", done.stdout + done.stderr, flags=re.M)
+    assert len(trained) == 4  # three private ones, and the run without
+    waiting = [line for line in trained if "history.csv" in line]
+    assert len(waiting) == 1 and "results/runs/maml/" in waiting[0]
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,15 @@ preset: null
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot]}, repairs: null}
+    tables: {table2: {tasks: [omniglot-1shot]}, table3-time: null, repairs: null}
     figures:
+      figure3: null
+      figure4c: null
+      figure4d: null
       figure4a: {x: {values: [50, 90]}, seeds: [0]}
       figure4b: null
       figure2b: {seeds: [0]}
+  dp-maml: null
   adap-dp-fl: null
 """
 
@@ -36,8 +40,9 @@ ONE_TABLE_ONE_FIGURE = """
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}, repairs: null}
-    figures: {figure4a: null, figure4b: null}
+    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}, table3-time: null, repairs: null}
+    figures: {figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
+  dp-maml: null
   adap-dp-fl: null
 """
 

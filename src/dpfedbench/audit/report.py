@@ -187,7 +187,7 @@ def audit(
         leak = raw_norm_audit(config, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
     headline = bounds[0]
-    holds = math.inf if rule.reads_raw_norms else family.epsilon(_as_run(family, rounds), delta)
+    holds = math.inf if not rule.private else family.epsilon(_as_run(family, rounds), delta)
     return {
         "epsilon": headline.epsilon,
         "method": headline.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import threading
 from collections.abc import Sequence
@@ -23,7 +24,15 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.members import load_members
 
 
-def task_accuracies(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What a model makes of tasks: accuracy (0 to 1) and mean cross-entropy on the query set of each, float64 [n]."""
+
+    accuracies: np.ndarray
+    losses: np.ndarray
+
+
+def task_scores(
     net: Conv4,
     members: Sequence[np.ndarray],
     dataset: ImageDataset,
@@ -34,8 +43,8 @@ def task_accuracies(
     purpose: str,
     threads: int = 1,
     progress: Progress | None = None,
-) -> np.ndarray:
-    """Accuracy (0 to 1) on each of `tasks` fresh tasks of a split.
+) -> Scores:
+    """Accuracy and loss on each of `tasks` fresh tasks of a split.
 
     The same seed and purpose give the same tasks, so methods are compared on equal tasks. With several members
     (an ensemble), each is adapted by itself and their class probabilities are averaged.
@@ -59,7 +68,7 @@ def task_accuracies(
     local = threading.local()
     counter = itertools.count(1)
 
-    def one(index: int) -> float:
+    def one(index: int) -> tuple[float, float]:
         if not hasattr(local, "adaptation"):
             local.adaptation = FusedAdaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
         task = gather(
@@ -83,13 +92,16 @@ def task_accuracies(
             total += exponentials / exponentials.sum(axis=1, keepdims=True)
         if progress is not None:
             progress.step(next(counter), 1)
-        return float((total.argmax(axis=1) == task.query_y[0]).mean())
+        right = total[np.arange(len(total)), task.query_y[0]] / len(members)
+        loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
+        return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
 
     previous = torch.get_num_threads()
     torch.set_num_threads(1)  # the threads are ours: one task each
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, threads)) as pool:
-            return np.array(list(pool.map(one, range(tasks))))
+            found = np.array(list(pool.map(one, range(tasks))))
+        return Scores(accuracies=found[:, 0], losses=found[:, 1])
     finally:
         torch.set_num_threads(previous)
 
@@ -110,16 +122,19 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
     members = load_members(Path(model_path), net)
     tasks = config.evaluation.tasks
     progress = Progress(f"meta-test {config.folder}", tasks, unit="tasks")
-    accuracies = 100 * task_accuracies(
-        net,
-        members,
-        dataset,
-        config,
-        split="test",
-        tasks=tasks,
-        purpose="meta-test",
-        threads=threads,
-        progress=progress,
+    accuracies = (
+        100
+        * task_scores(
+            net,
+            members,
+            dataset,
+            config,
+            split="test",
+            tasks=tasks,
+            purpose="meta-test",
+            threads=threads,
+            progress=progress,
+        ).accuracies
     )
     interval = mean_interval(accuracies.tolist())
     write_json(

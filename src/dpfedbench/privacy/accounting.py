@@ -255,6 +255,34 @@ def epsilon_after(profile: str, sampler: Sampler, noise_multiplier: float, done:
     return _high(profile, chosen.kind, schedule, float(sampler["rate"]), int(sampler["rounds"]), float(delta))
 
 
+_LEAST_DELTA = 1e-30
+
+
+def delta_after(profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float) -> float:
+    """Delta at a given epsilon after `done` rounds: the smallest, up to one part in a thousand, whose epsilon fits.
+
+    1 where none does, and never below 1e-30.
+
+    Raises:
+        BenchError: as in `epsilon_after`, or an epsilon that is not above 0.
+    """
+    if not 0 < epsilon < math.inf:
+        raise BenchError(f"epsilon is {epsilon}: it must be finite and above 0")
+
+    def enough(log_delta: float) -> bool:
+        return epsilon_after(profile, sampler, noise_multiplier, done, math.exp(log_delta)) <= epsilon
+
+    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
+    if enough(low):
+        return _LEAST_DELTA
+    if not enough(high):
+        return 1.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return math.exp(high)
+
+
 def rounds_allowed(profile: str, sampler: Sampler, noise_multiplier: float, delta: float, epsilon: float) -> int:
     """The most rounds, up to those planned, after which epsilon is still within the budget."""
     within, beyond = 0, int(sampler["rounds"]) + 1
@@ -354,6 +382,25 @@ def _schedule(rounds: Sequence[Sequence[Release]], *, counted: Callable[[Release
 def joint_multiplier(multipliers: Sequence[float]) -> float:
     """The multiplier of several Gaussian releases of one cohort, as one: (sum of z^-2)^-1/2."""
     return math.fsum(z**-2 for z in multipliers) ** -0.5
+
+
+def rest_multiplier(total: float, other: float) -> float:
+    """The multiplier beside one of `other` with which both releases of a cohort cost what one of `total` does.
+
+    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up.
+
+    Raises:
+        BenchError: the other release alone costs as much already.
+    """
+    if not other > total:
+        raise BenchError(
+            f"a release of multiplier {other:g} beside the gradients' leaves nothing of noise.multiplier {total:g}: "
+            "raise clipping.count_noise (it is half that multiplier) or lower the noise"
+        )
+    found = (total**-2 - other**-2) ** -0.5
+    while joint_multiplier([found, other]) < total:
+        found = math.nextafter(found, math.inf)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter
 
 from dpfedbench.errors import BenchError
+from dpfedbench.privacy.accounting import delta_after
 from dpfedbench.reporting.results import (
     CellResult,
     Published,
@@ -133,6 +134,49 @@ def history_lines(description: Mapping[str, Any], results: str | Path) -> list[L
     return lines
 
 
+_POINTS = 25
+"""Rounds at which delta over the rounds is computed."""
+
+
+def account_lines(description: Mapping[str, Any]) -> list[Line]:
+    """The lines of a figure of accounts: for each series delta at its epsilon, by accounting alone.
+
+    Over a swept value it is delta after all rounds, over the column "round" after so many. A threshold that reads what
+    no release protects leaves delta at 1 under `holds`.
+    """
+    spec, lines = description["spec"], []
+    for series in dict.fromkeys(cell["series"] for cell in description["cells"]):
+        found = [cell for cell in description["cells"] if cell["series"] == series]
+        given = spec["series"][series]
+        points = [(cell, cell["x"], cell["sampler"]["rounds"]) for cell in found]
+        if "column" in spec["x"]:
+            total = found[0]["sampler"]["rounds"]
+            places = dict.fromkeys(round(place) for place in np.linspace(1, total, min(_POINTS, total)))
+            points = [(found[0], place, place) for place in places]
+        points.sort(key=lambda point: point[1])
+        deltas = [_delta(cell, given["profile"], int(done), given["epsilon"]) for cell, _, done in points]
+        nothing = np.full(len(points), math.nan)
+        lines.append(
+            Line(
+                series=series,
+                curve="delta",
+                label=found[0]["label"],
+                x=np.array([float(x) for _, x, _ in points]),
+                value=np.array(deltas),
+                low=nothing,
+                high=nothing,
+                dashed=given["profile"] == "as_claimed",
+            )
+        )
+    return lines
+
+
+def _delta(cell: Mapping[str, Any], profile: str, done: int, epsilon: float) -> float:
+    if profile == "holds" and cell["rule"] in ("percentile-of-raw-norms", "mean-of-raw-norms", "median-of-run"):
+        return 1.0
+    return delta_after(profile, cell["sampler"], cell["noise_multiplier"], done, epsilon)
+
+
 def _aligned(histories: Sequence[_History], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
     """The places [n] and the values [seeds, n] of a column that may not be filled in every round.
 
@@ -184,7 +228,7 @@ def draw(
     spec = description["spec"]
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    sweep = description["kind"] == "sweep"
+    sweep = "key" in spec["x"]
     for index, line in enumerate(lines):
         _draw_line(axes, line, index, marked=sweep)
     for number in published:
@@ -194,18 +238,26 @@ def draw(
     if spec["y"].get("scale") == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
-    swept = sorted({x for line in lines if sweep and line.x is not None for x in line.x.tolist()})
+    marks = description["kind"] == "sweep"  # counts of clients are too long to stand at each value
+    swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
     if 0 < len(swept) <= 12:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
+    if description["kind"] == "account":
+        # Room for the legend below lines that go all the way across.
+        low, high = axes.get_ylim()
+        axes.set_ylim(low * (low / high) ** 0.45, high)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
     axes.set_title("\n".join(textwrap.wrap(spec["title"], 64)), fontsize=11)
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=True, framealpha=0.9)
+    axes.legend(
+        fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if description["kind"] == "account" else "best"
+    )
     figure.supxlabel(footer, fontsize=7, color="#444444", x=0.01, ha="left")
     return figure
 
@@ -260,10 +312,13 @@ def make(description: Mapping[str, Any], results: str | Path, published: str | P
     Returns:
         The figure and a table of what was drawn: series, curve, label, x, value, low, high, source.
     """
-    cells = [read_cell(results, cell["folders"]) for cell in description["cells"]]
+    computed = description["kind"] == "account"
+    cells = [] if computed else [read_cell(results, cell["folders"]) for cell in description["cells"]]
     rows = read_published(published, description["paper"], description["name"])
     numbers = [parse_published(row) for row in rows]
-    if description["kind"] == "sweep":
+    if computed:
+        lines = account_lines(description)
+    elif description["kind"] == "sweep":
         lines = sweep_lines(description, cells)
     else:
         lines = history_lines(description, results)
@@ -278,6 +333,13 @@ def _footer(
     published: Sequence[Published],
 ) -> str:
     """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
+    if description["kind"] == "account":
+        said = [
+            "Accounting alone: nothing is trained, so that every point is at the scale that the axis and text name."
+        ]
+        if any((line.value == 1).all() for line in lines):
+            said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
+        return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
     data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['task']}" for cell in description["cells"]))
     seeds = max(cell.seeds for cell in cells)
     said = [f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."]

@@ -271,6 +271,8 @@ def _groups(
     found: dict[str, tuple[dict[str, Any], list[Mapping[str, Any]]]] = {}
     for description in described:
         for cell in description["cells"]:
+            if not cell["folders"]:
+                continue  # computed, and nothing trained
             kept, shown = found.setdefault(_group(cell), (dict(cell) | {"labels": []}, []))
             kept["folders"] = sorted({*kept["folders"], *cell["folders"]}, key=lambda name: (len(name), name))
             kept["labels"] = list(dict.fromkeys([*kept["labels"], cell["variant"] or cell["label"]]))
@@ -299,7 +301,8 @@ def _table(
     else:
         read = tables.read_rows(description, results)
         frame = tables.tidy(description, read, published)
-        headings, title, notes = list(tables.HEADINGS), description["spec"]["title"], tables.notes(read, frame)
+        headings, title = tables.headings(description), description["spec"]["title"]
+        notes = tables.notes(description, read, frame)
         rows = [
             Row(
                 fields=[_field(text, split=name != "method") for name, text in zip(headings, texts, strict=True)],
@@ -313,7 +316,7 @@ def _table(
                 ],
                 anchor=_anchor_of(_group(cell)),
             )
-            for (cell, result), texts in zip(read, tables.texts(read, frame), strict=True)
+            for (cell, result), texts in zip(read, tables.texts(description, read, frame), strict=True)
         ]
     headings, rows, said_once = _arranged(headings, rows)
     return Table(
@@ -464,10 +467,12 @@ def _figure(item: Mapping[str, Any], folder: Path, facets: Mapping[str, Sequence
         alt = f"Chart of {spec['y']['label']} over {spec['x']['label']}: {lines}.{where}"
         own = [
             facet
-            for group in dict.fromkeys(_group(cell) for cell in cells)
+            for group in dict.fromkeys(_group(cell) for cell in cells if cell["folders"])
             for facet in facets[group]
             if facet.paper == description["paper"]
         ]
+        if not any(cell["folders"] for cell in cells):
+            own = [Facet(paper=description["paper"], dataset="", method=cells[0]["method"], epsilon=None)]
     return Figure(
         anchor=_anchor(item["path"]),
         title=title,
@@ -484,6 +489,8 @@ def _figure(item: Mapping[str, Any], folder: Path, facets: Mapping[str, Sequence
 
 
 def _measured_on(cells: Sequence[Mapping[str, Any]]) -> str:
+    if not any(cell["folders"] for cell in cells):
+        return "Accounting alone: nothing is trained."
     data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['task']}" for cell in cells))
     seeds = max(len(cell["folders"]) for cell in cells)
     return f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."

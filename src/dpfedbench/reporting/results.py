@@ -28,10 +28,12 @@ class CellResult:
     """The runs of one cell: accuracy in percent, and what their accounts say.
 
     `tasks` is how many test tasks, or records, the seeds have in all, and `counted` which of the two it is.
+    `milliseconds` is the time of training for each client or record, over seeds; None where a run says nothing of it.
     `delta` and `unit` are None where no privacy is claimed.
     """
 
     accuracy: Interval
+    milliseconds: Interval | None
     seeds: int
     tasks: int
     counted: str
@@ -84,6 +86,7 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
     delta, unit = next(iter(given), (None, None))
     return CellResult(
         accuracy=accuracy,
+        milliseconds=_milliseconds(training),
         seeds=len(runs),
         tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
         counted="record" if by_record else "task",
@@ -93,6 +96,16 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
         unit=unit,
         notices=tuple(notices),
     )
+
+
+def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
+    """The time of training a unit; of a single seed without an interval."""
+    found = [run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training]
+    if any(value is None for value in found):
+        return None
+    if len(found) > 1:
+        return mean_interval([float(value) for value in found if value is not None], over="seeds")
+    return Interval(mean=float(found[0] or 0), low=math.nan, high=math.nan, count=1, over="seeds")
 
 
 def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:

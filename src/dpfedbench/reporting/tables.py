@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting.results import (
     CellResult,
@@ -46,7 +47,38 @@ HEADINGS = (
     "published, %",
 )
 
+TIME = "time, ms a task (95 % interval)"
+"""In place of the accuracy where a table is of time."""
+
 Row = tuple[Mapping[str, Any], CellResult]
+
+
+def of_time(description: Mapping[str, Any]) -> bool:
+    """Whether a table shows the time of training a client, in place of accuracy."""
+    return bool(description["spec"].get("value", "accuracy") == "milliseconds")
+
+
+def headings(description: Mapping[str, Any]) -> list[str]:
+    """`HEADINGS`, for what the table shows."""
+    if not of_time(description):
+        return list(HEADINGS)
+    return [{HEADINGS[3]: TIME, "published, %": "published, ms"}.get(heading, heading) for heading in HEADINGS]
+
+
+def shown(description: Mapping[str, Any], result: CellResult) -> Interval:
+    """The value of a cell.
+
+    Raises:
+        BenchError: a run that was trained before times were written down.
+    """
+    if not of_time(description):
+        return result.accuracy
+    if result.milliseconds is None:
+        raise BenchError(
+            f"{description['paper']} {description['name']} shows times, which an older run does not have: "
+            "delete its folder and run the workflow again"
+        )
+    return result.milliseconds
 
 
 def read_rows(description: Mapping[str, Any], results: str | Path) -> list[Row]:
@@ -57,30 +89,32 @@ def read_rows(description: Mapping[str, Any], results: str | Path) -> list[Row]:
 def tidy(description: Mapping[str, Any], rows: list[Row], published: str | Path) -> pd.DataFrame:
     """One row for each cell, with the columns of `COLUMNS`.
 
-    `value` and its 95 % interval are accuracies in percent; `epsilon_claimed` and `epsilon_holds` the upper
-    ends of what the two profiles give, empty where no privacy is claimed; `unit` what is protected;
+    `value` and its 95 % interval are accuracies in percent (or milliseconds a client);
+    `epsilon_claimed` and `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is
+    claimed; `unit` what is protected;
     `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
     """
     printed = read_published(published, description["paper"], description["name"])
     records = []
     for cell, result in rows:
-        number = published_for(printed, cell)
+        number, value = published_for(printed, cell), shown(description, result)
         records.append(
             {
                 "dataset": cell["dataset"],
                 "task": cell["task"],
                 "method": cell["method"],
                 "variant": cell["variant"],
-                "value": result.accuracy.mean,
-                "ci_low": result.accuracy.low,
-                "ci_high": result.accuracy.high,
+                "value": value.mean,
+                "ci_low": value.low,
+                "ci_high": value.high,
                 "seeds": result.seeds,
                 "epsilon_claimed": result.claimed.high,
                 "epsilon_holds": result.holds.high,
                 "delta": math.nan if result.delta is None else result.delta,
                 "unit": result.unit,
                 "published": None if number is None else number.value,
-                "comparable": number is not None and not cell["mismatch"],
+                # Nobody has the machine of the paper.
+                "comparable": number is not None and not cell["mismatch"] and not of_time(description),
             }
         )
     return pd.DataFrame(records, columns=COLUMNS)
@@ -97,13 +131,13 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
     lines = [
         f"# {description['spec']['title']}",
         "",
-        f"| {' | '.join(HEADINGS)} |",
+        f"| {' | '.join(headings(description))} |",
         f"|{' --- |' * len(HEADINGS)}",
     ]
-    lines += ["| " + " | ".join(fields) + " |" for fields in texts(rows, table)]
+    lines += ["| " + " | ".join(fields) + " |" for fields in texts(description, rows, table)]
     lines += [
         "",
-        *(f"- {note}" for note in notes(rows, table)),
+        *(f"- {note}" for note in notes(description, rows, table)),
         "",
         "Made by",
         "",
@@ -116,24 +150,26 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
     return "\n".join(lines) + "\n"
 
 
-def texts(rows: list[Row], table: pd.DataFrame) -> list[list[str]]:
+def texts(description: Mapping[str, Any], rows: list[Row], table: pd.DataFrame) -> list[list[str]]:
     """A list of texts for each row, one under each of `HEADINGS`; what is in parentheses is said of the value."""
-    shown = []
+    found = []
     for (cell, result), record in zip(rows, table.to_dict("records"), strict=True):
         name = f"{cell['title']}, {cell['variant']}" if cell["variant"] else cell["title"]
         fields = [
             cell["dataset"],
             cell["task"],
             name,
-            accuracy_text(result.accuracy),
+            _time_text(result.milliseconds)
+            if of_time(description) and result.milliseconds
+            else accuracy_text(result.accuracy),
             epsilon_text(result.claimed),
             epsilon_text(result.holds),
             "–" if result.delta is None else f"{result.delta:g}",
             result.unit or "–",
             _published_text(record),
         ]
-        shown.append(fields)
-    return shown
+        found.append(fields)
+    return found
 
 
 def epsilon_text(epsilon: Epsilon) -> str:
@@ -152,6 +188,11 @@ def accuracy_text(accuracy: Interval) -> str:
     return f"**{accuracy.mean:.1f}** ({spread})"
 
 
+def _time_text(time: Interval) -> str:
+    spread = "one seed" if math.isnan(time.low) else f"{max(time.low, 0.0):.3g} to {time.high:.3g}"
+    return f"**{time.mean:.3g}** ({spread})"
+
+
 def _percent(value: float) -> str:
     """The t interval knows nothing of 0 and 100 %; a reader does."""
     return f"{min(100.0, max(0.0, value)):.1f}"
@@ -163,11 +204,20 @@ def _published_text(record: Mapping[Any, Any]) -> str:
     return f"{record['published']:g}" + ("" if record["comparable"] else " (not comparable)")
 
 
-def notes(rows: list[Row], table: pd.DataFrame) -> list[str]:
+def notes(description: Mapping[str, Any], rows: list[Row], table: pd.DataFrame) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
-    said = [
-        f"Accuracy is the mean over seeds of the mean over each seed's test {rows[0][1].counted}s ({_counts(rows)}).",
-        _interval_note(rows),
+    if of_time(description):
+        said = [
+            "Time is what a round of training takes over its clients, without validation, on the machine and with the "
+            "threads that training.json names; the published times are another machine's."
+        ]
+    else:
+        counts = _counts(rows)
+        said = [
+            f"Accuracy is the mean over seeds of the mean over each seed's test {rows[0][1].counted}s ({counts}).",
+            _interval_note(rows),
+        ]
+    said += [
         "ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.",
     ]
     for cell, result in rows:
