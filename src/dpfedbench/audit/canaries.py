@@ -113,12 +113,15 @@ class ClientSource:
     """Clients with given contributions, for `ServerSum`; there is nothing to measure a model on."""
 
     columns: tuple[str, ...] = ()
+    each = 1
 
     def __init__(self, net: Network, units: Units) -> None:
         self.net, self.units = net, units
 
-    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
-        """Their contributions, whatever the model is."""
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Their contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
             out = np.empty((len(ids), self.net.dimension), np.float32)
