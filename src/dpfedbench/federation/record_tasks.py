@@ -52,7 +52,10 @@ class Passes(Protocol):
 class Source(Protocol):
     """What the clients hold and how the gradients of it are taken; or what an audit puts in the place of both."""
 
-    gather: Gather
+    @property
+    def gather(self) -> Gather:
+        """Client ids to their tasks."""
+        ...
 
     @property
     def net(self) -> Network: ...
