@@ -18,14 +18,15 @@ dataset: omniglot
 task: {ways: 5, shots: 1}
 clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5, partition: shared,
   fragments: null}
-model: {name: conv4, filters: 32, pixel_mean: 0.0, pixel_deviation: 1.0}
+model: {name: conv4, filters: 32, normalisation: batch, pixel_mean: 0.0, pixel_deviation: 1.0}
 participation: {kind: one-pass, cohort: 100, rounds: 40}
 client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true}
+local: null
 clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window: 10, form: sum,
-  never_rising: true, factor: 1.0}
+  never_rising: true, factor: 1.0, quantile_rate: 0.2, count_noise: null}
 noise: {multiplier: 1.0, decay: 1.0, falls: 3}
 budget: {epsilon: null, delta: 1.0e-6, profile: as_claimed, stop: true}
-server: {optimizer: adam, rate: 0.01, momentum: 0.0}
+server: {optimizer: adam, rate: 0.01, momentum: 0.0, schedule: constant, final_rate: null}
 validation: {every: 0, tasks: 100, ensemble: 1, public: true}
 evaluation: {every: 0, tasks: 300, query_per_class: 15, steps: 5, rate: 0.1}
 """
@@ -166,7 +167,7 @@ def test_poisson_participation_has_no_last_round() -> None:
 def test_a_part_cannot_be_made_with_a_bad_value() -> None:
     run = RunConfig.from_dict(values())
     with pytest.raises(BenchError, match=r"server\.rate is 0"):
-        type(run.server)(optimizer="adam", rate=0, momentum=0)
+        type(run.server)(optimizer="adam", rate=0, momentum=0, schedule="constant", final_rate=None)
 
 
 def test_any_changed_value_is_another_run() -> None:
@@ -178,6 +179,7 @@ def test_any_changed_value_is_another_run() -> None:
         "participation.cohort": 50, "client_update.order": 1, "clipping.rule": "constant", "clipping.form": "mean",
         "budget.epsilon": 2.0, "budget.delta": 2e-6, "budget.profile": "holds", "server.optimizer": "sgd",
         "clients.fragments": 400, "client_update.optimizer": "adam",
+        "clipping.count_noise": 3.0,
     }  # fmt: skip
     # The first three change only together: test_the_two_shapes_do_not_mix.
     only_one = {
@@ -189,6 +191,8 @@ def test_any_changed_value_is_another_run() -> None:
         "model.pixel_mean",
         "model.pixel_deviation",
         "server.momentum",
+        "server.schedule",
+        "server.final_rate",
     }
     keys = {base.key}
     changeable = [key for key in leaves(values()) if key not in only_one]
@@ -200,6 +204,26 @@ def test_any_changed_value_is_another_run() -> None:
     assert len(keys) == 1 + len(changeable)
     assert RunConfig.from_dict(values(seed=7)).key == base.key
     assert RunConfig.from_dict(values(seed=7)).folder != base.folder
+
+
+COSINE = {"server.schedule": "cosine", "server.final_rate": 0.001}
+
+
+def test_a_schedule_is_another_run_and_is_checked() -> None:
+    def with_keys(changes: dict[str, Any]) -> dict[str, Any]:
+        found = values()
+        for key, value in changes.items():
+            found = set_key(found, key, value)
+        return found
+
+    assert RunConfig.from_dict(with_keys(COSINE)).key != RunConfig.from_dict(values()).key
+    for changes, said in (
+        (COSINE | {"server.final_rate": None}, "server.final_rate is null with server.schedule cosine: cosine needs"),
+        (COSINE | {"server.schedule": "constant"}, "server.final_rate is 0.001 with server.schedule constant: cosine"),
+        (COSINE | {"server.final_rate": 0.1}, "server.final_rate is 0.1, above server.rate (0.01)"),
+        (COSINE | {"server.schedule": "step"}, 'server.schedule is "step": expected one of constant, cosine'),
+    ):
+        assert refusal(with_keys(changes)).startswith(said)
 
 
 LOTS = {

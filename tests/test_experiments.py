@@ -193,6 +193,24 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
     assert set(found.items["another", "table1"].runs) <= set(found.items["dp-fedmeta", "table2"].runs)
 
 
+def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
+    """The median of a run without privacy: that of the table where one is there, else one more run."""
+    median = {"method": "dp-agr", "run": {"clipping": {"rule": "median-of-run", "threshold": None}}}
+    found = plan(configuration(**{f"{TABLE}.series.median": median}))
+    item = found.items["dp-fedmeta", "table2"]
+    plain = {run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs}
+    shown = [run for cell in item.cells if cell.series == "median" for run in cell.runs]
+    assert {run.reference.folder for run in shown if run.reference} <= plain
+    without = configuration(**{f"{TABLE}.series": {"median": median, "maml": None, "random": None, "dp-agr": None}})
+    without["experiments"] = {"dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}}
+    without["experiments"]["dp-fedmeta"]["tables"] = {
+        "table2": without["experiments"]["dp-fedmeta"]["tables"]["table2"]
+    }
+    alone = plan(without)
+    assert {run.method for run in alone.runs.values()} == {"dp-agr", "maml"}
+    assert len(alone.runs) == 2 * len(alone.items["dp-fedmeta", "table2"].runs)
+
+
 SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, "channels": 1, "test_images": 5}}
 
 

@@ -356,6 +356,8 @@ class ClippingConfig(_Section):
     The percentile rules take the `percentile` of the norms seen in the last `window` rounds; `form` says
     whether a release's norm is that of the sum or of the mean. `never_rising` keeps C from going up.
     The rules of Adap DP-FL take `factor` times a mean norm; `threshold` null is then found on random data.
+    "median-of-run" keeps the median norm of the same run without privacy (`RunConfig.reference`); `threshold` is null.
+    "private-quantile" goes to the percentile by steps of `quantile_rate`, on a count with `count_noise` (null: L/20).
     """
 
     SECTION: ClassVar[str] = "clipping"
@@ -366,6 +368,8 @@ class ClippingConfig(_Section):
     form: str
     never_rising: bool
     factor: float
+    quantile_rate: float
+    count_noise: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,12 +398,17 @@ class BudgetConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerConfig(_Section):
-    """The optimiser that takes the (noised) mean gradient as a step, its rate, and its momentum if it is sgd."""
+    """The optimiser that takes the (noised) mean gradient as a step, its rate, and its momentum if it is sgd.
+
+    `schedule` "cosine" lets the rate fall to `final_rate` over the planned rounds.
+    """
 
     SECTION: ClassVar[str] = "server"
     optimizer: str
     rate: float
     momentum: float
+    schedule: str
+    final_rate: float | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -533,6 +542,7 @@ class RunConfig:
             raise BenchError("model.pixel_mean and pixel_deviation are for cnn: conv4 normalises by itself")
         if self.server.momentum and self.server.optimizer != "sgd":
             raise BenchError(f"server.momentum is {self.server.momentum:g}: only server.optimizer sgd has one")
+        self._check_schedule()
         clipping, noise = self.clipping, self.noise
         if clipping is None or noise is None:
             return
@@ -544,8 +554,23 @@ class RunConfig:
                 f"clipping.rule is {clipping.rule}: local-steps has constant, "
                 "noised-mean-norm, norm-of-release and mean-of-raw-norms"
             )
-        if clipping.threshold is None and not own:
+        if clipping.rule == "median-of-run" and self.client_update.kind != "maml":
+            raise BenchError("clipping.rule median-of-run is for client_update.kind maml")
+        if clipping.rule == "median-of-run" and clipping.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {clipping.threshold:g}, but median-of-run finds it in a run without privacy: "
+                "set it to null"
+            )
+        if clipping.threshold is None and not own and clipping.rule != "median-of-run":
             raise BenchError(f"clipping.threshold is null: the rule {clipping.rule} needs a first threshold")
+        if clipping.rule == "private-quantile" and noise.multiplier is not None:
+            deviation = self.participation.cohort / 20 if clipping.count_noise is None else clipping.count_noise
+            if not 2 * deviation > noise.multiplier:
+                given = "null, so a twentieth of the cohort, " if clipping.count_noise is None else ""
+                raise BenchError(
+                    f"clipping.count_noise is {given}{deviation:g}: private-quantile needs more than half of "
+                    f"noise.multiplier ({noise.multiplier:g}), or the count alone costs all that may be spent"
+                )
         if clipping.rule == "noised-mean-norm" and noise.multiplier is None:
             raise BenchError(
                 "noise.multiplier is null, but noised-mean-norm is a release more a lot: give a multiplier"
@@ -562,6 +587,21 @@ class RunConfig:
                 raise BenchError("noise.decay is below 1, but validation.every is 0: set it to 1")
             if noise.multiplier is None:
                 raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
+
+    def _check_schedule(self) -> None:
+        server = self.server
+        if (server.schedule == "cosine") != (server.final_rate is not None):
+            shown = "null" if server.final_rate is None else f"{server.final_rate:g}"
+            raise BenchError(
+                f"server.final_rate is {shown} with server.schedule {server.schedule}: cosine needs one, "
+                "and constant has none"
+            )
+        if server.schedule == "cosine" and self.by_record:
+            raise BenchError("server.schedule cosine is for servers that take steps: local-steps averages models")
+        if server.final_rate is not None and server.final_rate > server.rate:
+            raise BenchError(
+                f"server.final_rate is {server.final_rate:g}, above server.rate ({server.rate:g}): it may only fall"
+            )
 
     @property
     def within_records(self) -> bool:
@@ -621,6 +661,16 @@ class RunConfig:
         return None if self.local is None else self.local.delta
 
     @property
+    def reference(self) -> "RunConfig | None":
+        """The run without privacy in whose history this one finds its threshold; equal in all but what privacy takes.
+
+        None where no such run is needed.
+        """
+        if self.clipping is None or self.clipping.rule != "median-of-run":
+            return None
+        return dataclasses.replace(self, method="maml", clipping=None, noise=None, budget=None)
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:
@@ -630,6 +680,8 @@ class RunConfig:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
+        if self.reference is not None:
+            said.append("the clipping threshold is the median norm of a run without privacy: not private")
         if (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             said.append("pixels are normalised by published constants of the data set, which no account covers")
         if self.on_records:

@@ -84,7 +84,10 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything a configuration asks for: items by (paper, name), and runs by folder."""
+    """Everything a configuration asks for: items by (paper, name), and runs by folder.
+
+    Among the runs are those that no item shows, but that others find their threshold in (`RunConfig.reference`).
+    """
 
     items: Mapping[tuple[str, str], Item]
     runs: Mapping[str, RunConfig]
@@ -233,7 +236,8 @@ def make_plan(
         raise BenchError("experiments has no table or figure left: leave at least one that is not null")
     runs: dict[str, RunConfig] = {}
     for item in items.values():
-        for folder, run in item.runs.items():
+        references = [run.reference for run in item.runs.values() if run.reference is not None]
+        for folder, run in (item.runs | {run.folder: run for run in references}).items():
             if runs.setdefault(folder, run) != run:
                 raise BenchError(f"two different runs share the folder {folder}: report this as a fault of dpfedbench")
     return Plan(items=items, runs=runs)

@@ -30,6 +30,7 @@ SAMPLERS = {
 RULES = {
     "sum": {},
     "mean": {"clipping": {"form": "mean", "never_rising": False}},
+    "quantile": {"clipping": {"rule": "private-quantile", "never_rising": False}},
     "vector": LOTS | {"clipping": {"rule": "norm-of-release", "threshold": None}},
     "scalar": LOTS | {"clipping": {"rule": "noised-mean-norm", "threshold": None}},
 }
@@ -127,6 +128,17 @@ def test_a_second_release_is_scored_with_the_first():
         assert len({event.name for event in found[0].releases}) == (2 if rule == "noised-mean-norm" else 1)
         moved[rule] = [each.scores[each.coins].mean() - each.scores[~each.coins].mean() for each in found]
     assert np.mean(moved["noised-mean-norm"]) > 1.3 * np.mean(moved["constant"]) > 0
+
+
+def test_the_count_beside_the_gradients_is_in_the_ledger_and_not_in_the_score():
+    """At a count's noise as small as may be, most is spent on it: a score that used it would see more than this one."""
+    config = make_config({"clipping": {"rule": "private-quantile", "count_noise": 0.5001}})
+    found = experiment(config)
+    names = [event.name for event in found.releases]
+    assert names[:2] == ["query-gradient-sum", "below-threshold-count"] and len(names) == 20
+    z = found.releases[0].noise_multiplier
+    assert z > 40  # all but nothing is left for the gradients ...
+    assert np.abs(found.scores).max() < 0.1  # ... and so for the score
 
 
 def test_clients_of_a_long_run_are_not_all_audited():

@@ -36,6 +36,14 @@ def test_the_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentil
     assert clear.epsilon < 0.5
 
 
+def test_the_private_quantile_repairs_the_percentile_of_raw_norms():
+    """The attack that the raw percentile falls to says nothing here: the threshold follows a noised count."""
+    clipping = {"rule": "private-quantile", "percentile": 90, "never_rising": False, "count_noise": 2.0}
+    repaired = make_config(TINY, {"clipping": clipping})
+    # What holds at z = 1 is 4.9; 200 runs a side could show 3.9.
+    assert many_runs(percentile_score(repaired), repaired, runs=200, **AT).epsilon < 0.5
+
+
 def test_the_mean_of_raw_norms_is_flagged_and_its_control_is_not():
     overlay = {"participation": {"rounds": 12, "cohort": 40}, "clients": {"count": 10, "fragments": 10}}
     raw = make_config(LOTS, overlay, {"clipping": {"rule": "mean-of-raw-norms"}})

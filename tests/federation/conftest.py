@@ -22,7 +22,7 @@ RUN = {
         "partition": "shared",
         "fragments": None,
     },
-    "model": {"name": "conv4", "filters": 4, "pixel_mean": 0.0, "pixel_deviation": 1.0},
+    "model": {"name": "conv4", "filters": 4, "normalisation": "batch", "pixel_mean": 0.0, "pixel_deviation": 1.0},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
     "client_update": {
         "kind": "maml",
@@ -32,6 +32,7 @@ RUN = {
         "optimizer": "sgd",
         "keep_state": True,
     },
+    "local": None,
     "clipping": {
         "rule": "percentile-of-releases",
         "threshold": 0.5,
@@ -40,10 +41,12 @@ RUN = {
         "form": "mean",
         "never_rising": False,
         "factor": 1.0,
+        "quantile_rate": 0.2,
+        "count_noise": None,
     },
     "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"optimizer": "adam", "rate": 0.01, "momentum": 0.0},
+    "server": {"optimizer": "adam", "rate": 0.01, "momentum": 0.0, "schedule": "constant", "final_rate": None},
     "validation": {"every": 4, "tasks": 4, "ensemble": 2, "public": True},
     "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }

@@ -83,7 +83,11 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(federation, tmp_pat
     assert [path for path in run_dir.rglob("*") if ".part" in path.name] == []
 
 
-@pytest.mark.parametrize("overlay", [{}, {"server": {"optimizer": "sgd"}}, PLAIN])
+COSINE = {"server": {"schedule": "cosine", "final_rate": 0.001}}
+QUANTILE = {"clipping": {"rule": "private-quantile", "count_noise": 2.0}}
+
+
+@pytest.mark.parametrize("overlay", [{}, {"server": {"optimizer": "sgd"}}, PLAIN, QUANTILE, COSINE])
 def test_it_goes_on_from_a_checkpoint_with_the_same_bits(federation, tmp_path, monkeypatch, overlay):
     config = make_config(overlay)
     train(config, federation, tmp_path / "whole")

@@ -17,7 +17,7 @@ def module(name: str, **parts: Any) -> ModuleType:
 
 
 def test_every_module_is_a_method() -> None:
-    assert {"dp-agr", "maml", "random", "adap-dp-fl", "dp-fl", "fedavg"} <= set(METHODS)
+    assert {"dp-agr", "dp-maml", "maml", "random", "adap-dp-fl", "dp-fl", "fedavg"} <= set(METHODS)
     for name, found in METHODS.items():
         assert name == found.NAME and found.__name__.startswith("dpfedbench.methods.")
         assert all(hasattr(found, part) for part in PARTS)

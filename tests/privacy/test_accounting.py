@@ -21,6 +21,7 @@ from dpfedbench.privacy.accounting import (
     epsilon_after,
     image_use,
     joint_multiplier,
+    rest_multiplier,
     rounds_allowed,
 )
 from dpfedbench.privacy.gaussian import gaussian_epsilon
@@ -204,6 +205,23 @@ def test_a_second_release_of_a_lot_counts_though_its_paper_does_not_count_it():
     assert joint == pytest.approx(1.1 / math.sqrt(2))
     assert both["holds"]["epsilon_high"] == upper_epsilon(((joint, 451),), 78 / 6000, 1e-5)
     assert round(epsilon_after("as_claimed", lots(), joint, 451, 1e-5), 2) == 4.73
+
+
+@pytest.mark.parametrize("z", [0.3, 0.7535, 1.0, 3.7])
+@pytest.mark.parametrize("other", [4.0, 160.0, 1e6])
+def test_what_is_left_beside_another_release_costs_with_it_what_was_asked_for(z, other):
+    left = rest_multiplier(z, other)
+    joint = joint_multiplier([left, other])
+    assert z <= joint <= z * (1 + 1e-14) and left > z
+    # PRIVACY.md: L = 1,600, so 2 sigma_b = 160, costs x1.00002 at z = 1.
+    if (z, other) == (1.0, 160.0):
+        assert left == pytest.approx(1.0000195, abs=5e-7)
+
+
+def test_a_second_release_that_costs_all_is_refused():
+    for other in (1.0, 0.5, math.nan):
+        with pytest.raises(BenchError, match="count_noise"):
+            rest_multiplier(1.0, other)
 
 
 def test_a_long_decay_is_composed_in_groups_that_bracket_it():

@@ -12,6 +12,8 @@ from dpfedbench.privacy.clipping import (
     Constant,
     PercentileOfRawNorms,
     PercentileOfReleases,
+    PrivateQuantile,
+    centred_indicators,
     make_rule,
 )
 
@@ -21,6 +23,7 @@ RULES = {
     "mean": lambda: PercentileOfReleases(form="mean", **MOVING),
     "sum": lambda: PercentileOfReleases(form="sum", **MOVING),
     "raw": lambda: PercentileOfRawNorms(**MOVING),
+    "quantile": lambda: PrivateQuantile(threshold=1.0, percentile=90.0, rate=0.2, never_rising=False),
 }
 
 
@@ -31,6 +34,8 @@ def thresholds(rule, releases, raw_norms):
         if rule.reads_raw_norms:
             rule.observe_raw(norms)
         rule.observe(released, 4.0)
+        if rule.reads_count_release:
+            rule.observe_count(float(released[0]), 4.0)
         seen.append(rule.threshold)
     return seen
 
@@ -94,6 +99,39 @@ def test_raw_norms_pool_the_clients_of_the_window():
     assert rule.threshold == 3.0
 
 
+def test_the_private_quantile_by_hand():
+    """gamma = 0.9, rate 0.5. Counts over 4: +2 is a share of 1, C e^-0.05; -1 is a share of 1/4, C e^0.325."""
+    rule = PrivateQuantile(threshold=2.0, percentile=90.0, rate=0.5, never_rising=False)
+    rule.observe_count(2.0, 4.0)
+    assert rule.threshold == pytest.approx(2 * np.exp(-0.05))
+    rule.observe_count(-1.0, 4.0)
+    assert rule.threshold == pytest.approx(2 * np.exp(-0.05 + 0.325))
+    held = PrivateQuantile(threshold=2.0, percentile=90.0, rate=0.5, never_rising=True)
+    held.observe_count(-1.0, 4.0)
+    assert held.threshold == 2.0
+    held.observe_count(1e9, 4.0)
+    assert held.threshold == SMALLEST_THRESHOLD
+
+
+def test_the_private_quantile_finds_the_quantile():
+    """Log-normal norms, no noise: the 90th percentile is e^1.2816 = 3.60, from far below and from far above."""
+    rng = np.random.default_rng(3)
+    for first in (0.01, 500.0):
+        rule = PrivateQuantile(threshold=first, percentile=90.0, rate=0.2, never_rising=False)
+        seen = []
+        for _ in range(600):
+            norms = np.exp(rng.normal(size=200))
+            rule.observe_count(float(centred_indicators(norms, rule.threshold).sum()), 200.0)
+            seen.append(rule.threshold)
+        assert np.mean(seen[-200:]) == pytest.approx(np.exp(1.2816), rel=0.05)
+
+
+def test_an_indicator_is_a_half_and_that_of_a_zero_contribution_is_zero():
+    found = centred_indicators(np.array([0.0, 0.5, 1.0, np.nextafter(1.0, 2), 1e30, np.inf, np.nan]), 1.0)
+    assert found[:5, 0].tolist() == [0.0, 0.5, 0.5, -0.5, -0.5]
+    assert np.isnan(found[5:]).all()  # the private sum counts it as zero
+
+
 def test_a_private_rule_refuses_raw_norms():
     with pytest.raises(RuntimeError):
         Constant(threshold=1.0).observe_raw([1.0])
@@ -114,9 +152,10 @@ def test_state_goes_through_a_restart(name):
 @pytest.mark.parametrize(
     "change",
     [{"threshold": 0.0}, {"threshold": float("nan")}, {"percentile": 101.0}, {"window": 0}, {"form": "median"},
-     {"rule": "quantile"}],
+     {"rule": "quantile"}, {"quantile_rate": 0.0, "rule": "private-quantile"},
+     {"percentile": -1.0, "rule": "private-quantile"}],
 )  # fmt: skip
 def test_bad_values_are_refused(change):
-    values = {"rule": "percentile-of-releases", "form": "mean", **MOVING} | change
+    values = {"rule": "percentile-of-releases", "form": "mean", "quantile_rate": 0.2, **MOVING} | change
     with pytest.raises(BenchError, match=next(iter(change))):
         make_rule(SimpleNamespace(**values))

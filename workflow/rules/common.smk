@@ -93,6 +93,12 @@ def run_of(wildcards):
     return PLAN.runs[RUN.removeprefix("results/runs/").format(**wildcards)]
 
 
+def reference_of(wildcards):
+    """The history of the run in which the threshold of the run that the wildcards name is found, if it is."""
+    found = run_of(wildcards).reference
+    return [f"results/runs/{found.folder}/history.csv"] if found else []
+
+
 def partition_of(wildcards):
     """A run that uses the partition that the wildcards name; those who share it agree on it."""
     return PARTITIONS[f"{wildcards.dataset}/{wildcards.clients}"]

@@ -37,6 +37,7 @@ rule train:
         config=rules.configure.output,
         images=rules.prepare.output.images,
         clients=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/clients.npz",
+        reference=reference_of,
     output:
         model=f"{RUN}/model.safetensors",
         history=f"{RUN}/history.csv",

@@ -14,6 +14,7 @@ if __name__ == "__main__":
             RunConfig.from_yaml(snakemake.input.config[0]),
             data_dir=Path(snakemake.input.images).parent,
             clients_dir=Path(snakemake.input.clients).parent,
+            reference=Path(snakemake.input.reference[0]) if snakemake.input.get("reference") else None,
             run_dir=Path(snakemake.output.model).parent,
             threads=snakemake.threads,
             checkpoint_seconds=snakemake.config["machine"]["checkpoint_seconds"],

@@ -223,7 +223,7 @@ def _audit_served(
     if rule.reads_raw_norms:
         leak = raw_norm_audit(config, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
-    holds = math.inf if rule.reads_raw_norms else family.epsilon(_as_run(family, rounds), delta)
+    holds = math.inf if not rule.private else family.epsilon(_as_run(family, rounds), delta)
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins),
         "rounds": len(rounds),

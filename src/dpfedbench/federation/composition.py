@@ -104,6 +104,11 @@ class Composition:
     observer: str
     local: LocalConfig | None = None
 
+    def starting_at(self, threshold: float) -> Composition:
+        """The same with a first clipping threshold that was found and not configured."""
+        assert self.clipping is not None
+        return dataclasses.replace(self, clipping=dataclasses.replace(self.clipping, threshold=threshold))
+
     @classmethod
     def of(cls, config: RunConfig, *, rounds: int | None = None) -> Composition:
         """The parts that the configuration names.

@@ -68,6 +68,7 @@ def train(
     threads: int = 1,
     checkpoint_seconds: float = 60.0,
     gpus: int = 0,
+    reference: Path | None = None,
 ) -> None:
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
 
@@ -79,6 +80,7 @@ def train(
         threads: CPU threads; changes no bit of the result.
         checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
         gpus: how many were asked for. One that is there is used even if none was.
+        reference: the history.csv in which the run's threshold is found (`RunConfig.reference`).
 
     Raises:
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
@@ -96,8 +98,31 @@ def train(
             print(f"{config.folder} was finished by the process waited for", file=sys.stderr, flush=True)
             shutil.rmtree(folder, ignore_errors=True)
             return
-        _Training(config, Path(data_dir), Path(clients_dir), run_dir, folder, threads, checkpoint_seconds).run()
+        threshold = None if config.reference is None else median_norm(reference, config)
+        _Training(
+            config, Path(data_dir), Path(clients_dir), run_dir, folder, threads, checkpoint_seconds, threshold
+        ).run()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def median_norm(history: Path | None, config: RunConfig) -> float:
+    """The median over rounds of the cohorts' median gradient norms, from the history of a run without privacy.
+
+    Cohorts are equally large there, so that it is near the median over all clients, which no file has.
+
+    Raises:
+        BenchError: the history is missing, damaged, or has no norms.
+    """
+    needed = f"{config.folder} finds its threshold in the history of {config.reference and config.reference.folder}"
+    if history is None:
+        raise BenchError(f"{needed}: give it as the reference")
+    try:
+        found = float(pd.read_csv(history)["norm_q50"].median())
+    except (OSError, ValueError, KeyError) as error:
+        raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
+    if not 0 < found < math.inf:
+        raise BenchError(f"{needed}, which has no gradient norms: train that run again")
+    return found
 
 
 def _finished(run_dir: Path, config: RunConfig) -> bool:
@@ -126,10 +151,13 @@ class _Training:
         folder: Path,
         threads: int,
         checkpoint_seconds: float,
+        threshold: float | None = None,
     ) -> None:
         self.config, self.run_dir, self.folder, self.threads = config, run_dir, folder, threads
         method = METHODS[config.method]
         self.parts: Composition = method.compose(config)
+        if threshold is not None:
+            self.parts = self.parts.starting_at(threshold)
         self.device = "cuda" if torch.cuda.is_available() and not config.on_records else "cpu"
         self.ledger = Ledger(folder / "ledger.jsonl")
         place = ClientSums if config.by_record else ServerSum
@@ -150,7 +178,8 @@ class _Training:
                 "seed": config.seed,
                 "version": method.VERSION,
                 "device": self.device,
-            },
+            }
+            | ({} if threshold is None else {"threshold": threshold}),
             seconds=checkpoint_seconds,
         )
         self.state = _State()

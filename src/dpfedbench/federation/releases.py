@@ -53,5 +53,5 @@ def as_release(
         denominator=denominator,
         noise_stream=noise_stream,
         data_dependent_threshold=not rule.private,
-        reason="" if rule.private else f"{type(rule).__name__} sets the threshold from raw norms",
+        reason="" if rule.private else rule.reason or f"{type(rule).__name__} sets the threshold from raw norms",
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from dpfedbench.config import RunConfig
 from dpfedbench.federation.budget import BudgetPlan
@@ -19,12 +20,14 @@ from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import CohortClients, Observer, Row
 from dpfedbench.federation.server import Server
 from dpfedbench.federation.task_clients import TaskClients
-from dpfedbench.privacy.clipping import make_rule
+from dpfedbench.privacy.accounting import rest_multiplier
+from dpfedbench.privacy.clipping import INDICATOR, PrivateQuantile, centred_indicators, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
 
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
+COUNT_RELEASE = "below-threshold-count"
 
 
 def _own_clients(
@@ -91,14 +94,27 @@ class ServerSum:
             optimizer=config.server.optimizer,
             rate=config.server.rate,
             momentum=config.server.momentum,
+            final_rate=config.server.final_rate,
+            rounds=parts.rounds,
         )
         self.rule = None if parts.clipping is None else make_rule(parts.clipping)
         self.budget = (
             None if self.rule is None else BudgetPlan(config, self.participation.describe(), counted=self.rule.private)
         )
+        self.gradient_multiplier = 0.0 if self.budget is None else self.budget.noise_multiplier
+        if self.budget is not None and self.rule is not None and self.rule.reads_count_release:
+            # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
+            self.gradient_multiplier = rest_multiplier(self.budget.noise_multiplier, self._count_multiplier())
         self.lots = 1
         self.non_finite = 0
         self.columns: tuple[str, ...] = self.clients.columns if config.private else (*self.clients.columns, *NORMS)
+
+    def _count_multiplier(self) -> float:
+        """Of the count's release: the noise's deviation over the sensitivity of a sum of centred indicators."""
+        values = self.parts.clipping
+        assert values is not None
+        deviation = self.participation.denominator / 20 if values.count_noise is None else values.count_noise
+        return deviation / INDICATOR
 
     @property
     def _denominator(self) -> float:
@@ -123,19 +139,24 @@ class ServerSum:
             total = PrivateSum(
                 dimension=self.net.dimension,
                 threshold=rule.threshold,
-                noise_multiplier=budget.noise_multiplier,
+                noise_multiplier=self.gradient_multiplier,
             )
+        count = None
+        if isinstance(rule, PrivateQuantile):
+            count = PrivateSum(dimension=1, threshold=INDICATOR, noise_multiplier=self._count_multiplier())
         losses = []
         for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort, index):
             total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
                 rule.observe_raw(row_norms(gradients).tolist())
+            if rule is not None and count is not None:
+                count.add(torch.from_numpy(centred_indicators(row_norms(gradients), rule.threshold)))
         released = total.release(stream(self.config.seed, "noise", index))
         mean = released / self._denominator
         own = self.clients.releases(index) if isinstance(self.clients, RecordTaskClients) else []
-        for written in own:
-            self.ledger.append(written)
+        for line in own:
+            self.ledger.append(line)
         row: Row = {}
         if isinstance(total, PlainSum) and own:
             # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
@@ -150,29 +171,36 @@ class ServerSum:
             row["released_norm"] = float(released.norm())
         else:
             assert rule is not None and budget is not None
-            written = self._release(index, total)
-            self.ledger.append(written)
+            written, seen = [self._release(index, total)], [mean]
+            if count is not None:
+                counted = count.release(stream(self.config.seed, "count-noise", index))
+                written.append(self._release(index, count, name=COUNT_RELEASE, noise="count-noise"))
+                seen.append(counted / self._denominator)
+            for entry in written:
+                self.ledger.append(entry)
             if self._observer is not None:
-                self._observer([written], [mean])
+                self._observer(written, seen)
             budget.took(1)
             row |= {
                 "clients": participation.denominator, "threshold": rule.threshold,
-                "released_norm": float(released.norm()), "noise_multiplier": budget.noise_multiplier,
+                "released_norm": float(released.norm()), "noise_multiplier": total.noise_multiplier,
             }  # fmt: skip
             rule.observe(released, self._denominator)
+            if isinstance(rule, PrivateQuantile) and count is not None:
+                rule.observe_count(float(counted[0]), self._denominator)
         self.non_finite = total.non_finite + (
             self.clients.non_finite if isinstance(self.clients, RecordTaskClients) else 0
         )
         self.server.step(mean)
         return row, len(cohort) if budget is None else int(participation.denominator)
 
-    def _release(self, index: int, total: PrivateSum) -> Release:
+    def _release(self, index: int, total: PrivateSum, *, name: str = "", noise: str = "noise") -> Release:
         """What the ledger says of a round: read off the mechanism that ran."""
         assert self.rule is not None
         return as_release(
-            total, number=index, name=self.parts.release, parts=self.parts, rule=self.rule,
+            total, number=index, name=name or self.parts.release, parts=self.parts, rule=self.rule,
             sampler=self.participation.describe(), denominator=self._denominator,
-            noise_stream=f"{self.config.seed}/noise/{index}",
+            noise_stream=f"{self.config.seed}/{noise}/{index}",
         )  # fmt: skip
 
     def validate(self) -> dict[str, float]:

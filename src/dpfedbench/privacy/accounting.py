@@ -355,6 +355,25 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
     return math.fsum(z**-2 for z in multipliers) ** -0.5
 
 
+def rest_multiplier(total: float, other: float) -> float:
+    """The multiplier beside one of `other` with which both releases of a cohort cost what one of `total` does.
+
+    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up.
+
+    Raises:
+        BenchError: the other release alone costs as much already.
+    """
+    if not other > total:
+        raise BenchError(
+            f"a release of multiplier {other:g} beside the gradients' leaves nothing of noise.multiplier {total:g}: "
+            "raise clipping.count_noise (it is half that multiplier) or lower the noise"
+        )
+    found = (total**-2 - other**-2) ** -0.5
+    while joint_multiplier([found, other]) < total:
+        found = math.nextafter(found, math.inf)
+    return found
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Circumstances:
     """What an account has to know beside the ledger.

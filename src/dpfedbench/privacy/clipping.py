@@ -33,8 +33,10 @@ class ClippingRule:
     """
 
     private = True
+    reason = ""
     reads_raw_norms = False
     reads_norm_release = False
+    reads_count_release = False
 
     def __init__(self, *, threshold: float) -> None:
         if not 0 < threshold < math.inf:
@@ -59,6 +61,16 @@ class ClippingRule:
 
 class Constant(ClippingRule):
     """C stays as it is."""
+
+
+class MedianOfRun(Constant):
+    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1; DP-MAML, Section 5.2.1).
+
+    That run saw the same clients, so whoever sees the releases learns something of them that no noise protects.
+    """
+
+    private = False
+    reason = "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
 
 
 class _Percentile(ClippingRule):
@@ -179,6 +191,56 @@ class NoisedMeanNorm(NormOfRelease):
         self._set(self.factor * abs(released) / denominator)
 
 
+class PrivateQuantile(ClippingRule):
+    """C goes to the `percentile` of the norms by geometric steps (Andrew et al. 2019, Algorithm 1; AQC in DP-FedMeta).
+
+    C <- C exp(-rate (b - gamma)), where b is the noised share of the cohort whose norm is at most C. The server makes
+    that count a release of its own over the same cohort, and the ledger has it (`federation.server_sum`): a private
+    sum of `centred_indicators`, so that C is post-processing of what was released.
+
+    Args:
+        threshold: C of the first round.
+        percentile: 100 gamma, from 0 to 100.
+        rate: of the steps, eta_C > 0.
+        never_rising: take a new C only if it is not above the old one.
+    """
+
+    reads_count_release = True
+
+    def __init__(self, *, threshold: float, percentile: float, rate: float, never_rising: bool) -> None:
+        super().__init__(threshold=threshold)
+        if not 0 <= percentile <= 100:
+            raise BenchError(f"clipping.percentile is {percentile}: it must be from 0 to 100")
+        if not 0 < rate < math.inf:
+            raise BenchError(f"clipping.quantile_rate is {rate}: it must be finite and above 0")
+        self.gamma, self.rate, self.never_rising = percentile / 100, float(rate), never_rising
+
+    def observe_count(self, released: float, denominator: float) -> None:
+        """Take note of the released sum of centred indicators; with noise b may lie outside 0 to 1."""
+        share = 0.5 + released / denominator
+        exponent = -self.rate * (share - self.gamma)
+        if exponent > 0 and self.never_rising:
+            return
+        moved = self.threshold * math.exp(min(max(exponent, -100.0), 100.0))
+        self.threshold = min(max(moved, SMALLEST_THRESHOLD), LARGEST_THRESHOLD)
+
+
+INDICATOR = 0.5
+"""A centred indicator's size, and so the sensitivity of their sum (zero-out)."""
+
+
+def centred_indicators(norms: np.ndarray, threshold: float) -> np.ndarray:
+    """What each contribution puts into the count, float32 [n, 1]: 1/2 if its norm is at most C, else -1/2.
+
+    A contribution that is zero puts in zero, so that zero-out of the one is zero-out of the other; one that is not
+    finite stays so, and the private sum counts it as zero.
+    """
+    signs = np.where(norms <= threshold, INDICATOR, -INDICATOR)
+    signs[norms == 0] = 0.0
+    signs[~np.isfinite(norms)] = np.nan
+    return signs.astype(np.float32)[:, None]
+
+
 class MeanOfRawNorms(NormOfRelease):
     """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
 
@@ -234,11 +296,16 @@ def make_rule(values: ClippingConfig, *, first: float | None = None) -> Clipping
     }
     if values.rule == "constant":
         return Constant(threshold=threshold)
+    if values.rule == "median-of-run":
+        return MedianOfRun(threshold=threshold)
     if values.rule == "percentile-of-releases":
         return PercentileOfReleases(form=values.form, **moving)
     if values.rule == "percentile-of-raw-norms":
         return PercentileOfRawNorms(**moving)
+    if values.rule == "private-quantile":
+        del moving["window"]
+        return PrivateQuantile(rate=values.quantile_rate, **moving)
     raise BenchError(
         f"clipping.rule is {values.rule!r}: choose constant, percentile-of-releases, percentile-of-raw-norms, "
-        "noised-mean-norm, norm-of-release or mean-of-raw-norms"
+        "private-quantile, median-of-run, noised-mean-norm, norm-of-release or mean-of-raw-norms"
     )
