@@ -401,7 +401,8 @@ def one_run(
 def one_own_run(config: RunConfig, *, seed: int, canaries: int, inserted: bool = True) -> Found:
     """Let few-shot clients make their own releases once, every example a canary; nothing else is in them.
 
-    Clients are alike and no canary is at two of them, so that each needs one round only.
+    Clients are alike and no canary is at two of them, so that each needs one round only, and there may be more of them
+    than the run has.
 
     Args:
         config: the run.
@@ -412,9 +413,8 @@ def one_own_run(config: RunConfig, *, seed: int, canaries: int, inserted: bool =
     ways, shape = config.task.ways, config.clients
     support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
     holders = max(1, canaries // examples)
-    config = dataclasses.replace(config, seed=seed, clients=dataclasses.replace(shape, count=holders))
-    # The composition is that of the run as it is: a plan for these few clients is not needed.
-    update = METHODS[config.method].compose(dataclasses.replace(config, clients=shape)).update
+    config = dataclasses.replace(config, seed=seed)
+    update = METHODS[config.method].compose(config).update
     assert isinstance(update, Maml | Reptile)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
     net = Coordinates(ordinary=1, reserved=examples)
