@@ -44,7 +44,7 @@ def test_gradients_equal_those_of_opacus():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampled = GradSampleModule(plain, loss_reduction="sum")
-        x = torch.from_numpy(images).permute(0, 3, 1, 2)
+        x = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
         functional.cross_entropy(sampled(x), torch.from_numpy(labels), reduction="sum").backward()
     parts = []
     for block in range(4):
