@@ -18,9 +18,10 @@ dataset: omniglot
 task: {ways: 5, shots: 1}
 clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5, partition: shared,
   fragments: null}
-model: {name: conv4, filters: 32, pixel_mean: 0.0, pixel_deviation: 1.0}
+model: {name: conv4, filters: 32, normalisation: batch, pixel_mean: 0.0, pixel_deviation: 1.0}
 participation: {kind: one-pass, cohort: 100, rounds: 40}
 client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true}
+local: null
 clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window: 10, form: sum,
   never_rising: true, factor: 1.0, quantile_rate: 0.2, count_noise: null}
 noise: {multiplier: 1.0, decay: 1.0, falls: 3}

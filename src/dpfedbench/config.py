@@ -285,12 +285,14 @@ class ClientsConfig(_Section):
 class ModelConfig(_Section):
     """The network: conv4 is four blocks of `filters` 3x3 convolutions; cnn is Adap DP-FL's, of fixed size.
 
-    cnn's input is (pixel - `pixel_mean`) / `pixel_deviation`, public constants; conv4 normalises by itself.
+    `normalisation` of conv4: "batch" is over a task's images; "record" is within each image, so that no image's
+    gradient depends on another. cnn has none; its input is (pixel - `pixel_mean`) / `pixel_deviation`, constants.
     """
 
     SECTION: ClassVar[str] = "model"
     name: str
     filters: int
+    normalisation: str
     pixel_mean: float
     pixel_deviation: float
 
@@ -312,7 +314,8 @@ class ParticipationConfig(_Section):
 class ClientUpdateConfig(_Section):
     """What a client computes.
 
-    "maml": the query gradient after `inner_steps` steps; order 1 is first order. "local-steps": that many steps of
+    "maml": the query gradient after `inner_steps` steps; order 1 is first order. "reptile": the model it got less the
+    model that many steps of its `optimizer` on all of its examples make of it. "local-steps": that many steps of
     its `optimizer`, each along the sum of a lot; `keep_state` keeps the optimiser's moments from round to round.
     "model-difference": the model it got less the model that many steps make of it, each on all of its records.
     """
@@ -324,6 +327,26 @@ class ClientUpdateConfig(_Section):
     order: int
     optimizer: str
     keep_state: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalConfig(_Section):
+    """The private sums that a few-shot client takes over its own examples: record-level privacy within its task.
+
+    `threshold` is C_0, `multiplier` z_0; null means the smallest z_0 with which an example's epsilon, under `profile`,
+    is at most `epsilon` at `delta`. `query` says who noises the query examples' gradients: the "client", for a server
+    that is not trusted (DP-AGRLR), or the trusted "server" in one sum over all of a cohort (sample-level DP-MAML).
+    `batches`: each step reads all examples ("full"), or each example is in one step ("disjoint", Reptile's).
+    """
+
+    SECTION: ClassVar[str] = "local"
+    threshold: float
+    multiplier: float | None
+    epsilon: float | None
+    delta: float
+    profile: str
+    query: str
+    batches: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -437,6 +460,7 @@ class RunConfig:
     model: ModelConfig
     participation: ParticipationConfig
     client_update: ClientUpdateConfig
+    local: LocalConfig | None
     clipping: ClippingConfig | None
     noise: NoiseConfig | None
     budget: BudgetConfig | None
@@ -451,6 +475,7 @@ class RunConfig:
         self._check_privacy()
         self._check_participation()
         self._check_shape()
+        self._check_record_level()
 
     def _check_privacy(self) -> None:
         given = [field for field in ("clipping", "noise", "budget") if getattr(self, field) is not None]
@@ -579,9 +604,61 @@ class RunConfig:
             )
 
     @property
+    def within_records(self) -> bool:
+        """Whether few-shot clients compute each example's gradient by itself, from that example alone."""
+        return not self.on_records and self.model.normalisation == "record"
+
+    def _check_record_level(self) -> None:
+        """What privacy of single examples within a task needs, and what is told in its place."""
+        update, local = self.client_update, self.local
+        if self.on_records and (local is not None or self.model.normalisation != "batch"):
+            raise BenchError(f"local and model.normalisation are for few-shot clients, not for {update.kind}")
+        if update.kind == "reptile" and not self.within_records:
+            raise BenchError("client_update.kind reptile takes examples one by one: set model.normalisation to record")
+        if self.within_records and update.kind == "maml" and update.order == 2:
+            raise BenchError(
+                "client_update.order is 2, but model.normalisation is record: the second order carries the support "
+                "set's Hessian into every query gradient, which no record-level noise covers; set order to 1"
+            )
+        if local is None:
+            return
+        if not self.within_records:
+            raise BenchError(
+                "local privacy is for single examples, but model.normalisation is batch: its statistics tie an "
+                "example's gradient to the others; set it to record"
+            )
+        if local.multiplier is None and local.epsilon is None:
+            raise BenchError("local.multiplier and local.epsilon are both null: give one")
+        if self.participation.kind == "poisson":
+            raise BenchError(
+                "participation.kind is poisson, but local accounts for one participation of a client: use one-pass "
+                "or balls-and-bins"
+            )
+        if local.query == "server" and (update.kind != "maml" or self.clipping is None):
+            raise BenchError("local.query is server: that is for maml with clipping, noise and budget of the server")
+        if local.batches == "disjoint":
+            if update.kind != "reptile":
+                raise BenchError("local.batches is disjoint: only client_update.kind reptile has such batches")
+            examples = self.task.ways * (self.clients.support_per_class + self.clients.query_per_class)
+            if examples % update.inner_steps:
+                raise BenchError(
+                    f"client_update.inner_steps ({update.inner_steps}) does not divide a client's {examples} examples "
+                    "into disjoint batches: change one of them"
+                )
+        if update.kind == "reptile" and self.clipping is not None:
+            raise BenchError("reptile with local has no private sum of the server: set clipping, noise, budget to null")
+
+    @property
     def private(self) -> bool:
         """Whether the run claims privacy."""
-        return self.noise is not None
+        return self.noise is not None or self.local is not None
+
+    @property
+    def delta(self) -> float | None:
+        """At which epsilon is given: the budget's, or that of the clients' own sums; None without privacy."""
+        if self.budget is not None:
+            return self.budget.delta
+        return None if self.local is None else self.local.delta
 
     @property
     def reference(self) -> "RunConfig | None":
@@ -596,10 +673,10 @@ class RunConfig:
     @property
     def notices(self) -> tuple[str, ...]:
         """What a reader of this run's privacy must be told: printed and written beside the result."""
-        if self.budget is None:
+        if not self.private:
             return ()
         said = ["simulated privacy: the noise seed is public"]
-        if not self.by_record and self.budget.delta * self.clients.count >= 1:
+        if not self.by_record and self.budget is not None and self.budget.delta * self.clients.count >= 1:
             said.append(f"delta {self.budget.delta:g} is not below 1/{self.clients.count}, one over the clients")
         if self.clipping is not None and self.clipping.rule in ("percentile-of-raw-norms", "mean-of-raw-norms"):
             said.append("the clipping threshold reads raw norms: not private")
@@ -690,6 +767,7 @@ _SECTIONS: dict[str, Any] = {
         ModelConfig,
         ParticipationConfig,
         ClientUpdateConfig,
+        LocalConfig,
         ClippingConfig,
         NoiseConfig,
         BudgetConfig,

@@ -22,7 +22,7 @@ RUN = {
         "partition": "shared",
         "fragments": None,
     },
-    "model": {"name": "conv4", "filters": 4, "pixel_mean": 0.0, "pixel_deviation": 1.0},
+    "model": {"name": "conv4", "filters": 4, "normalisation": "batch", "pixel_mean": 0.0, "pixel_deviation": 1.0},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 12},
     "client_update": {
         "kind": "maml",
@@ -32,6 +32,7 @@ RUN = {
         "optimizer": "sgd",
         "keep_state": True,
     },
+    "local": None,
     "clipping": {
         "rule": "percentile-of-releases",
         "threshold": 0.5,

@@ -20,15 +20,18 @@ import numpy as np
 import torch
 
 from dpfedbench.config import RunConfig
+from dpfedbench.data.partition import TaskBatch
 from dpfedbench.federation.budget import DecayingBudget
 from dpfedbench.federation.client_sums import ClientSums
-from dpfedbench.federation.composition import Composition
+from dpfedbench.federation.composition import Composition, Maml, Reptile
 from dpfedbench.federation.progress import Progress
+from dpfedbench.federation.record_tasks import RecordTaskClients
 from dpfedbench.federation.rounds import Observer
 from dpfedbench.federation.server_sum import COUNT_RELEASE, ServerSum
 from dpfedbench.methods import METHODS
 from dpfedbench.models.network import Network
 from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
 ORDINARY = 50
@@ -114,15 +117,17 @@ class ClientSource:
 
     columns: tuple[str, ...] = ()
 
-    def __init__(self, net: Network, units: Units) -> None:
-        self.net, self.units = net, units
+    def __init__(self, net: Network, units: Units, *, each: int = 1) -> None:
+        self.net, self.units, self.each = net, units, each
 
-    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
-        """Their contributions, whatever the model is."""
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Their contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
-            out = np.empty((len(ids), self.net.dimension), np.float32)
-            self.units.fill(ids, out)
+            out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
+            self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
             yield torch.from_numpy(out), np.zeros(len(ids)), np.zeros(len(ids))
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
@@ -156,6 +161,36 @@ class RecordSource:
             ids = images[start : start + len(room)]
             self.holders[labels[0]].fill(ids, room[: len(ids)])
             yield np.zeros(len(ids)), room[: len(ids)]
+
+
+class TaskSource:
+    """Few-shot clients whose examples are all canaries, for `RecordTaskClients`: an image is an example's number."""
+
+    def __init__(self, net: Coordinates, support: int, present: np.ndarray) -> None:
+        self.net, self._support, self._present = net, support, present
+        self.read = np.empty(0, np.int64)  # examples whose gradients were taken last
+
+    def gather(self, ids: np.ndarray) -> TaskBatch:
+        """Numbers for images, the client's own for labels."""
+        numbers = np.tile(np.arange(self._present.shape[1]), (len(ids), 1))
+        labels = np.repeat(np.asarray(ids)[:, None], numbers.shape[1], axis=1)
+        parts = [(values[:, : self._support], values[:, self._support :]) for values in (numbers, labels)]
+        return TaskBatch(support_x=parts[0][0], support_y=parts[1][0], query_x=parts[0][1], query_y=parts[1][1])
+
+    def passes(self) -> TaskSource:
+        """Itself: an audit has one thread."""
+        return self
+
+    def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """The examples' contributions, whatever the model is."""
+        self.read = images
+        out[:] = 0
+        out[np.arange(len(images)), self.net.ordinary + images] = LARGE * self._present[labels[0], images]
+        return np.zeros((len(images), 2))
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Nothing."""
+        return {}
 
 
 def audit_seed(config: RunConfig, *indices: int) -> int:
@@ -351,7 +386,8 @@ def one_run(
             # Who is in no round is known, and there is nothing to guess.
             taking_part = rounds_of >= 0
         scores = Scores(net, rounds_of=rounds_of)
-        source = ClientSource(net, clients)
+        by_server = config.local is not None and config.local.query == "server"
+        source = ClientSource(net, clients, each=config.task.ways * config.clients.query_per_class if by_server else 1)
     run_rounds(config, source, scores, rounds=rounds, multipliers=multipliers, parts=parts, progress=progress)
     return Found(
         holders=holders,
@@ -360,3 +396,40 @@ def one_run(
         sums=scores.sums[:, taking_part].ravel(),
         releases=scores.seen,
     )
+
+
+def one_own_run(config: RunConfig, *, seed: int, canaries: int, inserted: bool = True) -> Found:
+    """Let few-shot clients make their own releases once, every example a canary; nothing else is in them.
+
+    Clients are alike and no canary is at two of them, so that each needs one round only, and there may be more of them
+    than the run has.
+
+    Args:
+        config: the run.
+        seed: the audit's.
+        canaries: m, rounded down to whole clients.
+        inserted: false: no canary is ever inserted, whatever its coin (a null).
+    """
+    ways, shape = config.task.ways, config.clients
+    support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
+    holders = max(1, canaries // examples)
+    config = dataclasses.replace(config, seed=seed)
+    update = METHODS[config.method].compose(config).update
+    assert isinstance(update, Maml | Reptile)
+    coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
+    net = Coordinates(ordinary=1, reserved=examples)
+    source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
+    scores, sums, seen = np.zeros(coins.shape), np.zeros(coins.shape), np.zeros(coins.shape, bool)
+
+    def observe(name: str, client: int, step: int, made: PrivateSum, released: torch.Tensor) -> None:
+        own = source.read
+        x = released.numpy()[net.ordinary + own] / made.threshold
+        scores[client, own] += (2 * x - 1) / (2 * made.noise_multiplier**2)
+        sums[client, own] += x
+        seen[client, own] = True
+
+    clients = RecordTaskClients(config, update, config.local, source=source, observer=observe)
+    theta = net.initial(stream(seed, "initial-weights"))
+    for _ in clients.stream(theta, np.arange(holders), 0):
+        pass
+    return Found(holders=holders, coins=coins[seen], scores=scores[seen], sums=sums[seen], releases=clients.releases(0))

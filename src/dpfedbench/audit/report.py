@@ -24,20 +24,25 @@ from dpfedbench.audit.bounds import (
     one_run_dp,
     one_run_f_dp,
 )
-from dpfedbench.audit.canaries import Found, audit_seed, one_run
+from dpfedbench.audit.canaries import Found, audit_seed, one_own_run, one_run
 from dpfedbench.audit.mechanisms import raw_norm_audit
 from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
+from dpfedbench.privacy import own_records
 from dpfedbench.privacy.accounting import analysis, joint_multiplier
 from dpfedbench.privacy.clipping import make_rule
+from dpfedbench.privacy.gaussian import gaussian_epsilon
 from dpfedbench.privacy.ledger import Release, read_ledger
 from dpfedbench.randomness import stream
 
 CANARIES = 4000
 CONFIDENCE = 0.95
 RUNS = 500
+
+_KNOWN = ("one-pass", own_records.KIND)
+"""Samplers that hide nothing: who is in which release may be known to the observer."""
 
 _SMALLEST = 0.05
 """The smallest noise multiplier for which sampled mechanisms are accounted for."""
@@ -65,7 +70,7 @@ def family_of(releases: Sequence[Release]) -> Family:
     A leak of 1 is the noise of the ledger; for one pass, a leak is sensitivity over noise deviation.
     """
     sampler, found = releases[0].sampler, dict[float, int]()
-    if sampler["kind"] == "one-pass":
+    if sampler["kind"] in _KNOWN:
         return Gaussian()
     for events in _by_round(releases):
         z = _multiplier(events)
@@ -89,7 +94,7 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
         seed: for the split.
     """
     coins, scores, sums = found.coins, found.scores, found.sums
-    guesses = guess_surest(scores, coins, secret=found.releases[0].sampler["kind"] != "one-pass")
+    guesses = guess_surest(scores, coins, secret=found.releases[0].sampler["kind"] not in _KNOWN)
     return [
         one_run_f_dp(guesses, family, delta=delta, confidence=confidence),
         one_run_dp(guesses, delta=delta, confidence=confidence),
@@ -166,6 +171,38 @@ def audit(
         }  # fmt: skip
     if not releases:
         raise BenchError(f"the ledger is empty, but {config.method} is private: train the run again")
+    own = [event for event in releases if event.sampler["kind"] == own_records.KIND]
+    releases = [event for event in releases if event.sampler["kind"] != own_records.KIND]
+    parts = []
+    if releases:
+        parts.append(_audit_served(config, releases, canaries=canaries, confidence=confidence, runs=runs))
+    if own:
+        parts.append(_audit_own(config, own, canaries=canaries, confidence=confidence))
+    both = len(parts) == 2 and (parts[0]["unit"], parts[0]["observer"]) == (parts[1]["unit"], parts[1]["observer"])
+    if both:
+        # A unit is in the releases of one or of the other; what refutes either refutes the claim.
+        parts = sorted(parts, key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+    found = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
+    return found | ({"also": parts[1:]} if parts[1:] else {})
+
+
+def _audit_own(config: RunConfig, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
+    """The audit of the private sums that few-shot clients take over their own examples."""
+    assert config.local is not None
+    delta, seed = config.local.delta, audit_seed(config, 1)
+    found = one_own_run(config, seed=seed, canaries=canaries)
+    check_same_mechanism([event for event in releases if event.round == 0], found.releases)
+    bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
+    holds = gaussian_epsilon(min(own_records.joint([event]) for event in releases), delta)
+    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
+        "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
+    }  # fmt: skip
+
+
+def _audit_served(
+    config: RunConfig, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int
+) -> dict[str, Any]:
+    """The audit of the server's private sum, or of those of clients that hold records."""
     assert config.budget is not None and config.clipping is not None
     first, delta, seed = releases[0], config.budget.delta, audit_seed(config)
     rounds = _by_round(releases)
@@ -186,8 +223,17 @@ def audit(
     if rule.reads_raw_norms:
         leak = raw_norm_audit(config, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
-    headline = bounds[0]
     holds = math.inf if not rule.private else family.epsilon(_as_run(family, rounds), delta)
+    return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
+        "canaries": len(found.coins),
+        "rounds": len(rounds),
+        "clients_audited": found.holders if config.by_record else None,
+    }
+
+
+def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:
+    """What audit.json says of one mechanism."""
+    headline = bounds[0]
     return {
         "epsilon": headline.epsilon,
         "method": headline.name,
@@ -202,11 +248,6 @@ def audit(
         "status": _status(headline, holds),
         "epsilon_holds": holds,
         "bounds": [_plain(bound) for bound in bounds],
-        "canaries": len(found.coins),
-        "rounds": len(rounds),
-        "clients_audited": found.holders if config.by_record else None,
-        "seconds": round(time.monotonic() - started, 2),
-        "versions": versions,
     }
 
 
@@ -219,7 +260,7 @@ def _as_run(family: Family, rounds: Sequence[Sequence[Release]]) -> float:
 
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
-    if first.sampler["kind"] == "one-pass":
+    if first.sampler["kind"] in _KNOWN:
         return f"{told}; who is in which block"
     return f"{told}, nor who takes part when"
 

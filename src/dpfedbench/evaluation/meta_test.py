@@ -17,7 +17,7 @@ from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.evaluation.record_test import record_test
-from dpfedbench.federation.maml import FusedAdaptation
+from dpfedbench.federation.maml import make_adaptation
 from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
 from dpfedbench.models.conv4 import Conv4
@@ -70,7 +70,7 @@ def task_scores(
 
     def one(index: int) -> tuple[float, float]:
         if not hasattr(local, "adaptation"):
-            local.adaptation = FusedAdaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
+            local.adaptation = make_adaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
         task = gather(
             dataset,
             sampled,
@@ -118,7 +118,10 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
         record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)
         return
     dataset = load_dataset(data_dir)
-    net = Conv4(image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways)
+    net = Conv4(
+        image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways,
+        normalisation=config.model.normalisation,
+    )  # fmt: skip
     members = load_members(Path(model_path), net)
     tasks = config.evaluation.tasks
     progress = Progress(f"meta-test {config.folder}", tasks, unit="tasks")

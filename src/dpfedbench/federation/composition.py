@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dpfedbench.config import ClippingConfig, RunConfig
+from dpfedbench.config import ClippingConfig, LocalConfig, RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import Participation, make_participation
 
@@ -32,6 +32,21 @@ class Maml:
                 f"MAML needs inner_steps >= 1, inner_rate > 0 and order 1 or 2, not "
                 f"{self.inner_steps}, {self.inner_rate} and {self.order}"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reptile:
+    """The Reptile client update: what training on all of its examples changes (in `federation.record_tasks`).
+
+    Attributes:
+        steps: optimiser steps, >= 1.
+        optimizer: "adam" or "sgd"; it starts anew at every client.
+        rate: its learning rate, > 0.
+    """
+
+    steps: int
+    optimizer: str
+    rate: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,19 +88,21 @@ class Composition:
     Attributes:
         participation: which clients take part in which round; None where all do, with lots of their records.
         update: what each of them computes.
-        clipping: how the threshold moves; None where no privacy is claimed.
+        local: the private sums that each client takes over its own examples, within its task; None: there are none.
+        clipping: how the threshold of the server's private sum moves; None where the server takes none.
         rounds: rounds planned.
         release: the name of what a round hands out.
         unit, observer: whom the private sum protects, and from whom.
     """
 
     participation: Participation | None
-    update: Maml | LocalSteps | ModelDifference
+    update: Maml | Reptile | LocalSteps | ModelDifference
     clipping: ClippingConfig | None
     rounds: int
     release: str
     unit: str
     observer: str
+    local: LocalConfig | None = None
 
     def starting_at(self, threshold: float) -> Composition:
         """The same with a first clipping threshold that was found and not configured."""
@@ -117,8 +134,10 @@ class Composition:
                 unit="record",
                 observer="server",
             )
-        computed: Maml | ModelDifference
-        if config.on_records:
+        computed: Maml | Reptile | ModelDifference
+        if update.kind == "reptile":
+            computed = Reptile(steps=update.inner_steps, optimizer=update.optimizer, rate=update.inner_rate)
+        elif config.on_records:
             computed = ModelDifference(steps=update.inner_steps, optimizer=update.optimizer, rate=update.inner_rate)
         else:
             computed = Maml(inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order)
@@ -133,7 +152,8 @@ class Composition:
             update=computed,
             clipping=config.clipping,
             rounds=planned,
-            release="model-difference-sum" if config.on_records else "query-gradient-sum",
-            unit="client",
+            release="query-gradient-sum" if isinstance(computed, Maml) else "model-difference-sum",
+            unit="record" if config.local is not None and config.local.query == "server" else "client",
             observer="everyone",
+            local=config.local,
         )

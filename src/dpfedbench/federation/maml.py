@@ -23,6 +23,7 @@ from torch.nn import functional
 from dpfedbench.federation.composition import Maml
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_conv4 import FusedConv4, Images
+from dpfedbench.models.record_conv4 import RecordConv4
 
 
 class FusedMaml:
@@ -110,6 +111,38 @@ class FusedAdaptation:
             self._gradient *= self._gradient.dtype.type(rate)
             self._theta -= self._gradient
         return self._query.logits(self._theta, Images(query_x), self._final)
+
+
+class RecordAdaptation:
+    """The same for a network that is normalised within each record; the gradient is the mean of the examples' own."""
+
+    def __init__(self, net: Conv4, *, support: int) -> None:
+        self._passes = RecordConv4(net)
+        self._rows: np.ndarray = np.empty((support, net.dimension), np.float32)
+
+    def logits(
+        self,
+        theta: np.ndarray,
+        support_x: np.ndarray,
+        support_y: np.ndarray,
+        query_x: np.ndarray,
+        *,
+        steps: int,
+        rate: float,
+    ) -> np.ndarray:
+        """Logits [n, ways] of the query images after `steps` gradient steps of size `rate` from `theta` [d]."""
+        adapted = theta.astype(np.float32, copy=True)
+        for _ in range(steps):
+            self._passes.gradients(adapted, support_x, support_y, self._rows)
+            adapted -= np.float32(rate) * self._rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+        return self._passes.logits(adapted, query_x)
+
+
+def make_adaptation(net: Conv4, *, support: int, query: int) -> FusedAdaptation | RecordAdaptation:
+    """The adaptation for a network's normalisation; for one thread."""
+    if net.normalisation == "record":
+        return RecordAdaptation(net, support=support)
+    return FusedAdaptation(net, support=support, query=query)
 
 
 def autodiff_contributions(

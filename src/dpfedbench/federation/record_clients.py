@@ -41,6 +41,7 @@ class RecordClients:
     """
 
     columns: tuple[str, ...] = ("test_accuracy", "test_loss", "validation_loss")
+    each = 1
 
     def __init__(
         self, config: RunConfig, update: ModelDifference, *, data_dir: Path, clients_dir: Path, threads: int
@@ -56,7 +57,9 @@ class RecordClients:
         for _ in range(self._threads):
             self._workers.put((FusedCnn(self.net), np.empty((_PIECE, self.net.dimension), np.float32)))
 
-    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
         chunk = _CHUNK_PER_THREAD * self._threads
         buffer = torch.empty((chunk, self.net.dimension))

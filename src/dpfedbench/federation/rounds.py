@@ -69,21 +69,25 @@ class Rounds(Protocol):
 
 
 class CohortClients(Protocol):
-    """The clients of a `ServerSum`: `task_clients.TaskClients` or `record_clients.RecordClients`.
+    """The clients of a `ServerSum`: of `task_clients`, `record_tasks` or `record_clients`.
 
     Attributes:
         columns: of history.csv, that their measures fill.
+        each: contributions that each of them makes to the server's sum.
     """
 
     columns: tuple[str, ...]
+    each: int
 
     @property
     def net(self) -> Network:
         """The model's shapes."""
         ...
 
-    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
-        """Yield (contributions float32 [n, d], losses [n], accuracies [n]), in the cohort's order.
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Yield (contributions float32 [n x each, d], losses [n], accuracies [n]) of round `index`, in cohort order.
 
         Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
         """

@@ -13,8 +13,9 @@ import torch
 
 from dpfedbench.config import RunConfig
 from dpfedbench.federation.budget import BudgetPlan
-from dpfedbench.federation.composition import Composition, Maml, ModelDifference
+from dpfedbench.federation.composition import Composition, LocalSteps, Maml, ModelDifference, Reptile
 from dpfedbench.federation.record_clients import RecordClients
+from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import CohortClients, Observer, Row
 from dpfedbench.federation.server import Server
@@ -31,7 +32,7 @@ COUNT_RELEASE = "below-threshold-count"
 
 def _own_clients(
     config: RunConfig,
-    update: Maml | ModelDifference,
+    parts: Composition,
     *,
     data_dir: Path | None,
     clients_dir: Path | None,
@@ -41,8 +42,13 @@ def _own_clients(
     """The clients that the partition describes."""
     assert data_dir is not None and clients_dir is not None
     given: dict[str, Any] = {"data_dir": data_dir, "clients_dir": clients_dir, "threads": threads}
+    update = parts.update
     if isinstance(update, ModelDifference):
         return RecordClients(config, update, **given)
+    if isinstance(update, Reptile) or config.within_records:
+        assert isinstance(update, Maml | Reptile)
+        return RecordTaskClients(config, update, parts.local, source=OwnTasks(config, **given), threads=threads)
+    assert isinstance(update, Maml)
     return TaskClients(config, update, **given, device=device)
 
 
@@ -75,12 +81,12 @@ class ServerSum:
         source: CohortClients | None = None,
         observer: Observer | None = None,
     ) -> None:
-        assert parts.participation is not None and isinstance(parts.update, Maml | ModelDifference)
+        assert parts.participation is not None and not isinstance(parts.update, LocalSteps)
         self.config, self.parts, self.ledger = config, parts, ledger
         self.participation = parts.participation
         self._observer = observer
         self.clients: CohortClients = source or _own_clients(
-            config, parts.update, data_dir=data_dir, clients_dir=clients_dir, threads=threads, device=device
+            config, parts, data_dir=data_dir, clients_dir=clients_dir, threads=threads, device=device
         )
         self.net = self.clients.net
         self.server = Server(
@@ -111,6 +117,11 @@ class ServerSum:
         return deviation / INDICATOR
 
     @property
+    def _denominator(self) -> float:
+        """What a round's sum is divided by: the expected number of contributions, which is public."""
+        return self.participation.denominator * self.clients.each
+
+    @property
     def theta(self) -> np.ndarray:
         """The model's weights [d], as of now."""
         return self.server.theta
@@ -134,7 +145,7 @@ class ServerSum:
         if isinstance(rule, PrivateQuantile):
             count = PrivateSum(dimension=1, threshold=INDICATOR, noise_multiplier=self._count_multiplier())
         losses = []
-        for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort):
+        for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort, index):
             total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
@@ -142,9 +153,15 @@ class ServerSum:
             if rule is not None and count is not None:
                 count.add(torch.from_numpy(centred_indicators(row_norms(gradients), rule.threshold)))
         released = total.release(stream(self.config.seed, "noise", index))
-        mean = released / participation.denominator
+        mean = released / self._denominator
+        own = self.clients.releases(index) if isinstance(self.clients, RecordTaskClients) else []
+        for line in own:
+            self.ledger.append(line)
         row: Row = {}
-        if isinstance(total, PlainSum):
+        if isinstance(total, PlainSum) and own:
+            # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
+            row |= {"clients": participation.denominator, "released_norm": float(released.norm())}
+        elif isinstance(total, PlainSum):
             quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
             row |= {
                 "clients": len(cohort),
@@ -158,7 +175,7 @@ class ServerSum:
             if count is not None:
                 counted = count.release(stream(self.config.seed, "count-noise", index))
                 written.append(self._release(index, count, name=COUNT_RELEASE, noise="count-noise"))
-                seen.append(counted / participation.denominator)
+                seen.append(counted / self._denominator)
             for entry in written:
                 self.ledger.append(entry)
             if self._observer is not None:
@@ -168,10 +185,12 @@ class ServerSum:
                 "clients": participation.denominator, "threshold": rule.threshold,
                 "released_norm": float(released.norm()), "noise_multiplier": total.noise_multiplier,
             }  # fmt: skip
-            rule.observe(released, participation.denominator)
+            rule.observe(released, self._denominator)
             if isinstance(rule, PrivateQuantile) and count is not None:
-                rule.observe_count(float(counted[0]), participation.denominator)
-        self.non_finite = total.non_finite
+                rule.observe_count(float(counted[0]), self._denominator)
+        self.non_finite = total.non_finite + (
+            self.clients.non_finite if isinstance(self.clients, RecordTaskClients) else 0
+        )
         self.server.step(mean)
         return row, len(cohort) if budget is None else int(participation.denominator)
 
@@ -180,7 +199,7 @@ class ServerSum:
         assert self.rule is not None
         return as_release(
             total, number=index, name=name or self.parts.release, parts=self.parts, rule=self.rule,
-            sampler=self.participation.describe(), denominator=self.participation.denominator,
+            sampler=self.participation.describe(), denominator=self._denominator,
             noise_stream=f"{self.config.seed}/{noise}/{index}",
         )  # fmt: skip
 

@@ -32,6 +32,7 @@ class TaskClients:
     """
 
     columns: tuple[str, ...] = ("validation_loss",)
+    each = 1
 
     def __init__(
         self, config: RunConfig, update: Maml, *, data_dir: Path, clients_dir: Path, threads: int, device: str
@@ -48,7 +49,9 @@ class TaskClients:
             threads=threads, device=device,
         )  # fmt: skip
 
-    def stream(self, theta: np.ndarray, cohort: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Query gradients, with losses and accuracies on the query sets."""
         return self.contributions.stream(theta, cohort, self.gather)
 

@@ -1,8 +1,9 @@
 """Conv-4, the network of few-shot learning (Vinyals et al. 2016; Finn et al. 2017), over one flat weight vector.
 
-Four blocks of 3x3 convolution, normalisation over the task's own batch, ReLU and 2x2 max pooling, then a linear
-head. There are no running statistics anywhere: they would be a release of their own. The convolutions have no
-bias, since the normalisation takes it out again and under privacy it would only receive noise.
+Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear head. Normalisation is over the
+task's own batch, or, where single records are protected, over each record's own positions (group normalisation with a
+group for each channel). There are no running statistics anywhere: they would be a release of their own. The
+convolutions have no bias, since the normalisation takes it out again and under privacy it would only receive noise.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class Conv4(Network):
         image_shape: (height, width, channels) of an image; height and width from 16 up, first-layer sizes even.
         filters: filters of each convolution.
         ways: classes told apart.
+        normalisation: "batch" or "record".
     """
 
     image_shape: tuple[int, int, int]
     filters: int
     ways: int
+    normalisation: str = "batch"
 
     def __post_init__(self) -> None:
         height, width, _ = self.image_shape
@@ -40,6 +43,8 @@ class Conv4(Network):
             raise BenchError(f"Conv-4 takes images of even sides from 16 pixels up, not {height}x{width}")
         if self.filters < 1 or self.ways < 2:
             raise BenchError(f"Conv-4 needs filters >= 1 and ways >= 2, not {self.filters} and {self.ways}")
+        if self.normalisation not in ("batch", "record"):
+            raise BenchError(f"model.normalisation is {self.normalisation!r}: choose batch or record")
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -89,10 +94,11 @@ class Conv4(Network):
         x = x.permute(0, 3, 1, 2)
         for block in range(1, 5):
             x = functional.conv2d(x, weights[f"block{block}.weight"].permute(3, 2, 0, 1), padding=1)
-            x = functional.batch_norm(
-                x, None, None, weights[f"block{block}.scale"], weights[f"block{block}.shift"],
-                training=True, eps=NORMALISATION_EPSILON,
-            )  # fmt: skip
+            scale, shift = weights[f"block{block}.scale"], weights[f"block{block}.shift"]
+            if self.normalisation == "record":
+                x = functional.group_norm(x, self.filters, scale, shift, eps=NORMALISATION_EPSILON)
+            else:
+                x = functional.batch_norm(x, None, None, scale, shift, training=True, eps=NORMALISATION_EPSILON)
             x = functional.max_pool2d(functional.relu(x), 2)
         flat = x.permute(0, 2, 3, 1).flatten(1)
         return flat @ weights["head.weight"] + weights["head.bias"]

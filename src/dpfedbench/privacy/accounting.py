@@ -14,6 +14,7 @@ Profiles:
   | balls-and-bins | each client draws one secret round (Chua et al. 2024), by its privacy loss distribution | bracket |
   | poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
   | poisson-lots | the same for the records of one client: no record is at two clients | bracket |
+  | own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
 
 - `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
   by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
@@ -46,8 +47,8 @@ from dpfedbench.data.partition import load_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import make_participation
 from dpfedbench.files import write_json
-from dpfedbench.privacy import balls_and_bins, filters, poisson
-from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy import balls_and_bins, filters, own_records, poisson
+from dpfedbench.privacy.gaussian import gaussian_epsilon, rounded_up
 from dpfedbench.privacy.groups import group_epsilon
 from dpfedbench.privacy.image_level import ImageUse, image_bracket
 from dpfedbench.privacy.ledger import Release, read_ledger
@@ -318,9 +319,7 @@ def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float) -> f
     while high / low > 1 + 1e-5:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
-    scale = 10.0 ** (math.floor(math.log10(high)) - 3)
-    rounded = math.ceil(high / scale - 1e-9) * scale
-    return float(f"{rounded:.6g}")
+    return rounded_up(high)
 
 
 def _check_release(event: Release, first: Release, where: str) -> None:
@@ -582,6 +581,8 @@ class _Account:
 
     def _image_level(self, holds: Mapping[str, Any]) -> dict[str, Any] | str:
         """One image: all clients that use it contribute zero."""
+        if self.first.unit == "record" and self.given.images is not None:
+            return "an image is an example of several simulated clients, in support and query sets: not accounted for"
         if self.first.unit == "record":
             text = f"each image is one record of one client; {holds['explanation']}"
             return dict(holds) | {"unit": "image", "explanation": text, "uses_max": 1, "uses_mean": 1.0}
@@ -639,6 +640,61 @@ class _Account:
         return HOLDING_ORDERS, np.sum(parts, axis=0)
 
 
+class _OwnAccount(_Account):
+    """The profiles of the private sums that few-shot clients take over their own examples: one Gaussian for each."""
+
+    def __init__(self, releases: Sequence[Release], delta: float, given: Circumstances) -> None:
+        named: dict[str, list[Release]] = {}
+        for event in releases:
+            named.setdefault(event.name, []).append(event)
+        kinds = [_rounds_of(events) for events in named.values()]
+        if len({len(rounds) for rounds in kinds}) > 1:
+            raise BenchError(
+                "the ledger's rounds differ in what they released: delete the run's folder and train again"
+            )
+        self.given, self.delta = given, delta
+        self.first, self.sampler, self.kind = releases[0], releases[0].sampler, "one-pass"
+        events = [[event for (event,) in together] for together in zip(*kinds, strict=True)]
+        self.rounds = [
+            [dataclasses.replace(together[0], noise_multiplier=own_records.joint(together))] for together in events
+        ]
+        self.schedule = _schedule(self.rounds, counted=lambda event: True)
+        self.claimed = _schedule([together[:1] for together in events], counted=lambda event: True)
+        self.forgotten, self.missing, self.adaptive = [], "", False
+        self.filter = self.floor = None
+        self._each = events[0]
+
+    def _as_claimed(self) -> dict[str, Any]:
+        z = _ends(self.claimed)[0]
+        epsilon = max(own_records.claimed_epsilon(e.name, e.sampler, z, self.delta) for e in self._each)
+        status, text = "proved", "the paper's: the noise of one release"
+        steps = max(int(event.sampler["steps"]) for event in self._each)
+        if self.first.name == own_records.REPTILE:
+            text = "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy"
+            if self.sampler["rate"] < 1:
+                status, text = "void", f"{text}, as if each batch were a Poisson sample; disjoint batches were run"
+        elif steps > 1:
+            status, text = "void", f"{text}; {steps} steps read the same examples"
+        return self._entry(epsilon, epsilon, status, text)
+
+    def _holds(self) -> dict[str, Any]:
+        exact = gaussian_epsilon(_ends(self.schedule)[0], self.delta)
+        counts = {event.name: own_records.releases_with(event.sampler) for event in self._each}
+        told = ", or ".join(f"in {count} of {name}" for name, count in counts.items())
+        text = f"a client takes part once, and one of its examples is {told}: one Gaussian; exact"
+        return self._entry(exact, exact, "proved", text)
+
+    def _image_level(self, holds: Mapping[str, Any]) -> dict[str, Any] | str:
+        use = self.given.images
+        if use is None:
+            return self.given.no_images
+        most = int(use.counts().max())
+        high = gaussian_epsilon(_ends(self.schedule)[0] / most**0.5, self.delta)
+        uses = {"unit": "image", "uses_max": most, "uses_mean": float(use.counts().mean())}
+        text = f"an image is an example of up to {most} simulated clients, each of which makes releases of its own"
+        return self._entry(holds["epsilon_low"], max(high, holds["epsilon_high"]), "proved", text, **uses)
+
+
 # A floor below this says nothing that anyone would want to read.
 _LEAST_FLOOR = 0.5
 
@@ -656,7 +712,29 @@ _IMAGE = {
 }
 
 
-def account(releases: Sequence[Release], *, delta: float, given: Circumstances | None = None) -> dict[str, Any]:
+def _either(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """One account of records each of which is in the releases of the first or of the second: the worse of both."""
+    profiles, reasons = {}, dict(first["reasons"]) | dict(second["reasons"])
+    for name in first["profiles"].keys() & second["profiles"].keys():
+        both = sorted((first["profiles"][name], second["profiles"][name]), key=lambda entry: entry["epsilon_high"])
+        void = [entry["explanation"] for entry in both if entry["status"] == "void"]
+        profiles[name] = both[1] | {
+            "epsilon_low": max(entry["epsilon_low"] for entry in both),
+            "status": "void" if void else both[1]["status"],
+            "explanation": f"the worse of the support set's releases and the query set's; "
+            f"{void[0] if void else both[1]['explanation']}",
+        }
+    ordered = {name: profiles[name] for name in PROFILES if name in profiles}
+    return first | {"profiles": ordered, "reasons": {name: why for name, why in reasons.items() if name not in ordered}}
+
+
+def account(
+    releases: Sequence[Release],
+    *,
+    delta: float,
+    own_delta: float | None = None,
+    given: Circumstances | None = None,
+) -> dict[str, Any]:
     """All profiles of a run's releases, as in privacy.json.
 
     Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
@@ -666,13 +744,15 @@ def account(releases: Sequence[Release], *, delta: float, given: Circumstances |
     Args:
         releases: the run's ledger; empty for a run that released nothing under privacy.
         delta: at which epsilon is given.
+        own_delta: the same for sums that clients take over their own examples, where the server takes one too.
         given: what else is known of the run.
 
     Returns:
         delta, unit, rounds, noise_multiplier, sampler, notices; `profiles`, each with epsilon_low, epsilon_high, delta,
         unit, adjacency, observer, status ("proved"; "as run": of the noise that was run, not of its choice; "void":
         not of this mechanism, or not finite) and explanation (image_level: also uses_max and uses_mean); `reasons`,
-        why each other profile of `PROFILES` has no number.
+        why each other profile of `PROFILES` has no number. `also`: the same of another unit or observer, where clients
+        take private sums of their own beside the server's.
 
     Raises:
         BenchError: an inconsistent ledger, or delta out of bounds.
@@ -689,7 +769,22 @@ def account(releases: Sequence[Release], *, delta: float, given: Circumstances |
             "reasons": dict.fromkeys(PROFILES, reason),
             "reason": reason,
         }
-    found = _Account(releases, delta, given or Circumstances())
+    own = [event for event in releases if event.sampler["kind"] == own_records.KIND]
+    served = [event for event in releases if event.sampler["kind"] != own_records.KIND]
+    given = given or Circumstances()
+    if not own or not served:
+        return _account_of((_OwnAccount if own else _Account)(releases, delta, given))
+    first, second = (
+        _account_of(_Account(served, delta, given)),
+        _account_of(_OwnAccount(own, own_delta or delta, given)),
+    )
+    if (served[0].unit, served[0].observer) == (own[0].unit, own[0].observer):
+        return _either(first, second)
+    return first | {"also": [second]}
+
+
+def _account_of(found: _Account) -> dict[str, Any]:
+    delta = found.delta
     profiles, reasons = found.profiles()
     sampler, unit = found.sampler, found.first.unit
     units = sampler.get("records", sampler["clients"])
@@ -771,4 +866,5 @@ def account_run(
         adaptive=decay < 1,
         fall=(decay, config.validation.every * config.client_update.inner_steps) if decay < 1 else None,
     )
-    write_json(out_path, account(releases, delta=config.budget.delta if config.budget else 1e-6, given=given))
+    own_delta = None if config.local is None else config.local.delta
+    write_json(out_path, account(releases, delta=config.delta or 1e-6, own_delta=own_delta, given=given))

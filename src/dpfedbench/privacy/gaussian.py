@@ -33,6 +33,12 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return float(brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13, maxiter=300))
 
 
+def rounded_up(noise_multiplier: float) -> float:
+    """Up to four significant digits, so that a run's configuration can name it."""
+    scale = 10.0 ** (math.floor(math.log10(noise_multiplier)) - 3)
+    return float(f"{math.ceil(noise_multiplier / scale - 1e-9) * scale:.6g}")
+
+
 def guess_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: float) -> float:
     """Roughly the epsilon of a sampled Gaussian: by many small losses or by one large loss, whichever is more.
 

@@ -26,7 +26,14 @@ from matplotlib.ticker import FuncFormatter
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.reporting.figures import COLOURS, DPI
-from dpfedbench.reporting.results import number, parse_published, read_cell, read_published
+from dpfedbench.reporting.results import (
+    CellResult,
+    number,
+    parse_published,
+    read_cell,
+    read_published,
+    worst_epsilon,
+)
 
 PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
@@ -64,8 +71,9 @@ _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
 
 
 def read(entries: Sequence[Mapping[str, Any]], results: str | Path, published: str | Path) -> pd.DataFrame:
-    """One row for each private configuration, with the columns of `COLUMNS`; no cell is empty.
+    """One row for each private configuration and each unit that it protects, with the columns of `COLUMNS`.
 
+    No cell is empty.
     Of several seeds the worst account counts; the audit is that of the first seed. "not printed" stands where the paper
     gives no epsilon for the noise multiplier; an infinite epsilon and an image-level account that there is none of have
     their reason in `reason`.
@@ -78,15 +86,40 @@ def read(entries: Sequence[Mapping[str, Any]], results: str | Path, published: s
     Raises:
         BenchError: a file of a run is missing or damaged.
     """
-    return pd.DataFrame([_row(entry, Path(results), published) for entry in entries], columns=COLUMNS)
+    rows = [row for entry in entries for row in _rows(entry, Path(results), published)]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _row(entry: Mapping[str, Any], results: Path, published: str | Path) -> dict[str, Any]:
+def _rows(entry: Mapping[str, Any], results: Path, published: str | Path) -> list[dict[str, Any]]:
+    """A row for each unit that a configuration protects: most protect one; two-fold privacy has two."""
     cell = read_cell(results, entry["folders"])
     runs = [results / "runs" / folder for folder in entry["folders"]]
     accounts = [read_json(run / "privacy.json") for run in runs]
     audit = read_json(runs[0] / "audit.json")
+    rows = []
+    for place, first in enumerate([accounts[0], *accounts[0].get("also", [])]):
+        whole = [[account, *account.get("also", [])][place] for account in accounts]
+        fits = [part for part in [audit, *audit.get("also", [])] if _whose(part) == _whose(first["profiles"]["holds"])]
+        if not fits:
+            raise BenchError(f"the audit of {runs[0].parent} is of other releases: delete its audit.json and run again")
+        rows.append(_row(entry, cell, runs[0], whole, fits[0], published))
+    return rows
+
+
+def _whose(found: Mapping[str, Any]) -> tuple[Any, Any]:
+    return found["unit"], found["observer"]
+
+
+def _row(
+    entry: Mapping[str, Any],
+    cell: CellResult,
+    run: Path,
+    accounts: Sequence[Mapping[str, Any]],
+    audit: Mapping[str, Any],
+    published: str | Path,
+) -> dict[str, Any]:
     try:
+        claimed, held = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds"))
         holds = accounts[0]["profiles"]["holds"]
         image = [account["profiles"].get("image_level") for account in accounts]
         row = {
@@ -101,12 +134,12 @@ def _row(entry: Mapping[str, Any], results: Path, published: str | Path) -> dict
             "observer": holds["observer"],
             "delta": holds["delta"],
             "noise_multiplier": min(account["noise_multiplier"] for account in accounts),
-            "epsilon_printed": _printed(entry, published),
-            "epsilon_claimed": cell.claimed.high,
-            "claimed_status": cell.claimed.status,
-            "epsilon_holds_low": cell.holds.low,
-            "epsilon_holds_high": cell.holds.high,
-            "holds_status": cell.holds.status,
+            "epsilon_printed": _printed(entry, holds["unit"], published),
+            "epsilon_claimed": claimed.high,
+            "claimed_status": claimed.status,
+            "epsilon_holds_low": held.low,
+            "epsilon_holds_high": held.high,
+            "holds_status": held.status,
             "epsilon_image_level": _image_level(image),
             "epsilon_audited": number(audit["epsilon"]),
             "audit": f"{audit['method']}, {100 * audit['confidence']:g} % confidence",
@@ -114,11 +147,11 @@ def _row(entry: Mapping[str, Any], results: Path, published: str | Path) -> dict
             "ci_low": cell.accuracy.low,
             "ci_high": cell.accuracy.high,
             "seeds": cell.seeds,
-            "reason": _reason(cell.claimed.explanation, cell.holds.explanation, image, audit),
+            "reason": _reason(claimed.explanation, held.explanation, image, audit),
             "runs": str(Path("results", "runs", entry["folders"][0]).parent),
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"an account or audit of {runs[0].parent} lacks {error}: delete it and run again") from error
+        raise BenchError(f"an account or audit of {run.parent} lacks {error}: delete it and run again") from error
     return row
 
 
@@ -126,11 +159,15 @@ def _repairs(entry: Mapping[str, Any]) -> bool:
     return any(place["repairs"] for place in entry["tables"])
 
 
-def _printed(entry: Mapping[str, Any], published: str | Path) -> float | str:
-    """The paper's epsilon at this noise multiplier; a number without a multiplier is for all of them."""
+def _printed(entry: Mapping[str, Any], unit: str, published: str | Path) -> float | str:
+    """The paper's epsilon at this noise multiplier; a number without a multiplier is for all of them.
+
+    Where a method protects two units, the row's variant names the one it is for.
+    """
     for row in read_published(published, entry["paper"], PRINTED_ITEM):
         printed = parse_published(row)
-        if row["method"] == entry["method"] and not _repairs(entry) and printed.x in (None, entry["multiplier"]):
+        fits = row["method"] == entry["method"] and row["variant"] in ("", unit)
+        if fits and not _repairs(entry) and printed.x in (None, entry["multiplier"]):
             return printed.value
     return "not printed"
 

@@ -76,7 +76,7 @@ def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
         by_record = "records" in metrics[0]
         per_task = [[] if by_record else [float(value) for value in metric["per_task"]] for metric in metrics]
         accuracy = _over_records(metrics) if by_record else seeds_interval(per_task)
-        claimed, holds = (_epsilon(privacy, profile) for profile in ("as_claimed", "holds"))
+        claimed, holds = (worst_epsilon(privacy, profile) for profile in ("as_claimed", "holds"))
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(
             f"a result of {runs[0].parent} lacks {error}: delete that folder and run the workflow again"
@@ -117,7 +117,7 @@ def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:
     return Interval(mean=float(only["accuracy"]), low=low, high=high, count=int(only["records"]), over="records")
 
 
-def _epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon:
+def worst_epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon:
     """The worst of the seeds: they differ only where one was stopped earlier than another."""
     found = [account["profiles"][profile] for account in privacy if profile in account["profiles"]]
     if not found:

@@ -1,0 +1,245 @@
+"""Few-shot clients that take each example's gradient by itself, and private sums over them within their task.
+
+    for each step:  gradient of each example -> (private) sum (C_0, z_0) -> step of the task's own weights;
+    then MAML's query gradient at the adapted weights (first order), or Reptile's difference of the weights.
+
+With `local.query: client` (DP-AGRLR, Algorithm 3) the query examples' gradients are a private sum of the client's too,
+so that what it sends protects each of its examples against the server. With `server` (sample-level DP-MAML, Algorithm
+2) they go to the server's private sum one by one. Nothing else leaves a client: a second-order gradient, or statistics
+over a batch, would carry raw examples past the noise, and `config` refuses them. Without `local` no sum is clipped or
+noised.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from dpfedbench.config import LocalConfig, RunConfig
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import gather, load_partition
+from dpfedbench.evaluation.meta_test import task_accuracies
+from dpfedbench.federation.composition import Maml, Reptile
+from dpfedbench.federation.contributions import Gather
+from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums, Observer
+from dpfedbench.federation.server import OPTIMIZERS
+from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.network import Network
+from dpfedbench.models.record_conv4 import RecordConv4
+from dpfedbench.privacy.ledger import Release
+from dpfedbench.randomness import stream
+
+_CHUNK_PER_THREAD = 8
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Images [n, H, W, C] and labels [n]."""
+
+
+class Passes(Protocol):
+    """Gradients of single examples, for the use of one thread: `RecordConv4`, or an audit's."""
+
+    def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Write gradients to `out` [n, d]; returns losses and hits [n, 2]."""
+        ...
+
+
+class Source(Protocol):
+    """What the clients hold and how the gradients of it are taken; or what an audit puts in the place of both."""
+
+    @property
+    def gather(self) -> Gather:
+        """Client ids to their tasks."""
+        ...
+
+    @property
+    def net(self) -> Network: ...
+
+    def passes(self) -> Passes:
+        """A new one, for the use of one thread."""
+        ...
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Measures of a model on public validation tasks."""
+        ...
+
+
+class OwnTasks:
+    """Images at the clients, and gradients of the network.
+
+    Raises:
+        BenchError: data missing or damaged.
+    """
+
+    def __init__(self, config: RunConfig, *, data_dir: Path, clients_dir: Path, threads: int) -> None:
+        self._config, self._dataset, self._threads = config, load_dataset(data_dir), threads
+        partition, clients = load_partition(clients_dir), config.clients
+        sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
+        self.gather: Gather = lambda ids: gather(self._dataset, partition, ids, **sizes)
+        shape, filters, ways = self._dataset.image_shape, config.model.filters, config.task.ways
+        self.net = Conv4(image_shape=shape, filters=filters, ways=ways, normalisation="record")
+
+    def passes(self) -> RecordConv4:
+        """The fused network."""
+        return RecordConv4(self.net)
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Accuracy in percent."""
+        accuracies = task_accuracies(
+            self.net, [theta], self._dataset, self._config, split="validation", tasks=self._config.validation.tasks,
+            purpose="validation", threads=self._threads,
+        )  # fmt: skip
+        return {"validation_accuracy": 100 * float(accuracies.mean())}
+
+
+class RecordTaskClients:
+    """The clients of a meta-learning run whose examples are taken one by one.
+
+    Args:
+        config: the run.
+        update: what each of them computes.
+        local: the private sums they take; None: sums as they are.
+        source: what they hold.
+        threads: CPU threads, one client each at a time; changes no bit of the result.
+        observer: shown each client's releases.
+
+    Attributes:
+        each: contributions that one client makes: one, or one for each query example where the server sums those.
+
+    Raises:
+        BenchError: an epsilon that no noise meets.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        config: RunConfig,
+        update: Maml | Reptile,
+        local: LocalConfig | None,
+        *,
+        source: Source,
+        threads: int = 1,
+        observer: Observer | None = None,
+    ) -> None:
+        self._seed, self.update, self._source, self.net = config.seed, update, source, source.net
+        self._threads = max(1, threads)
+        self.sums = LocalSums(config, update, local, dimension=self.net.dimension, observer=observer)
+        self._by_server = local is not None and local.query == "server"
+        self._disjoint = local is not None and local.batches == "disjoint"
+        self.each = config.task.ways * config.clients.query_per_class if self._by_server else 1
+        examples = config.task.ways * (config.clients.support_per_class + config.clients.query_per_class)
+        self._workers: queue.SimpleQueue[tuple[Passes, np.ndarray]] = queue.SimpleQueue()
+        for _ in range(self._threads):
+            self._workers.put((source.passes(), np.empty((examples, self.net.dimension), np.float32)))
+
+    @property
+    def non_finite(self) -> int:
+        """Gradients of the last round that were not finite and counted as zero."""
+        return self.sums.non_finite
+
+    def stream(
+        self, theta: np.ndarray, cohort: np.ndarray, index: int
+    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+        """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
+        self.sums.begin()
+        chunk = _CHUNK_PER_THREAD * self._threads
+        room = torch.empty((chunk * self.each, self.net.dimension))
+        rows = room.numpy().reshape(chunk, self.each, -1)
+        previous = torch.get_num_threads()
+        torch.set_num_threads(1)  # the threads are ours: one client each
+        try:
+            with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
+                for start in range(0, len(cohort), chunk):
+                    ids = cohort[start : start + chunk]
+                    tasks = self._source.gather(ids)
+                    waiting = [
+                        pool.submit(
+                            self._contribute, _Client(self.sums, index, int(client)), theta,
+                            (tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i]), rows[i],
+                        )
+                        for i, client in enumerate(ids)
+                    ]  # fmt: skip
+                    found = np.array([future.result() for future in waiting]).reshape(-1, 2)
+                    yield room[: len(ids) * self.each], found[:, 0], found[:, 1]
+        finally:
+            torch.set_num_threads(previous)
+
+    def releases(self, index: int) -> list[Release]:
+        """The ledger's lines of the clients' own releases, of the round just streamed."""
+        return self.sums.releases(index)
+
+    def _contribute(
+        self, client: _Client, theta: np.ndarray, support: Examples, query: Examples, out: np.ndarray
+    ) -> np.ndarray:
+        """Write one client's contribution to `out` [each, d]; returns mean loss and accuracy [2]."""
+        passes, room = worker = self._workers.get()
+        try:
+            if isinstance(self.update, Reptile):
+                return self._difference(client, theta, support, query, worker, out[0])
+            adapted = theta.copy()
+            for step in range(self.update.inner_steps):
+                mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
+                adapted -= np.float32(self.update.inner_rate) * mean
+            if self._by_server:
+                return passes.gradients(adapted, *query, out).mean(axis=0)
+            out[0], found = client.mean(QUERY, adapted, query, worker)
+            return found.mean(axis=0)
+        finally:
+            self._workers.put((passes, room))
+
+    def _difference(
+        self,
+        client: _Client,
+        theta: np.ndarray,
+        support: Examples,
+        query: Examples,
+        worker: tuple[Passes, np.ndarray],
+        out: np.ndarray,
+    ) -> np.ndarray:
+        """Reptile: the weights it got less those that its steps make of them."""
+        assert isinstance(self.update, Reptile)
+        images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
+        batches = [np.arange(len(labels))] * self.update.steps
+        if self._disjoint:
+            order = stream(self._seed, "task-batches", client.round, client.client).permutation(len(labels))
+            batches = np.split(order, self.update.steps)
+        weights = torch.nn.Parameter(torch.from_numpy(theta.copy()))
+        optimizer = OPTIMIZERS[self.update.optimizer]([weights], lr=self.update.rate)
+        measured = []
+        for step, own in enumerate(batches):
+            mean, found = client.mean(TASK, weights.detach().numpy(), (images[own], labels[own]), worker, step)
+            measured.append(found)
+            weights.grad = torch.from_numpy(mean)
+            optimizer.step()
+        np.subtract(theta, weights.detach().numpy(), out=out)
+        return measured[0].mean(axis=0)
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Accuracy in percent on public validation tasks."""
+        return self._source.validate(theta)
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Nothing: a meta-model is tested when it is finished."""
+        return {}
+
+
+class _Client:
+    """One client in one round, and the sums it takes."""
+
+    def __init__(self, sums: LocalSums, round_: int, client: int) -> None:
+        self._sums, self.round, self.client = sums, round_, client
+
+    def mean(
+        self, name: str, theta: np.ndarray, examples: Examples, worker: tuple[Passes, np.ndarray], step: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The (private) mean gradient float32 [d] of some of its examples; with losses and hits [n, 2]."""
+        passes, room = worker
+        rows = room[: len(examples[1])]
+        found = passes.gradients(theta, *examples, rows)
+        return self._sums.mean(name, rows, round_=self.round, client=self.client, step=step), found

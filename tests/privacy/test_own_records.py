@@ -1,0 +1,107 @@
+"""Accounts of the sums that few-shot clients take over their own examples."""
+
+import dataclasses
+
+import pytest
+
+from dpfedbench.audit.bounds import Gaussian
+from dpfedbench.audit.canaries import one_own_run
+from dpfedbench.audit.report import bounds_of
+from dpfedbench.config import merge
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.local_sums import LocalSums
+from dpfedbench.methods import METHODS, dp_agrlr, dp_maml_sample, dp_reptile
+from dpfedbench.privacy import own_records
+from dpfedbench.privacy.accounting import account
+from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.ledger import Release
+from tests.federation.conftest import make_config
+
+PLAN = {"clients": 48, "rounds": 12, "records": 10}
+
+
+def release(name, z, *, round_=0, steps=1, batches="full"):
+    return Release(
+        round=round_, name=name, unit="record", adjacency="zero-out", observer="server", noise_multiplier=z,
+        threshold=0.2, sensitivity=0.2, noise_std=z * 0.2, dimension=3,
+        sampler=own_records.describe(**PLAN, steps=steps, batches=batches), denominator=10.0, noise_stream="0",
+        data_dependent_threshold=False, reason="",
+    )  # fmt: skip
+
+
+def test_the_noise_of_dp_agrlr():
+    """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs sqrt(k) times that."""
+    one, five = (own_records.describe(**PLAN, steps=steps, batches="full") for steps in (1, 5))
+    given = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds"}
+    assert own_records.calibrate({"a": one}, **given) == pytest.approx(1.635)
+    assert own_records.calibrate({"a": one, "b": five}, **given) == pytest.approx(1.634 * 5**0.5, rel=1e-3)
+
+
+def test_five_full_steps_of_reptile_and_five_disjoint_ones():
+    """The figures of five steps that read all examples, and of five that share them out: 18.4 and 6.18."""
+    for batches, wanted in (("full", 18.4), ("disjoint", 6.18)):
+        found = account([release(own_records.REPTILE, 0.585, steps=5, batches=batches)], delta=1e-3)
+        assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(wanted, rel=3e-3)
+        assert found["profiles"]["as_claimed"]["status"] == ("void" if batches == "disjoint" else "proved")
+        assert found["profiles"]["replace_one"]["epsilon_high"] > found["profiles"]["holds"]["epsilon_high"]
+
+
+def test_a_record_is_in_one_of_two_kinds_of_releases():
+    found = account(
+        [release("support-gradient-sum", 2.0, steps=4), release("client-query-gradient-sum", 2.0)], delta=1e-5
+    )
+    holds = found["profiles"]["holds"]
+    assert holds["epsilon_high"] == holds["epsilon_low"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    assert found["profiles"]["as_claimed"]["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    assert found["profiles"]["as_claimed"]["status"] == "void"
+
+
+def test_noise_that_does_not_fit_its_multiplier_is_refused():
+    odd = dataclasses.replace(release("support-gradient-sum", 2.0), noise_std=0.1)
+    with pytest.raises(BenchError, match="not z x sensitivity"):
+        account([odd], delta=1e-5)
+
+
+def test_two_fold_privacy_has_two_accounts_and_sample_level_one():
+    sampler = {"kind": "one-pass", "clients": 48, "cohort": 4, "rounds": 12, "rate": 4 / 48}
+    own = release("support-gradient-sum", 2.0)
+    served = dataclasses.replace(
+        own, name="query-gradient-sum", unit="client", observer="everyone", noise_multiplier=1.0, noise_std=0.2,
+        sampler=sampler,
+    )  # fmt: skip
+    both = account([own, served], delta=1e-6, own_delta=1e-5)
+    assert both["unit"] == "client" and both["delta"] == 1e-6
+    assert both["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-6))
+    (also,) = both["also"]
+    assert (also["unit"], also["delta"]) == ("record", 1e-5)
+    assert also["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
+    alike = [dataclasses.replace(own, observer="everyone"), dataclasses.replace(served, unit="record")]
+    one = account(alike, delta=1e-5)
+    assert "also" not in one
+    assert one["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+
+
+@pytest.mark.parametrize("method", [dp_agrlr, dp_maml_sample, dp_reptile])
+def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(method):
+    """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind is one in seven at most."""
+    config = make_config({"method": method.NAME, **method.DEFAULTS}, {"local": {"multiplier": 1.0}})
+    parts = METHODS[config.method].compose(config)
+    sums = LocalSums(config, parts.update, parts.local, dimension=3)
+    holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in sums.samplers.values())
+    found = one_own_run(config, seed=5, canaries=1500)
+    bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
+    assert 0.3 * holds < bound.epsilon <= holds
+    null = one_own_run(config, seed=5, canaries=1500, inserted=False)
+    assert bounds_of(null, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0].epsilon == 0
+
+
+def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
+    """A mutant: noise of half the stated deviation, which the bound at 95 % must expose."""
+    from dpfedbench.privacy.private_sum import PrivateSum
+
+    config = make_config(merge({"method": "dp-agrlr", **dp_agrlr.DEFAULTS}, {"local": {"multiplier": 2.0}}))
+    own = PrivateSum._noised
+    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, rng: total + (own(self, total, rng) - total) / 2)
+    found = one_own_run(config, seed=5, canaries=4000)
+    bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
+    assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
