@@ -63,7 +63,7 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, optimizer)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
     net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
     theta = net.initial(stream(0, "initial-weights"))
-    ((found, losses, accuracies),) = clients.stream(theta, np.array([2, 0]))
+    ((found, losses, accuracies),) = clients.stream(theta, np.array([2, 0]), 0)
     for row, client in enumerate((2, 0)):
         own = partition.records[client]
         images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255

@@ -106,6 +106,20 @@ def task_scores(
         torch.set_num_threads(previous)
 
 
+def validation_measures(
+    net: Conv4, theta: np.ndarray, dataset: ImageDataset, config: RunConfig, threads: int
+) -> dict[str, float]:
+    """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
+    scores = task_scores(
+        net, [theta], dataset, config, split="validation", tasks=config.validation.tasks, purpose="validation",
+        threads=threads,
+    )  # fmt: skip
+    return {
+        "validation_accuracy": 100 * float(scores.accuracies.mean()),
+        "validation_loss": float(scores.losses.mean()),
+    }
+
+
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
     """Meta-test a trained model and write metrics.json; one that is used as it is goes to `record_test`.
 

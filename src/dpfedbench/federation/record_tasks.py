@@ -24,7 +24,7 @@ import torch
 from dpfedbench.config import LocalConfig, RunConfig
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import task_accuracies
+from dpfedbench.evaluation.meta_test import validation_measures
 from dpfedbench.federation.composition import Maml, Reptile
 from dpfedbench.federation.contributions import Gather
 from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums, Observer
@@ -89,12 +89,8 @@ class OwnTasks:
         return RecordConv4(self.net)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracy in percent."""
-        accuracies = task_accuracies(
-            self.net, [theta], self._dataset, self._config, split="validation", tasks=self._config.validation.tasks,
-            purpose="validation", threads=self._threads,
-        )  # fmt: skip
-        return {"validation_accuracy": 100 * float(accuracies.mean())}
+        """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
+        return validation_measures(self.net, theta, self._dataset, self._config, self._threads)
 
 
 class RecordTaskClients:
@@ -115,7 +111,7 @@ class RecordTaskClients:
         BenchError: an epsilon that no noise meets.
     """
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ("validation_loss",)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ import torch
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import task_scores
+from dpfedbench.evaluation.meta_test import validation_measures
 from dpfedbench.federation.composition import Maml
 from dpfedbench.federation.contributions import Contributions, Gather
 from dpfedbench.models.conv4 import Conv4
@@ -57,14 +57,7 @@ class TaskClients:
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
-        scores = task_scores(
-            self.net, [theta], self.dataset, self.config, split="validation", tasks=self.config.validation.tasks,
-            purpose="validation", threads=self.threads,
-        )  # fmt: skip
-        return {
-            "validation_accuracy": 100 * float(scores.accuracies.mean()),
-            "validation_loss": float(scores.losses.mean()),
-        }
+        return validation_measures(self.net, theta, self.dataset, self.config, self.threads)
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Nothing: a meta-model is tested when it is finished."""
