@@ -181,18 +181,20 @@ def test_any_changed_value_is_another_run() -> None:
         "clients.fragments": 400, "client_update.optimizer": "adam",
         "clipping.count_noise": 3.0,
     }  # fmt: skip
-    # The first three change only together: test_the_two_shapes_do_not_mix.
+    # These change only with others: test_the_two_shapes_do_not_mix, and the tests of each part.
     only_one = {
         "model.name",
         "client_update.kind",
         "task.shots",
         "noise.decay",
         "seed",
+        "model.normalisation",
         "model.pixel_mean",
         "model.pixel_deviation",
         "server.momentum",
         "server.schedule",
         "server.final_rate",
+        "local",  # tests/federation/test_record_tasks.py
     }
     keys = {base.key}
     changeable = [key for key in leaves(values()) if key not in only_one]

@@ -16,6 +16,7 @@ from dpfedbench.privacy.accounting import epsilon_after
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 METHODS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in methods.METHODS.items()}
 TABLE = "experiments.dp-fedmeta.tables.table2"
+NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
 FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 
 
@@ -94,7 +95,7 @@ def test_an_untrained_method_is_comparable_at_any_scale() -> None:
 def test_the_paper_preset_is_the_published_scale() -> None:
     found = plan(configuration("paper"))
     cells = found.items["dp-fedmeta", "table2"].cells
-    assert len(cells) == 6 * 3
+    assert len(cells) == 6 * 5
     for cell in cells:
         for run in cell.runs:
             sizes = (run.clients.count, run.participation.cohort)
@@ -213,7 +214,7 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
     assert ("dp-fedmeta", "figure4a") not in found.items
-    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr"}
+    assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
     without = plan(configuration(**{"experiments.dp-fedmeta": None}))
     assert {paper for paper, _ in without.items} == {"adap-dp-fl", "dp-maml"}
     papers = ("dp-fedmeta", "dp-maml", "adap-dp-fl")
@@ -234,7 +235,7 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
         ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),
         (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),
         (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),  # noqa: E501
-        (f"{TABLE}.series", {"maml": None, "random": None, "dp-agr": None}, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
+        (f"{TABLE}.series", NOTHING, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
         (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),
     ],
 )  # fmt: skip
@@ -277,7 +278,7 @@ def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
     plain = {run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs}
     shown = [run for cell in item.cells if cell.series == "median" for run in cell.runs]
     assert {run.reference.folder for run in shown if run.reference} <= plain
-    without = configuration(**{f"{TABLE}.series": {"median": median, "maml": None, "random": None, "dp-agr": None}})
+    without = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
     without["experiments"] = {"dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}}
     without["experiments"]["dp-fedmeta"]["tables"] = {
         "table2": without["experiments"]["dp-fedmeta"]["tables"]["table2"]

@@ -41,23 +41,23 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
     profiles = {}
     z = 1.0
-    if run.private and run.noise:
-        z = run.noise.multiplier or 1.0
+    if run.private:
+        z = (run.noise.multiplier if run.noise else None) or 1.0
         for name, epsilon in (("as_claimed", 1.5 / z), ("holds", 4.887 / z)):
             profiles[name] = {
                 "epsilon_low": epsilon,
                 "epsilon_high": epsilon,
-                "delta": run.budget.delta if run.budget else None,
+                "delta": run.delta,
                 "unit": "client",
                 "status": "proved",
                 "adjacency": "zero-out",
                 "observer": "everyone",
                 "explanation": f"what {name} rests on",
             }
-    delta = run.budget.delta if run.budget else None
-    account = {"delta": delta, "unit": "client" if profiles else None, "profiles": profiles}
+    account = {"delta": run.delta, "unit": "client" if profiles else None, "profiles": profiles}
     account["noise_multiplier"] = z
     audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
+    audit |= {"unit": "client", "observer": "everyone"}
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     rounds = np.arange(1, run.participation.rounds + 1)
