@@ -16,7 +16,7 @@ from dpfedbench.randomness import stream
 from .conftest import LOTS, experiment, make_config
 
 COHORT = 40
-CONSTANT = {"clients": {"count": 1000}, "participation": {"rounds": 25}, "clipping": {"rule": "constant"}}
+CONSTANT = {"clients": {"count": 2000}, "participation": {"rounds": 50}, "clipping": {"rule": "constant"}}
 SECRET = {"clients": {"count": 4000}, "participation": {"cohort": 100, "rounds": 40}, "clipping": {"rule": "constant"}}
 
 

@@ -44,7 +44,7 @@ def test_gradients_equal_those_of_opacus():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampled = GradSampleModule(plain, loss_reduction="sum")
-        # Opacus unfolds memory in the order of NCHW, and is wrong without a word in any other: one channel last would be.
+        # Opacus unfolds memory in the order of NCHW, and is wrong without a word in any other.
         x = torch.from_numpy(images[..., 0]).unsqueeze(1)
         functional.cross_entropy(sampled(x), torch.from_numpy(labels), reduction="sum").backward()
     parts = []

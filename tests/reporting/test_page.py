@@ -141,7 +141,8 @@ def test_the_table_says_what_its_csv_says(site: Site, read: Read) -> None:
         rows = list(csv.DictReader(handle))
     table = next(table for table in read.tables if "published, %" in table[0])
     # Data and unit are the same in each row and stand above the table.
-    assert table[0] == ["method", "task", "accuracy, % (95 % interval)", "ε claimed", "ε that holds", "published, %", "δ"]
+    head = ["method", "task", "accuracy, % (95 % interval)", "ε claimed", "ε that holds", "published, %", "δ"]
+    assert table[0] == head
     assert len(table) == 1 + len(rows) == 11
     for shown, row in zip(table[1:], rows, strict=True):
         assert shown[1] == row["task"]
