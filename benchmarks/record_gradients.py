@@ -2,13 +2,14 @@
 
     uv run python benchmarks/record_gradients.py [--pairs 7] [--threads 2]
 
-Same network (`models.cnn`), same records, same machine, in turns: each pair times a round of ours and then one of
-Opacus's, and the ratio is taken pair by pair, so that a machine that slows down slows both. A round is 10 lots of 78
-records, each lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time
-(`FusedCnn.gradients`, `PrivateSum.add`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with
-torch's threads. "gradients alone" is ours without clipping and adding up.
+Same network, same records, same machine, in turns: each pair times a round of ours and then one of Opacus's, and the
+ratio is taken pair by pair, so that a machine that slows down slows both. A round is 10 lots of 78 records for Adap
+DP-FL's CNN (`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`), each
+lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`gradients`,
+`PrivateSum.add`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's threads.
+"gradients alone" is ours without clipping and adding up.
 
-Records are drawings (the glyphs) and, since ours does nothing for empty pixels, images without any.
+Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty pixels, images without any.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +31,23 @@ from torch import nn
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
+from dpfedbench.federation.record_tasks import Passes
 from dpfedbench.models.cnn import Cnn
+from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.models.network import Network
+from dpfedbench.models.record_conv4 import RecordConv4
 from dpfedbench.privacy.private_sum import PrivateSum
 
 LOTS, LOT = 10, 78
+TASKS, EXAMPLES = 30, 25
 THRESHOLD = 1.0
 
 Lots = list[tuple[np.ndarray, np.ndarray]]
 
 
-def drawings() -> np.ndarray:
-    """A round's records, uint8 [780, 28, 28, 1], from the glyphs; drawn where the workflow has not drawn them yet."""
+def drawings(count: int = LOTS * LOT) -> np.ndarray:
+    """A round's records, uint8 [count, 28, 28, 1], from the glyphs; drawn where the workflow has not drawn them yet."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path("results/data/glyphs")
         if not (folder / "summary.json").exists():
@@ -48,26 +55,26 @@ def drawings() -> np.ndarray:
             prepare("glyphs", folder, None, None)
         images = load_dataset(folder).images
         flat = images.reshape(-1, *images.shape[2:])
-        chosen = np.random.default_rng(0).choice(len(flat), LOTS * LOT, replace=False)
+        chosen = np.random.default_rng(0).choice(len(flat), count, replace=False)
         return np.ascontiguousarray(flat[np.sort(chosen)])
 
 
-def in_lots(images: np.ndarray) -> Lots:
+def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
     """Records with labels of no meaning, in lots."""
-    labels = np.random.default_rng(1).integers(0, 10, len(images))
-    return [(images[start : start + LOT], labels[start : start + LOT]) for start in range(0, len(images), LOT)]
+    labels = np.random.default_rng(1).integers(0, classes, len(images))
+    return [(images[start : start + size], labels[start : start + size]) for start in range(0, len(images), size)]
 
 
 class Ours:
     """A round; each thread has its own worker and its own place for a lot's gradients."""
 
-    def __init__(self, threads: int, *, add: bool) -> None:
-        self.net, self.add = Cnn(), add
+    def __init__(self, net: Network, passes: Callable[[], Passes], lot: int, threads: int, *, add: bool) -> None:
+        self.net, self.add = net, add
         self.theta = self.net.initial(np.random.default_rng(0))
         self.pool = concurrent.futures.ThreadPoolExecutor(threads)
-        self.workers: queue.SimpleQueue[tuple[FusedCnn, torch.Tensor]] = queue.SimpleQueue()
+        self.workers: queue.SimpleQueue[tuple[Passes, torch.Tensor]] = queue.SimpleQueue()
         for _ in range(threads):
-            self.workers.put((FusedCnn(self.net), torch.empty((LOT, self.net.dimension))))
+            self.workers.put((passes(), torch.empty((lot, self.net.dimension))))
 
     def __call__(self, lots: Lots) -> None:
         previous = torch.get_num_threads()
@@ -83,29 +90,43 @@ class Ours:
         self.workers.put((worker, out))
 
 
-def opacus_round() -> Callable[[Lots], None]:
+def cnn_layers() -> nn.Sequential:
+    """`models.cnn` in torch's layers."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def conv4_layers(filters: int) -> nn.Sequential:
+    """`models.conv4`, normalised within the record, in torch's layers."""
+    layers: list[nn.Module] = []
+    for channels in (1, filters, filters, filters):
+        convolution = nn.Conv2d(channels, filters, 3, padding=1, bias=False)
+        layers += [convolution, nn.GroupNorm(filters, filters), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(filters, 5))
+
+
+def opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
     """Opacus on torch's own layers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
         from opacus.optimizers import DPOptimizer
-    net = nn.Sequential(
-        nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1),
-        nn.Flatten(), nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
     module = GradSampleModule(net)
     optimizer = DPOptimizer(
         torch.optim.SGD(module.parameters(), lr=0.1),
         noise_multiplier=1.0,
         max_grad_norm=THRESHOLD,
-        expected_batch_size=LOT,
+        expected_batch_size=lot,
     )
 
     def run(lots: Lots) -> None:
         for images, labels in lots:
             optimizer.zero_grad()
-            x = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+            x = torch.from_numpy(images[..., 0]).unsqueeze(1)
+            x = x.float() / 255 if x.dtype == torch.uint8 else x
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 nn.functional.cross_entropy(module(x), torch.from_numpy(labels)).backward()
@@ -118,23 +139,35 @@ def rate(work: Callable[[Lots], None], lots: Lots) -> float:
     """Records per second of one round."""
     start = time.perf_counter()
     work(lots)
-    return LOTS * LOT / (time.perf_counter() - start)
+    return sum(len(labels) for _, labels in lots) / (time.perf_counter() - start)
+
+
+def cases() -> Iterator[tuple[str, Network, Callable[[], Passes], nn.Module, Lots]]:
+    """Name, network, our passes, Opacus's layers and records of each case."""
+    dense = np.random.default_rng(2).integers(1, 256, (LOTS * LOT, 28, 28, 1), np.uint8)
+    cnn = Cnn()
+    for name, images in (("drawings", drawings()), ("no empty pixel", dense)):
+        yield f"CNN, {name}", cnn, lambda: FusedCnn(cnn), cnn_layers(), in_lots(images)
+    tasks = in_lots(drawings(TASKS * EXAMPLES).astype(np.float32) / 255, EXAMPLES, 5)
+    for filters in (16, 32, 64):
+        net = Conv4(image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record")
+        yield f"Conv-4, {filters} filters", net, partial(RecordConv4, net), conv4_layers(filters), tasks
 
 
 def main() -> None:
-    """Run both cases and print a table."""
+    """Run all cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    ours, alone, theirs = Ours(options.threads, add=True), Ours(options.threads, add=False), opacus_round()
-    dense = np.random.default_rng(2).integers(1, 256, (LOTS * LOT, 28, 28, 1), np.uint8)
-    print(f"{options.threads} threads, {options.pairs} pairs, records/s of a round of {LOTS} lots of {LOT}\n")
-    print("| records | gradients alone | ours | Opacus | ratio, median (min to max) |")
+    print(f"{options.threads} threads, {options.pairs} pairs, records/s\n")
+    print("| network, records | gradients alone | ours | Opacus | ratio, median (min to max) |")
     print("|---|---|---|---|---|")
-    for name, images in (("drawings", drawings()), ("no empty pixel", dense)):
-        lots = in_lots(images)
+    for name, net, passes, layers, lots in cases():
+        lot = max(len(labels) for _, labels in lots)
+        ours, alone = (Ours(net, passes, lot, options.threads, add=add) for add in (True, False))
+        theirs = opacus_round(layers, lot)
         for work in (ours, alone, theirs):
             work(lots)
         rounds = [(rate(alone, lots), rate(ours, lots), rate(theirs, lots)) for _ in range(options.pairs)]

@@ -137,7 +137,9 @@ class _Products:
 class _Layer:
     """Convolution, normalisation, activation and pooling of a later layer, with what its derivatives need."""
 
-    def __init__(self, batch: int, size: tuple[int, int], channels: int, filters: int, dtype: np.dtype) -> None:
+    def __init__(
+        self, batch: int, size: tuple[int, int], channels: int, filters: int, dtype: np.dtype, *, groups: int = 1
+    ) -> None:
         self.batch, self.height, self.width = batch, *size
         rows, columns = (self.height + 1) // 2, (self.width + 1) // 2
         tiles = batch * rows * columns
@@ -149,7 +151,8 @@ class _Layer:
         self.code = np.empty((tiles, filters), np.uint8)
         self.selected = np.empty((tiles, filters), dtype)
         self.delta = np.empty((tiles, filters), dtype)
-        self.mean, self.inverse_std, self.scale_gradient, self.shift_gradient = np.empty((4, filters), dtype)
+        # Of each group of images that is normalised together: see `winograd`.
+        self.mean, self.inverse_std, self.scale_gradient, self.shift_gradient = np.empty((4, groups, filters), dtype)
 
 
 class _Scratch:
@@ -164,7 +167,7 @@ class _Scratch:
         self.weights_transposed = torch.empty((16, filters, channels), dtype=_TORCH[dtype])
         self.tile = np.empty((16, channels), dtype)
         self.padded_gradient = np.empty_like(layer.padded)
-        self.total = np.empty(filters, dtype)
+        self.total = np.empty_like(layer.mean)
         self.transform = transform
         # For the Hessian-vector product.
         self.padded_dot = np.zeros_like(layer.padded)
@@ -288,7 +291,7 @@ class FusedConv4:
                 layer.shift_gradient,
                 layer.scale_gradient,
             )
-            shift[:], scale[:] = layer.shift_gradient, layer.scale_gradient
+            shift[:], scale[:] = layer.shift_gradient[0], layer.scale_gradient[0]
             winograd.gradient_tiles(
                 layer.z, *plane, layer.batch, layer.mean, layer.inverse_std, at.blocks[index + 1][1], layer.code,
                 layer.delta, layer.shift_gradient, layer.scale_gradient, layer.gradients.array,
@@ -321,16 +324,16 @@ class FusedConv4:
             winograd.tangent_moments(
                 layer.z,
                 scratch.z_dot,
-                scratch.total,
+                scratch.total[0],
                 *size,
-                layer.mean,
-                layer.inverse_std,
+                layer.mean[0],
+                layer.inverse_std[0],
                 scratch.mean_dot,
                 scratch.slope,
             )
             target = self._scratch[index + 1].padded_dot if index < 2 else self._feature_dot
             winograd.tangent_normalise_and_pool(
-                scratch.z_dot, *size[1:], layer.inverse_std, scratch.mean_dot, scratch.slope,
+                scratch.z_dot, *size[1:], layer.inverse_std[0], scratch.mean_dot, scratch.slope,
                 at.blocks[index + 1][1], scale_dot, shift_dot, layer.code, layer.selected, target, scratch.selected_dot,
             )  # fmt: skip
         flat_dot = self._feature_dot[:, 1:-1, 1:-1].reshape(self.batch, -1)
@@ -353,9 +356,9 @@ class FusedConv4:
             )  # fmt: skip
             shift[:], scale[:] = scratch.shift_dot, scratch.scale_dot
             winograd.tangent_gradient_tiles(
-                layer.z, scratch.z_dot, *plane, layer.batch, layer.mean, layer.inverse_std, scratch.mean_dot,
+                layer.z, scratch.z_dot, *plane, layer.batch, layer.mean[0], layer.inverse_std[0], scratch.mean_dot,
                 scratch.slope, at.blocks[index + 1][1], dots[index + 1][1], layer.code, layer.delta, scratch.delta_dot,
-                layer.shift_gradient, layer.scale_gradient, scratch.shift_dot, scratch.scale_dot, scratch.outputs.array,
+                layer.shift_gradient[0], layer.scale_gradient[0], scratch.shift_dot, scratch.scale_dot, scratch.outputs.array,
             )  # fmt: skip
             gradients_dot, products = scratch.outputs.tensor, scratch.weight_gradients.tensor
             torch.bmm(layer.inputs.tensor.mT, gradients_dot, out=products)

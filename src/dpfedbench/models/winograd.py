@@ -10,6 +10,9 @@ are applied a tile at a time.
 Arrays are channels-last. `padded` arrays have the shape [B, 2T+2, 2T+2, C]: T tiles a side, one row of zeros
 before the image and at least one after it. `code` says which of a window's four positions was the maximum, 1 to 4
 in row order, and 0 where the activation was not positive, so that no gradient passes.
+
+Normalisation is over groups of images: sums and moments have the shape [G, F], where G is 1 (the task's own batch) or
+the number of images (each record by itself).
 """
 
 from typing import Any
@@ -167,12 +170,13 @@ def input_gradient_of_tiles(tiles, scratch, padded):
 
 @_compiled
 def outputs_of_tiles(products, images, height, width, z, total):
-    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[F] = sum of the outputs inside the image."""
+    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of the outputs inside the image."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
     total[:] = 0
     tile = 0
-    for _ in range(images):
+    for b in range(images):
+        g = b if len(total) > 1 else 0
         for i in range(rows):
             for j in range(columns):
                 for f in range(filters):
@@ -211,32 +215,35 @@ def outputs_of_tiles(products, images, height, width, z, total):
                 for r in range(min(2, height - 2 * i)):
                     for s in range(min(2, width - 2 * j)):
                         for f in range(filters):
-                            total[f] += z[tile, 2 * r + s, f]
+                            total[g, f] += z[tile, 2 * r + s, f]
                 tile += 1
 
 
 @_compiled
 def moments(z, total, images, height, width, epsilon, mean, inverse_std):
-    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of the task's own batch."""
+    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group of images."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
-    filters = z.shape[2]
-    count = z.dtype.type(images * height * width)
+    groups, filters = total.shape
+    count = z.dtype.type(images * height * width // groups)
     one = z.dtype.type(1)
-    for f in range(filters):
-        mean[f] = total[f] / count
-        inverse_std[f] = 0
+    for g in range(groups):
+        for f in range(filters):
+            mean[g, f] = total[g, f] / count
+            inverse_std[g, f] = 0
     tile = 0
-    for _ in range(images):
+    for b in range(images):
+        g = b if groups > 1 else 0
         for i in range(rows):
             for j in range(columns):
                 for r in range(min(2, height - 2 * i)):
                     for s in range(min(2, width - 2 * j)):
                         for f in range(filters):
-                            d = z[tile, 2 * r + s, f] - mean[f]
-                            inverse_std[f] += d * d
+                            d = z[tile, 2 * r + s, f] - mean[g, f]
+                            inverse_std[g, f] += d * d
                 tile += 1
-    for f in range(filters):
-        inverse_std[f] = one / np.sqrt(inverse_std[f] / count + z.dtype.type(epsilon))
+    for g in range(groups):
+        for f in range(filters):
+            inverse_std[g, f] = one / np.sqrt(inverse_std[g, f] / count + z.dtype.type(epsilon))
 
 
 @_compiled
@@ -250,11 +257,12 @@ def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded
     zero = z.dtype.type(0)
     tile = 0
     for b in range(images):
+        u = b if len(mean) > 1 else 0
         for i in range(rows):
             for j in range(columns):
                 if i < height // 2 and j < width // 2:
                     for f in range(filters):
-                        m, s, g, h = mean[f], inverse_std[f], scale[f], shift[f]
+                        m, s, g, h = mean[u, f], inverse_std[u, f], scale[f], shift[f]
                         x0, x1 = (z[tile, 0, f] - m) * s, (z[tile, 1, f] - m) * s
                         x2, x3 = (z[tile, 2, f] - m) * s, (z[tile, 3, f] - m) * s
                         y0, y1, y2, y3 = g * x0 + h, g * x1 + h, g * x2 + h, g * x3 + h
@@ -287,14 +295,15 @@ def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient
     scale_gradient[:] = 0
     tile = 0
     for b in range(images):
+        g = b if len(shift_gradient) > 1 else 0
         for i in range(rows):
             for j in range(columns):
                 if i < height // 2 and j < width // 2:
                     for f in range(filters):
                         d = padded[b, i + 1, j + 1, f] if code[tile, f] > 0 else zero
                         delta[tile, f] = d
-                        shift_gradient[f] += d
-                        scale_gradient[f] += d * selected[tile, f]
+                        shift_gradient[g, f] += d
+                        scale_gradient[g, f] += d * selected[tile, f]
                 else:
                     delta[tile] = 0
                 tile += 1
@@ -310,17 +319,18 @@ def gradient_tiles(
     """
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
-    count = z.dtype.type(images * height * width)
+    count = z.dtype.type(images * height * width // len(mean))
     tile = 0
-    for _ in range(images):
+    for b in range(images):
+        u = b if len(mean) > 1 else 0
         for i in range(rows):
             for j in range(columns):
                 # 1 inside the image, 0 for the row or column that only fills up the last tile.
                 right = z.dtype.type(2 * j + 1 < width)
                 below = z.dtype.type(2 * i + 1 < height)
                 for f in range(filters):
-                    m, s = mean[f], inverse_std[f]
-                    g, m1, m2 = scale[f] * s, shift_gradient[f] / count, scale_gradient[f] / count
+                    m, s = mean[u, f], inverse_std[u, f]
+                    g, m1, m2 = scale[f] * s, shift_gradient[u, f] / count, scale_gradient[u, f] / count
                     k, d = code[tile, f], delta[tile, f]
                     n = z.dtype.type(0)
                     d0 = g * ((d if k == 1 else n) - m1 - (z[tile, 0, f] - m) * s * m2)
