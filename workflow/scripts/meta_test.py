@@ -10,7 +10,7 @@ if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "meta-test"):
         meta_test(
-            RunConfig.from_yaml(snakemake.input.config[0]),
+            RunConfig.from_yaml(snakemake.input.config[0]).tested_at(**snakemake.params.get("test", {})),
             data_dir=Path(snakemake.input.images).parent,
             model_path=Path(snakemake.input.model),
             out_path=Path(snakemake.output[0]),
