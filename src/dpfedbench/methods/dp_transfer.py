@@ -20,7 +20,7 @@ PAPER = "dp-fedmeta"
 VERSION = "1"
 PRIVATE = True
 DEFAULTS = PRE_TRAINING | {
-    "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 50},
+    "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 30},
     "clipping": {"rule": "constant", "threshold": 1.0},
     "noise": {"multiplier": 6.0, "decay": 1.0},
     "budget": {"epsilon": None, "delta": 1.0e-5},

@@ -33,7 +33,7 @@ PRE_TRAINING: dict[str, Any] = {
     "evaluation": {"every": 0},
 }  # fmt: skip
 DEFAULTS = PRE_TRAINING | {
-    "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 250},
+    "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150},
     "clipping": None, "noise": None, "budget": None,
 }  # fmt: skip
 
