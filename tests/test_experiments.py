@@ -112,6 +112,8 @@ def test_every_preset_has_every_item(preset: str | None) -> None:
     of_maml = {"table3", "figure6a", "figure9", "figure12"}
     if preset != "smoke":
         of_fedmeta |= {"figure3", "figure4c", "figure4d"}
+        of_fedmeta |= {"figure5"} if preset != "real" else set()
+        of_maml |= {"figure13"} | ({"figure13a", "figure13b"} if preset != "real" else set())
         of_maml |= {
             "repairs",
             "table4-time",
@@ -318,3 +320,42 @@ def test_a_bad_data_set_of_the_configuration_is_one_line(key: str, value: Any, s
     with pytest.raises(BenchError) as caught:
         known(**{f"datasets.{key}": value})
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("preset", "shots"), [(None, [1, 5, 20]), ("paper", [1, 5, 10, 15, 20])])
+def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(preset: str | None, shots: list[int]) -> None:
+    """The meta-models of the initialisation figures are those of the tables, but for the pre-trained ones."""
+    found = plan(configuration(preset))
+    for paper, name, table, random in (
+        ("dp-fedmeta", "figure5", "table2", True),
+        ("dp-maml", "figure13a", "table3", False),
+        ("dp-maml", "figure13b", "table3", False),
+    ):
+        item = found.items[paper, name]
+        trained = {run.method: folder for folder, run in item.runs.items() if run.seed == 0}
+        assert len(trained) == len(item.spec["series"])
+        anew = {folder for folder in trained.values() if folder not in found.items[paper, table].runs}
+        others = {"transfer", "dp-transfer"} | (set() if random else {"random"})
+        assert anew == {trained[method] for method in others}
+        for folder in item.runs:
+            assert [test.task.shots for place, test in item.tests.items() if place[0] == folder] == shots
+        assert {test.evaluation.steps for test in item.tests.values()} == {30}
+    of_papers = [found.items[place].runs for place in (("dp-fedmeta", "figure5"), ("dp-maml", "figure13b"))]
+    assert {run.method for run in of_papers[0].values()} & {"transfer", "dp-transfer", "random"} == {
+        run.method for folder, run in of_papers[1].items() if folder in of_papers[0]
+    }
+
+
+def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> None:
+    given = configuration()
+    where = "experiments.dp-fedmeta.figures.figure5"
+    own = given["experiments"]["dp-fedmeta"]["tasks"]["cifar-fs-1shot"]["evaluation"]["tasks"]
+    same = set_key(set_key(given, f"{where}.test", {"steps": 5, "tasks": own}), f"{where}.x.values", [1])
+    series = {name: None for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]}
+    same = set_key(same, f"{where}.series", series | {"maml": {"method": "maml"}})
+    cell = plan(same).items["dp-fedmeta", "figure5"].describe({"maml": "MAML"})["cells"][0]
+    assert cell["metrics"] == "metrics.json"
+    with pytest.raises(BenchError, match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot: "):
+        plan(set_key(given, f"{where}.x.key", "test.shot"))
+    with pytest.raises(BenchError, match=r"figure5\.test\.shots is 0: expected a whole number at least 1"):
+        plan(set_key(given, f"{where}.x.values", [0]))

@@ -519,27 +519,41 @@ class RunConfig:
 
     @property
     def on_records(self) -> bool:
-        """Whether clients hold labelled records and the model is used as it is, not adapted to few-shot tasks."""
+        """Whether clients hold labelled records, and not few-shot tasks."""
         return self.by_record or self.client_update.kind == "model-difference"
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks.
+
+        A model trained on records is else used as it is.
+        """
+        return self.by_record and self.model.name == "conv4" and self.task.shots > 0
 
     def _check_shape(self) -> None:
         """The values that the places of the private sum, server and client, and kinds of data need to have."""
         silos, records = "local-steps", "local-steps and model-difference"
-        wanted: dict[str, tuple[Any, Any, str]] = {
-            "participation.kind": (self.participation.kind, "poisson-lots", silos),
-            "clients.partition": (self.clients.partition, "fragments", records),
-            "model.name": (self.model.name, "cnn", records),
-            "server.optimizer": (self.server.optimizer, "average", silos),
-            "task.shots": (self.task.shots, 0, records),
+        as_it_is = self.on_records and not self.pretrains
+        wanted: dict[str, tuple[Any, Any, str, bool]] = {
+            "participation.kind": (self.participation.kind, "poisson-lots", silos, self.by_record),
+            "clients.partition": (self.clients.partition, "fragments", records, self.on_records),
+            "model.name": (self.model.name, "cnn", records, as_it_is),
+            "server.optimizer": (self.server.optimizer, "average", silos, self.by_record),
+            "task.shots": (self.task.shots, 0, records, as_it_is),
         }
-        for key, (value, needed, kinds) in wanted.items():
-            if (value == needed) != (self.by_record if kinds == silos else self.on_records):
+        for key, (value, needed, kinds, belongs) in wanted.items():
+            if (value == needed) != belongs:
                 raise BenchError(
                     f"{key} is {value}, which does not go with client_update.kind {self.client_update.kind}: "
                     f"{needed} and {kinds} belong together"
                 )
-        if not self.on_records and (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
+        if not as_it_is and (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             raise BenchError("model.pixel_mean and pixel_deviation are for cnn: conv4 normalises by itself")
+        if self.pretrains and (self.validation.every or self.evaluation.every):
+            raise BenchError(
+                "validation.every and evaluation.every are for models that are used as they are: set both to 0 for "
+                "a model whose last layer is replaced"
+            )
         if self.server.momentum and self.server.optimizer != "sgd":
             raise BenchError(f"server.momentum is {self.server.momentum:g}: only server.optimizer sgd has one")
         self._check_schedule()
@@ -611,6 +625,15 @@ class RunConfig:
     def _check_record_level(self) -> None:
         """What privacy of single examples within a task needs, and what is told in its place."""
         update, local = self.client_update, self.local
+        if self.pretrains:
+            if self.model.normalisation != "record":
+                raise BenchError(
+                    "model.normalisation is batch, but local-steps takes records one by one, and a batch's statistics "
+                    "tie a record's gradient to the others: set it to record"
+                )
+            if local is not None:
+                raise BenchError("local is for few-shot clients, not for local-steps: set it to null")
+            return
         if self.on_records and (local is not None or self.model.normalisation != "batch"):
             raise BenchError(f"local and model.normalisation are for few-shot clients, not for {update.kind}")
         if update.kind == "reptile" and not self.within_records:
@@ -670,6 +693,31 @@ class RunConfig:
             return None
         return dataclasses.replace(self, method="maml", clipping=None, noise=None, budget=None)
 
+    def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> "RunConfig":
+        """The same run under another meta-test: what is trained is the same, so its folder stays this run's.
+
+        Args:
+            shots: in place of task.shots.
+            evaluation: in place of values of `evaluation`.
+
+        Raises:
+            BenchError: the model is used as it is and has no meta-test, or a value is out of bounds.
+        """
+        if self.on_records and not self.pretrains:
+            raise BenchError("test is a meta-test's, but this run's model is used as it is: leave it out")
+        task = self.task if shots is None else dataclasses.replace(self.task, shots=shots)
+        if not task.shots:
+            raise BenchError("test.shots is 0: a meta-test adapts to at least 1")
+        return dataclasses.replace(self, task=task, evaluation=dataclasses.replace(self.evaluation, **evaluation))
+
+    @property
+    def test_name(self) -> str:
+        """What a meta-test is called in the run's folder; says all that `tested_at` may change."""
+        test = self.evaluation
+        return (
+            f"{self.task.shots}shot-{test.steps}steps-{test.rate:g}rate-{test.tasks}tasks-{test.query_per_class}query"
+        )
+
     @property
     def notices(self) -> tuple[str, ...]:
         """What a reader of this run's privacy must be told: printed and written beside the result."""
@@ -684,7 +732,7 @@ class RunConfig:
             said.append("the clipping threshold is the median norm of a run without privacy: not private")
         if (self.model.pixel_mean, self.model.pixel_deviation) != (0.0, 1.0):
             said.append("pixels are normalised by published constants of the data set, which no account covers")
-        if self.on_records:
+        if self.on_records and not self.pretrains:
             said.append(
                 f"{self.validation.tasks} records of the test part are a public validation split; "
                 "accuracy is on the rest"

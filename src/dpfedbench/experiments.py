@@ -17,6 +17,8 @@ from dpfedbench import data
 from dpfedbench.config import RunConfig, check, leaves, merge, nearest, schema, set_key
 from dpfedbench.errors import BenchError
 
+_TEST = "test."
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -25,6 +27,7 @@ class Cell:
     `repairs` names the series of the same item whose claim does not hold and this one's does, "" where there is none;
     `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
     `mismatch` says why our value may not be read against the published one, "" where it may.
+    `tests` are the runs under a meta-test that is not their own, none where it is.
     """
 
     series: str
@@ -35,6 +38,7 @@ class Cell:
     runs: tuple[RunConfig, ...]
     published_dataset: str
     mismatch: str
+    tests: tuple[RunConfig, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,15 @@ class Item:
     def runs(self) -> dict[str, RunConfig]:
         """The runs it needs, by folder; none for a figure of accounts."""
         return {} if self.kind == "account" else {run.folder: run for cell in self.cells for run in cell.runs}
+
+    @property
+    def tests(self) -> dict[tuple[str, str], RunConfig]:
+        """The meta-tests it needs besides the runs' own, by the run's folder and the test's name."""
+        return {
+            (run.folder, test.test_name): test
+            for cell in self.cells
+            for run, test in zip(cell.runs, cell.tests, strict=False)
+        }
 
     def describe(self, titles: Mapping[str, str]) -> dict[str, Any]:
         """What reporting needs to know, as plain data: it reads results by folder and knows no configuration.
@@ -74,7 +87,9 @@ class Item:
                     "dataset": cell.runs[0].dataset,
                     "published_dataset": cell.published_dataset,
                     "task": cell.runs[0].task_name,
+                    "tested": (*cell.tests, *cell.runs)[0].task_name,
                     "mismatch": cell.mismatch,
+                    "metrics": f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
                     "folders": [run.folder for run in cell.runs if self.kind != "account"],
                 }
                 | (_mechanism(cell.runs[0]) if self.kind == "account" else {})
@@ -105,6 +120,11 @@ class Plan:
 
     items: Mapping[tuple[str, str], Item]
     runs: Mapping[str, RunConfig]
+
+    @property
+    def tests(self) -> dict[tuple[str, str], RunConfig]:
+        """The meta-tests of all items besides the runs' own, by the run's folder and the test's name."""
+        return {place: test for item in self.items.values() for place, test in item.tests.items()}
 
     def tables(self, paper: str | None = None) -> list[Item]:
         """The tables of one paper, or of all."""
@@ -338,7 +358,10 @@ class _Expansion:
         _known(task, self.experiment["tasks"], where, "task")
         _known(method, self.method_defaults, f"{where}.series.{name}.method", "method")
         overlay = merge(series.get("run"), {"method": method})
-        if x is not None:
+        test = merge(spec.get("test"), series.get("test"))
+        if x is not None and spec["x"]["key"].startswith(_TEST):
+            test[spec["x"]["key"].removeprefix(_TEST)] = x
+        elif x is not None:
             overlay = merge(set_key(overlay, spec["x"]["key"], x), more)
         values = resolve(
             self.config,
@@ -355,6 +378,7 @@ class _Expansion:
         try:
             seeds = spec.get("task_seeds", {}).get(task) or spec.get("seeds", self.config["seeds"])
             runs = tuple(RunConfig.from_dict(merge(values, {"seed": seed})) for seed in seeds)
+            tests = tuple(run.tested_at(**self._test(test, f"{where}.test")) for run in runs) if test else ()
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error
         symbol = spec.get("x", {}).get("symbol")
@@ -368,7 +392,14 @@ class _Expansion:
             runs=runs,
             published_dataset=published_dataset,
             mismatch=self._mismatch(runs[0], published_dataset),
+            tests=() if tests == runs else tests,
         )
+
+    @staticmethod
+    def _test(values: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+        """The values of a meta-test, checked: a swept one has not been yet."""
+        check(values, schema("config")["$defs"]["test"], where)
+        return values
 
     def _repaired(self, spec: Mapping[str, Any], name: str, series: Mapping[str, Any], where: str) -> str:
         repaired = series.get("repairs", "")

@@ -20,7 +20,7 @@ def jobs(output: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("preset", "tables", "figures", "prepared"),
-    [(None, 8, 32, 4), ("smoke", 5, 9, 2), ("real", 9, 24, 2), ("paper", 8, 32, 5)],
+    [(None, 8, 36, 4), ("smoke", 5, 9, 2), ("real", 9, 25, 2), ("paper", 8, 36, 5)],
 )
 def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int, figures: int, prepared: int) -> None:
     chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
@@ -35,7 +35,7 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int
 
 
 @pytest.mark.parametrize(
-    ("target", "tables", "figures"), [("dp_fedmeta", 3, 6), ("adap_dp_fl", 2, 16), ("dp_maml", 3, 10)]
+    ("target", "tables", "figures"), [("dp_fedmeta", 3, 7), ("adap_dp_fl", 2, 16), ("dp_maml", 3, 13)]
 )
 def test_a_paper_is_a_target(snakemake: Call, target: str, tables: int, figures: int) -> None:
     done = snakemake(target, "--dry-run", "--quiet", "rules")
@@ -64,6 +64,22 @@ def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -
     assert len(trained) == 4  # three private ones, and the run without
     waiting = [line for line in trained if "history.csv" in line]
     assert len(waiting) == 1 and "results/runs/maml/" in waiting[0]
+
+
+def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot(snakemake: Call) -> None:
+    done = snakemake("results/figures/dp-fedmeta/figure5.png", "--dry-run", "--quiet", "rules")
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    # Six initialisations, three shots.
+    assert found["train"] == found["meta_test"] == found["account"] == 6 and found["meta_test_at"] == 6 * 3
+    # The same data: the clients of 5-way tasks, and the one holder of all images.
+    assert found["prepare"] == 1 and found["partition"] == 2 and found["figure"] == 1
+    both = [f"results/figures/dp-maml/figure13{letter}.png" for letter in "ab"]
+    done = snakemake(*both, "--dry-run", "--quiet", "rules")
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    # Random and both pre-trained ones are shared; MAML and DP-MAML are meta-trained at 1 and at 5 shots.
+    assert found["train"] == 3 + 2 * 2 and found["meta_test_at"] == 7 * 3 and found["figure"] == 2
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ except BenchError as error:
 
 REPORT = f"results/{config['preset']}" if config["preset"] else "results"
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
+TESTS = PLAN.tests
 TITLES = {name: method.TITLE for name, method in METHODS.items()}
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
@@ -40,6 +41,7 @@ wildcard_constraints:
     task=r"\d+way-\d+shot|\d+class",
     clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+|\d+clients-\d+fragments-seed\d+",
     key="[0-9a-f]{10}",
+    test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query",
     seed=r"\d+",
     paper="|".join(PAPERS),
     item="|".join({name: None for _, name in PLAN.items}),
@@ -91,6 +93,14 @@ def stand_ins():
 def run_of(wildcards):
     """The run whose folder the wildcards name."""
     return PLAN.runs[RUN.removeprefix("results/runs/").format(**wildcards)]
+
+
+def test_of(wildcards):
+    """The meta-test that the wildcards name, of those that are not their runs' own."""
+    test = TESTS[run_of(wildcards).folder, wildcards.test]
+    rules = ("shots", "steps", "rate", "tasks", "query_per_class")
+    values = {"shots": test.task.shots} | vars(test.evaluation)
+    return {key: values[key] for key in rules}
 
 
 def reference_of(wildcards):
@@ -150,6 +160,14 @@ def files_of_runs(*names):
         ]
 
     return find
+
+
+def tests_of_runs(wildcards):
+    """An input function: the meta-tests that the figure shows and that are not the runs' own."""
+    return [
+        f"results/runs/{run}/tests/{test}.json"
+        for run, test in item_of(wildcards).tests
+    ]
 
 
 def audits_of_runs(wildcards):

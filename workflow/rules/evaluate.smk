@@ -1,6 +1,6 @@
 """From a meta-model to its accuracy on tasks of unseen classes.
 
-Requires a trained run. Adds metrics.json to its folder.
+Requires a trained run. Adds metrics.json to its folder, and tests/ with other meta-tests that a figure asks for.
 """
 
 
@@ -27,3 +27,15 @@ rule meta_test:
         code=digest("src/dpfedbench/evaluation/*test.py"),
     script:
         "../scripts/meta_test.py"
+
+
+use rule meta_test as meta_test_at with:
+    output:
+        f"{RUN}/tests/{{test}}.json",
+    log:
+        f"{RUN}/logs/meta_test-{{test}}.log",
+    benchmark:
+        f"{RUN}/benchmark/meta_test-{{test}}.tsv"
+    params:
+        code=digest("src/dpfedbench/evaluation/*test.py"),
+        test=test_of,

@@ -52,6 +52,7 @@ rule figure:
     """Draw a figure, and write down the numbers that were drawn."""
     input:
         files_of_runs("metrics.json", "privacy.json", "training.json", "history.csv"),
+        tests_of_runs,
         published=ROOT / "config/published.csv",
     output:
         image=report(

@@ -6,7 +6,7 @@ from typing import Any
 from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
-from dpfedbench.data.records import load_records
+from dpfedbench.data.records import load_any_records
 from dpfedbench.jobs import job
 
 
@@ -15,7 +15,7 @@ def partition(
 ) -> None:
     """Partition a prepared data set and save it in `out_dir`."""
     if kind == "fragments" and fragments is not None:  # RunConfig refuses the kind without their number
-        make_fragments(load_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
+        make_fragments(load_any_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
     else:
         make_partition(load_dataset(data_dir), clients=clients, kind=kind, seed=seed, **sizes).save(out_dir)
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import damaged_classes, foreign_summary, open_files, read_classes, write_files
+from dpfedbench.data.images import (
+    damaged_classes,
+    foreign_summary,
+    load_dataset,
+    open_files,
+    read_classes,
+    write_files,
+)
+from dpfedbench.files import read_json
 
 SPLITS = ("train", "test")
 
@@ -62,7 +70,7 @@ class RecordDataset:
     Attributes:
         name: the registry's name; a stand-in never bears the name of what it stands in for.
         images: uint8 [records, height, width, channels], memory-mapped, read-only.
-        labels: int64 [records], indices into `class_names`.
+        labels: int64 [records], indices into `class_names`; -1 for a record of neither split.
         splits: record indices (int64, ascending) of "train" and "test"; disjoint, and ordered by label.
         class_names: one per label.
         summary: the content of summary.json.
@@ -80,6 +88,32 @@ class RecordDataset:
         """(height, width, channels)."""
         _, height, width, channels = self.images.shape
         return height, width, channels
+
+
+def load_any_records(folder: Path | str) -> RecordDataset:
+    """A prepared data set of records; or the images of one of classes as records, as pre-training sees them.
+
+    Of a data set of classes only the training classes are labels (their places among these), all of their images are
+    training records, and there is no test part: its other classes are for the meta-test.
+
+    Raises:
+        BenchError: a file is missing, or is not what was written there.
+    """
+    folder = Path(folder)
+    if read_json(folder / "summary.json").get("kind", "classes") == "records":
+        return load_records(folder)
+    dataset = load_dataset(folder)
+    classes, each = dataset.splits["train"], dataset.examples_per_class
+    labels = np.full(len(dataset.class_names), -1)
+    labels[classes] = np.arange(len(classes))
+    return RecordDataset(
+        name=dataset.name,
+        images=dataset.images.reshape(-1, *dataset.image_shape),
+        labels=np.repeat(labels, each),
+        splits={"train": (classes[:, None] * each + np.arange(each)).ravel(), "test": np.empty(0, np.int64)},
+        class_names=tuple(dataset.class_names[index] for index in classes),
+        summary=dataset.summary,
+    )
 
 
 def save_records(folder: Path, raw: RawRecords, facts: dict[str, Any]) -> None:

@@ -120,15 +120,23 @@ def validation_measures(
     }
 
 
+def pretraining_network(config: RunConfig, *, image_shape: tuple[int, int, int], classes: int) -> Conv4:
+    """The network that is pre-trained: one output for each training class."""
+    model = config.model
+    return Conv4(image_shape=image_shape, filters=model.filters, ways=classes, normalisation=model.normalisation)
+
+
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
     """Meta-test a trained model and write metrics.json; one that is used as it is goes to `record_test`.
+
+    Of a pre-trained model the last layer, whose outputs are the training classes, is replaced by a fresh one.
 
     The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged.
     """
-    if config.on_records:
+    if config.on_records and not config.pretrains:
         record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)
         return
     dataset = load_dataset(data_dir)
@@ -136,7 +144,11 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
         image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways,
         normalisation=config.model.normalisation,
     )  # fmt: skip
-    members = load_members(Path(model_path), net)
+    if config.pretrains:
+        trained = pretraining_network(config, image_shape=net.image_shape, classes=len(dataset.splits["train"]))
+        members = [net.with_fresh_head(theta) for theta in load_members(Path(model_path), trained)]
+    else:
+        members = load_members(Path(model_path), net)
     tasks = config.evaluation.tasks
     progress = Progress(f"meta-test {config.folder}", tasks, unit="tasks")
     accuracies = (

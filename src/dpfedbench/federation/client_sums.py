@@ -1,10 +1,11 @@
-"""Rounds in which each client takes private sums over its own records (Adap DP-FL, local DP-FedAvg).
+"""Rounds in which each client takes private sums over its own records (Adap DP-FL, local DP-FedAvg; pre-training).
 
     for each client, for each local step:  lot -> per-record gradients -> private sum -> ledger -> threshold rule
     -> step of the client's optimiser;   then the server averages the clients' models
 
 The server sees every client's release; no record is at two clients, so a record's privacy is that of its client's
-releases alone (parallel composition).
+releases alone (parallel composition). One client that holds all records is DP-SGD (Abadi et al. 2016), with which the
+few-shot papers pre-train; its average of one model changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 from dpfedbench.config import RunConfig
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.fragments import load_fragments
-from dpfedbench.data.records import load_records
+from dpfedbench.data.records import load_any_records
+from dpfedbench.evaluation.meta_test import pretraining_network
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
@@ -29,8 +31,11 @@ from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Observer, Row
 from dpfedbench.federation.server import OPTIMIZERS
+from dpfedbench.models.cnn import Cnn
+from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_cnn import FusedCnn
 from dpfedbench.models.network import Network
+from dpfedbench.models.record_conv4 import RecordConv4
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
@@ -69,16 +74,21 @@ class OwnRecords:
     piece = 8  # they stay in the processor's cache
 
     def __init__(self, config: RunConfig, *, data_dir: Path, clients_dir: Path) -> None:
-        dataset, partition = load_records(data_dir), load_fragments(clients_dir)
+        dataset, partition = load_any_records(data_dir), load_fragments(clients_dir)
         check_made_for(dataset.name, dataset.summary, partition.summary)
         self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
         self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
-        self.held_out = held_out(config, dataset)
-        self.net = network(config, dataset)
+        self.net: Cnn | Conv4
+        if config.pretrains:
+            # Nothing is held out: the classes of the meta-test are others.
+            self.net = pretraining_network(config, image_shape=dataset.image_shape, classes=len(dataset.class_names))
+        else:
+            self.held_out = held_out(config, dataset)
+            self.net = network(config, dataset)
 
-    def worker(self) -> FusedCnn:
+    def worker(self) -> FusedCnn | RecordConv4:
         """The fused network."""
-        return FusedCnn(self.net)
+        return FusedCnn(self.net) if isinstance(self.net, Cnn) else RecordConv4(self.net)
 
 
 class _Step:
@@ -172,7 +182,7 @@ class ClientSums:
         images = rng.integers(0, 256, size=(count, *self.images[0].shape[1:]), dtype=np.uint8)
         labels = rng.integers(0, self.config.task.ways, size=count)
         out = np.empty((count, self.net.dimension), np.float32)
-        self.source.worker().gradients(self._theta, images, labels, out)
+        list(self.source.worker().pieces(self._theta, images, labels, out))
         return float(row_norms(torch.from_numpy(out)).mean())
 
     def _make_budget(self, rule: ClippingRule) -> BudgetPlan:

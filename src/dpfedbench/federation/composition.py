@@ -132,7 +132,8 @@ class Composition:
                 rounds=planned,
                 release="gradient-sum",
                 unit="record",
-                observer="server",
+                # A pre-trained body goes to others; whoever holds all records sees them anyway.
+                observer="everyone" if config.pretrains else "server",
             )
         computed: Maml | Reptile | ModelDifference
         if update.kind == "reptile":

@@ -77,6 +77,15 @@ class Conv4(Network):
                 parts.append(np.full(math.prod(shape), 1.0 if name.endswith("scale") else 0.0))
         return np.concatenate(parts).astype(np.float32)
 
+    def with_fresh_head(self, theta: np.ndarray) -> np.ndarray:
+        """Weights [d] whose body is that of `theta`, of the same network with any number of ways, bit for bit.
+
+        The head is zero, as it is before any training (`initial`), so that nothing of the old one is left.
+        """
+        head = sum(math.prod(shape) for name, shape in self.shapes.items() if name.startswith("head"))
+        body = theta[: self.dimension - head]
+        return np.concatenate([body, np.zeros(head, theta.dtype)])
+
     def unflatten(self, theta: np.ndarray) -> list[tuple[np.ndarray, ...]]:
         """Views into a flat vector: four times (weight [9*in, out], scale, shift), then (head weight, bias)."""
         views, start = [], 0

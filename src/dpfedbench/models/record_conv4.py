@@ -6,6 +6,8 @@ record's gradient is computed from its own image and label and nothing else, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from dpfedbench.models.conv4 import Conv4
@@ -40,6 +42,18 @@ class RecordConv4:
             found[record] = self._one.loss(theta, image, labels[record : record + 1], self._at)
             self._one.gradient(image, self._at, out[record])
         return found
+
+    def pieces(
+        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, room: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Losses [k] and gradients of the next k records, in the first rows of the room [m, d], as `FusedCnn.pieces`.
+
+        Shapes: theta [d], images uint8 [n, H, W, C], labels [n].
+        """
+        for start in range(0, len(images), len(room)):
+            some = images[start : start + len(room)].astype(np.float32) / np.float32(255)
+            rows = room[: len(some)]
+            yield self.gradients(theta, some, labels[start : start + len(room)], rows)[:, 0], rows
 
     def logits(self, theta: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Logits [n, ways] of images [n, H, W, C]."""

@@ -313,7 +313,7 @@ def make(description: Mapping[str, Any], results: str | Path, published: str | P
         The figure and a table of what was drawn: series, curve, label, x, value, low, high, source.
     """
     computed = description["kind"] == "account"
-    cells = [] if computed else [read_cell(results, cell["folders"]) for cell in description["cells"]]
+    cells = [read_cell(results, cell["folders"], cell["metrics"]) for cell in description["cells"] if not computed]
     rows = read_published(published, description["paper"], description["name"])
     numbers = [parse_published(row) for row in rows]
     if computed:
@@ -340,7 +340,11 @@ def _footer(
         if any((line.value == 1).all() for line in lines):
             said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
         return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
-    data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['task']}" for cell in description["cells"]))
+    names = dict.fromkeys(cell["dataset"] for cell in description["cells"])
+    data = ", ".join(
+        f"{name} {', '.join(dict.fromkeys(c['tested'] for c in description['cells'] if c['dataset'] == name))}"
+        for name in names
+    )
     seeds = max(cell.seeds for cell in cells)
     said = [f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."]
     if description["kind"] == "sweep":
@@ -356,7 +360,7 @@ def _footer(
     said += attributed_notices(
         [(cell["label"], result) for cell, result in zip(description["cells"], cells, strict=True)]
     )
-    return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
+    return "\n".join(line for text in said for line in textwrap.wrap(text, 118))
 
 
 def drawn(description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:

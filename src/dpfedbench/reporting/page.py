@@ -491,7 +491,7 @@ def _figure(item: Mapping[str, Any], folder: Path, facets: Mapping[str, Sequence
 def _measured_on(cells: Sequence[Mapping[str, Any]]) -> str:
     if not any(cell["folders"] for cell in cells):
         return "Accounting alone: nothing is trained."
-    data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['task']}" for cell in cells))
+    data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['tested']}" for cell in cells))
     seeds = max(len(cell["folders"]) for cell in cells)
     return f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."
 

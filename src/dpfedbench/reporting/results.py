@@ -54,18 +54,19 @@ class Published:
     source: str
 
 
-def read_cell(results: str | Path, folders: Sequence[str]) -> CellResult:
+def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json") -> CellResult:
     """Read the runs of a cell.
 
     Args:
         results: the results folder.
         folders: the runs' folders below results/runs, one for each seed.
+        metrics_file: of the meta-test, in a run's folder.
 
     Raises:
         BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
     """
     runs = [Path(results, "runs", folder) for folder in folders]
-    metrics = [read_json(run / "metrics.json") for run in runs]
+    metrics = [read_json(run / metrics_file) for run in runs]
     privacy = [read_json(run / "privacy.json") for run in runs]
     training = [read_json(run / "training.json") for run in runs]
     for run, trained in zip(runs, training, strict=True):
