@@ -46,6 +46,7 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     # Trainings over clients ask for the GPU, those over records for none.
     assert {method: gpu for method, gpu in gpus(done.stdout).items() if gpu == "1"}.keys() == {
         "dp-agr",
+        "dp-maml",
         "maml",
         "random",
     }
