@@ -618,6 +618,11 @@ class RunConfig:
             )
 
     @property
+    def takes_gpu(self) -> bool:
+        """Whether its training can use a GPU; the passes for gradients of single records are compiled for the CPU."""
+        return not (self.on_records or self.within_records)
+
+    @property
     def within_records(self) -> bool:
         """Whether few-shot clients compute each example's gradient by itself, from that example alone."""
         return not self.on_records and self.model.normalisation == "record"

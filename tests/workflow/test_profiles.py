@@ -43,7 +43,7 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "profiles/default" in done.stderr  # laid over the other one
     found = asked(done.stdout)
-    # Trainings over clients ask for the GPU, those over records for none.
+    # Trainings over clients ask for the GPU, those with gradients of single records for none.
     assert {method: gpu for method, gpu in gpus(done.stdout).items() if gpu == "1"}.keys() == {
         "dp-agr",
         "dp-maml",

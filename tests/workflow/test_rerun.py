@@ -23,13 +23,14 @@ preset: null
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot]}, table3-time: null, repairs: null}
+    tables: {table2: {tasks: [omniglot-1shot], series: {dp-agrlr: null, gbml: null}}, table3-time: null, repairs: null}
     figures:
       figure3: null
       figure4c: null
       figure4d: null
       figure4a: {x: {values: [50, 90]}, seeds: [0]}
       figure4b: null
+      figure5: null
       figure2b: {seeds: [0]}
   dp-maml: null
   adap-dp-fl: null
@@ -40,8 +41,11 @@ ONE_TABLE_ONE_FIGURE = """
 seeds: [0]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot], series: {random: null}}, table3-time: null, repairs: null}
-    figures: {figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
+    tables:
+      table2: {tasks: [omniglot-1shot], series: {random: null, dp-agrlr: null, gbml: null}}
+      table3-time: null
+      repairs: null
+    figures: {figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
   dp-maml: null
   adap-dp-fl: null
 """

@@ -55,7 +55,7 @@ rule train:
         runtime=1440,
         # Only the sums over clients can be taken on a GPU; those over records are made for the CPU.
         gpu=lambda wildcards: (
-            0 if run_of(wildcards).by_record else config["machine"]["gpu"]
+            config["machine"]["gpu"] if run_of(wildcards).takes_gpu else 0
         ),
     params:
         version=lambda wildcards: METHODS[wildcards.method].VERSION,

@@ -159,7 +159,7 @@ class _Training:
         self.parts: Composition = method.compose(config)
         if threshold is not None:
             self.parts = self.parts.starting_at(threshold)
-        self.device = "cuda" if torch.cuda.is_available() and not config.on_records else "cpu"
+        self.device = "cuda" if torch.cuda.is_available() and config.takes_gpu else "cpu"
         self.ledger = Ledger(folder / "ledger.jsonl")
         place = ClientSums if config.by_record else ServerSum
         self.rounds: Rounds = place(

@@ -358,7 +358,8 @@ class FusedConv4:
             winograd.tangent_gradient_tiles(
                 layer.z, scratch.z_dot, *plane, layer.batch, layer.mean[0], layer.inverse_std[0], scratch.mean_dot,
                 scratch.slope, at.blocks[index + 1][1], dots[index + 1][1], layer.code, layer.delta, scratch.delta_dot,
-                layer.shift_gradient[0], layer.scale_gradient[0], scratch.shift_dot, scratch.scale_dot, scratch.outputs.array,
+                layer.shift_gradient[0], layer.scale_gradient[0], scratch.shift_dot, scratch.scale_dot,
+                scratch.outputs.array,
             )  # fmt: skip
             gradients_dot, products = scratch.outputs.tensor, scratch.weight_gradients.tensor
             torch.bmm(layer.inputs.tensor.mT, gradients_dot, out=products)
