@@ -193,10 +193,13 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
 
 def test_some_tasks_of_a_table_may_have_other_seeds() -> None:
     cells = plan(configuration()).items["dp-fedmeta", "table2"].cells
-    assert {cell.published_dataset: len(cell.runs) for cell in cells} == {
-        "omniglot": 3,
-        "cifar-fs": 1,
-        "mini-imagenet": 1,
+    assert {(cell.published_dataset, cell.runs[0].task.shots): len(cell.runs) for cell in cells} == {
+        ("omniglot", 1): 3,
+        ("omniglot", 5): 1,
+        ("cifar-fs", 1): 1,
+        ("cifar-fs", 5): 1,
+        ("mini-imagenet", 1): 1,
+        ("mini-imagenet", 5): 1,
     }
 
 

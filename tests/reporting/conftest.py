@@ -21,7 +21,7 @@ from dpfedbench.reporting.provenance import provenance
 
 DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
 TITLES = {name: method.TITLE for name, method in METHODS.items()}
-LEVELS = {"random": 45.0, "maml": 92.0, "dp-agr": 75.0, "dp-maml": 74.0, "dp-agrlr": 60.0, "dp-reptile": 50.0}
+LEVELS = {"random": 45.0, "maml": 92.0, "dp-agr": 75.0, "dp-maml": 74.0, "dp-agrlr": 60.0, "dp-reptile": 50.0, "dp-maml-sample": 55.0}
 
 
 def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:

@@ -21,7 +21,8 @@ from .conftest import TITLES
 @pytest.fixture(scope="module")
 def entries(plan: Plan) -> list[dict[str, Any]]:
     """The client-level configurations, whose runs the fixture has made."""
-    return [entry for entry in plan.private(TITLES) if entry["paper"] == "dp-fedmeta"]
+    found = [entry for entry in plan.private(TITLES) if entry["paper"] == "dp-fedmeta"]
+    return [entry for entry in found if entry["method"] != "dp-transfer"]
 
 
 def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
