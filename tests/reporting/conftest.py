@@ -21,7 +21,15 @@ from dpfedbench.reporting.provenance import provenance
 
 DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
 TITLES = {name: method.TITLE for name, method in METHODS.items()}
-LEVELS = {"random": 45.0, "maml": 92.0, "dp-agr": 75.0, "dp-maml": 74.0, "dp-agrlr": 60.0, "dp-reptile": 50.0, "dp-maml-sample": 55.0}
+LEVELS = {
+    "random": 45.0,
+    "maml": 92.0,
+    "dp-agr": 75.0,
+    "dp-maml": 74.0,
+    "dp-agrlr": 60.0,
+    "dp-reptile": 50.0,
+    "dp-maml-sample": 55.0,
+}
 
 
 def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
@@ -58,6 +66,11 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     account["noise_multiplier"] = z
     audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
     audit |= {"unit": "client", "observer": "everyone"}
+    if run.local and run.noise:  # two-fold: each record is protected from the server as well
+        own = {"unit": "record", "observer": "the server"}
+        of_records = {name: profile | own for name, profile in profiles.items()}
+        account["also"] = [account | own | {"profiles": of_records, "delta": run.local.delta}]
+        audit["also"] = [audit | own]
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
     rounds = np.arange(1, run.participation.rounds + 1)

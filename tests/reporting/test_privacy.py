@@ -46,9 +46,25 @@ def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[dict
     assert named["balls-and-bins, ε = 1.5 holds"]["tables"][0]["repairs"] == "published"
 
 
+def two_fold(entries: list[dict[str, Any]]) -> int:
+    """How many protect a client and its records, and so have two rows."""
+    return sum(entry["method"] == "dp-agrlr" for entry in entries)
+
+
+def test_two_fold_privacy_has_a_row_for_each_unit(
+    entries: list[dict[str, Any]], results: Path, published: Path
+) -> None:
+    table = privacy.read(entries, results, published)
+    rows = table[table["method"] == "dp-agrlr"]
+    assert set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")} and two_fold(entries) > 1
+    assert set(privacy.drawn(table, entries).loc[lambda shown: shown["method"] == "dp-agrlr", "unit"]) == {
+        "client", "record",
+    }  # fmt: skip
+
+
 def test_no_cell_is_empty(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
     table = privacy.read(entries, results, published)
-    assert list(table.columns) == privacy.COLUMNS and len(table) == len(entries)
+    assert list(table.columns) == privacy.COLUMNS and len(table) == len(entries) + two_fold(entries)
     read = pd.read_csv(io.StringIO(privacy.to_csv(table)), keep_default_na=False, dtype=str)
     assert (read != "").all().all()
     row = table[(table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")].iloc[0]
@@ -87,7 +103,7 @@ def test_a_missing_audit_is_one_line(
 
 def test_markdown_has_a_line_a_row(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
     text = privacy.to_markdown(privacy.read(entries, results, published), "uv run snakemake")
-    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries)
+    assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries) + two_fold(entries)
     assert "(repaired)" in text and "uv run snakemake" in text
 
 
@@ -96,7 +112,7 @@ def test_the_figure_draws_what_tables_show(entries: list[dict[str, Any]], result
     figure = privacy.draw(table, entries)
     shown = [entry for entry in entries if entry["tables"]]
     left, right = figure.axes
-    assert len(left.get_yticks()) == len(shown) == len(privacy.drawn(table, entries))
+    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table, entries))
     # An arrow from the published variant to each repair.
     arrows = [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
     assert len(arrows) == sum(place["repairs"] != "" for entry in shown for place in entry["tables"]) == 3

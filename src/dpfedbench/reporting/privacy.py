@@ -148,7 +148,7 @@ def _row(
             "ci_high": cell.accuracy.high,
             "seeds": cell.seeds,
             "reason": _reason(claimed.explanation, held.explanation, image, audit),
-            "runs": str(Path("results", "runs", entry["folders"][0]).parent),
+            "runs": _runs(entry),
         }
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"an account or audit of {run.parent} lacks {error}: delete it and run again") from error
@@ -239,13 +239,24 @@ def drawn(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> pd.DataF
         "role",
         "dataset",
         "task",
+        "unit",
         "delta",
         "epsilon_claimed",
         "epsilon_holds_high",
     ]
     columns += ["epsilon_audited", "accuracy", "ci_low", "ci_high", "seeds"]
-    shown = table.loc[[bool(entry["tables"]) for entry in entries], columns]
+    shown = table.loc[[bool(entry["tables"]) for entry in _by_row(table, entries)], columns]
     return shown.assign(number=range(1, len(shown) + 1))[["number", *columns]]
+
+
+def _by_row(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entry of each row; one that protects two units has two rows."""
+    entry_of = {_runs(entry): entry for entry in entries}
+    return [entry_of[runs] for runs in table["runs"]]
+
+
+def _runs(entry: Mapping[str, Any]) -> str:
+    return str(Path("results", "runs", entry["folders"][0]).parent)
 
 
 def draw(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> Figure:
@@ -253,11 +264,12 @@ def draw(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> Figure:
 
     Args:
         table: what `read` gave.
-        entries: the same, in the same order; those that a paper's table shows are drawn, with a number each.
+        entries: what it gave it of; those that a paper's table shows are drawn, with a number for each row.
     """
-    keep = [index for index, entry in enumerate(entries) if entry["tables"]]
+    of_rows = _by_row(table, entries)
+    keep = [index for index, entry in enumerate(of_rows) if entry["tables"]]
     rows = [dict(row) for row in table.iloc[keep].to_dict("records")]
-    named = [entries[index] for index in keep]
+    named = [of_rows[index] for index in keep]
     groups = list(dict.fromkeys(
         (entry["paper"], place["item"], entry["task"])
         for entry in named for place in entry["tables"] if place["repairs"]
@@ -316,7 +328,8 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Mapping[Any, Any]]) -> None:
 
 def _label(number: int, row: Mapping[Any, Any]) -> str:
     variant = row["variant"] if row["variant"] not in ("", row["method"]) else "as published"
-    text = "\n".join(textwrap.wrap(f"{row['method']}: {variant}", 52))
+    unit = "" if row["unit"] == "client" else f", {row['unit']}"
+    text = "\n".join(textwrap.wrap(f"{row['method']}: {variant}{unit}", 52))
     return f"{text}  [{row['dataset']}]{'  ✓' if row['role'] == 'repaired' else ''}  {number}"
 
 
