@@ -20,7 +20,8 @@ clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_cl
   fragments: null}
 model: {name: conv4, filters: 32, normalisation: batch, pixel_mean: 0.0, pixel_deviation: 1.0}
 participation: {kind: one-pass, cohort: 100, rounds: 40}
-client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true}
+client_update: {kind: maml, inner_steps: 1, inner_rate: 0.1, order: 2, optimizer: sgd, keep_state: true,
+                learnable_rates: false, multi_step_rounds: 0}
 local: null
 clipping: {rule: percentile-of-releases, threshold: 0.5, percentile: 90, window: 10, form: sum,
   never_rising: true, factor: 1.0, quantile_rate: 0.2, count_noise: null}

@@ -318,6 +318,7 @@ class ClientUpdateConfig(_Section):
     model that many steps of its `optimizer` on all of its examples make of it. "local-steps": that many steps of
     its `optimizer`, each along the sum of a lot; `keep_state` keeps the optimiser's moments from round to round.
     "model-difference": the model it got less the model that many steps make of it, each on all of its records.
+    `learnable_rates` and `multi_step_rounds` are MAML++'s (`federation.composition.Maml`), for "maml" alone.
     """
 
     SECTION: ClassVar[str] = "client_update"
@@ -327,6 +328,8 @@ class ClientUpdateConfig(_Section):
     order: int
     optimizer: str
     keep_state: bool
+    learnable_rates: bool
+    multi_step_rounds: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -643,6 +646,11 @@ class RunConfig:
             raise BenchError(f"local and model.normalisation are for few-shot clients, not for {update.kind}")
         if update.kind == "reptile" and not self.within_records:
             raise BenchError("client_update.kind reptile takes examples one by one: set model.normalisation to record")
+        if (update.learnable_rates or update.multi_step_rounds) and (update.kind != "maml" or self.within_records):
+            raise BenchError(
+                "client_update.learnable_rates and multi_step_rounds are for kind maml with model.normalisation batch: "
+                "set them to false and 0"
+            )
         if self.within_records and update.kind == "maml" and update.order == 2:
             raise BenchError(
                 "client_update.order is 2, but model.normalisation is record: the second order carries the support "

@@ -31,6 +31,8 @@ RUN = {
         "order": 2,
         "optimizer": "sgd",
         "keep_state": True,
+        "learnable_rates": False,
+        "multi_step_rounds": 0,
     },
     "local": None,
     "clipping": {

@@ -120,6 +120,16 @@ def validation_measures(
     }
 
 
+def few_shot_network(config: RunConfig, image_shape: tuple[int, int, int]) -> Conv4:
+    """The network of few-shot clients: one output for each class of a task, and their rates where these are learnt."""
+    update = config.client_update
+    return Conv4(
+        image_shape=image_shape, filters=config.model.filters, ways=config.task.ways,
+        normalisation=config.model.normalisation, first_rate=update.inner_rate,
+        step_rates=update.inner_steps if update.learnable_rates else 0,
+    )  # fmt: skip
+
+
 def pretraining_network(config: RunConfig, *, image_shape: tuple[int, int, int], classes: int) -> Conv4:
     """The network that is pre-trained: one output for each training class."""
     model = config.model
@@ -140,10 +150,7 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
         record_test(config, data_dir=data_dir, model_path=model_path, out_path=out_path)
         return
     dataset = load_dataset(data_dir)
-    net = Conv4(
-        image_shape=dataset.image_shape, filters=config.model.filters, ways=config.task.ways,
-        normalisation=config.model.normalisation,
-    )  # fmt: skip
+    net = few_shot_network(config, dataset.image_shape)
     if config.pretrains:
         trained = pretraining_network(config, image_shape=net.image_shape, classes=len(dataset.splits["train"]))
         members = [net.with_fresh_head(theta) for theta in load_members(Path(model_path), trained)]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from dpfedbench.config import ClippingConfig, LocalConfig, RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import Participation, make_participation
@@ -20,11 +22,28 @@ class Maml:
         inner_steps: gradient steps on the support set, >= 1.
         inner_rate: their learning rate (eta_1), > 0.
         order: 2 to differentiate through the steps, 1 to treat the adapted weights as constants (first-order MAML).
+        learnable_rates: whether the model has a rate for each step and tensor, which starts at `inner_rate` and gets
+            its gradient with the weights (MAML++, Antoniou et al. 2019).
+        multi_step_rounds: rounds in which the query loss counts after each step, not the last alone (MAML++).
     """
 
     inner_steps: int
     inner_rate: float
     order: int
+    learnable_rates: bool = False
+    multi_step_rounds: int = 0
+
+    def step_weights(self, index: int) -> np.ndarray | None:
+        """Weight [inner_steps] of the query loss after each step in round `index`, from 0; None: the last alone.
+
+        At first all are equal; those before the last then fall linearly, to 3 % of that (as in MAML++'s code).
+        """
+        if index >= self.multi_step_rounds:
+            return None
+        share = max(1 - index / self.multi_step_rounds, 0.03) / self.inner_steps
+        weights = np.full(self.inner_steps, share)
+        weights[-1] = 1 - share * (self.inner_steps - 1)
+        return weights
 
     def __post_init__(self) -> None:
         if self.inner_steps < 1 or not self.inner_rate > 0 or self.order not in (1, 2):
@@ -141,7 +160,10 @@ class Composition:
         elif config.on_records:
             computed = ModelDifference(steps=update.inner_steps, optimizer=update.optimizer, rate=update.inner_rate)
         else:
-            computed = Maml(inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order)
+            computed = Maml(
+                inner_steps=update.inner_steps, inner_rate=update.inner_rate, order=update.order,
+                learnable_rates=update.learnable_rates, multi_step_rounds=update.multi_step_rounds,
+            )  # fmt: skip
         return cls(
             participation=make_participation(
                 participation.kind,

@@ -72,15 +72,16 @@ class Contributions:
         return int(max(1, min(512, free // 2 // per_task)))
 
     def stream(
-        self, theta: np.ndarray, cohort: np.ndarray, gather: Gather
+        self, theta: np.ndarray, cohort: np.ndarray, gather: Gather, weights: np.ndarray | None = None
     ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Yield (contributions float32 [n, d], query losses [n], query accuracies [n]), in the cohort's order.
 
+        `weights` are those of the query loss after each step (`Maml.step_weights`).
         A yielded tensor is overwritten two chunks later.
         """
         parts = [cohort[start : start + self.chunk] for start in range(0, len(cohort), self.chunk)]
         if self.device != "cpu":
-            yield from (self._on_device(theta, gather(ids)) for ids in parts)
+            yield from (self._on_device(theta, gather(ids), weights) for ids in parts)
             return
         buffers = [torch.empty((self.chunk, self.net.dimension)) for _ in range(2)]
         previous = torch.get_num_threads()
@@ -89,7 +90,7 @@ class Contributions:
             with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
                 waiting = None
                 for index, ids in enumerate(parts):
-                    started = self._start(pool, theta, gather(ids), buffers[index % 2])
+                    started = self._start(pool, theta, gather(ids), buffers[index % 2], weights)
                     if waiting is not None:
                         yield self._collect(*waiting)
                     waiting = started
@@ -98,14 +99,14 @@ class Contributions:
         finally:
             torch.set_num_threads(previous)
 
-    def _start(self, pool, theta: np.ndarray, tasks: Tasks, buffer: torch.Tensor):
+    def _start(self, pool, theta: np.ndarray, tasks: Tasks, buffer: torch.Tensor, weights: np.ndarray | None):
         out = buffer.numpy()
 
         def one(i: int) -> tuple[float, float]:
             worker = self._workers.get()
             try:
                 return worker.contribution(
-                    theta, tasks.support_x[i], tasks.support_y[i], tasks.query_x[i], tasks.query_y[i], out[i]
+                    theta, tasks.support_x[i], tasks.support_y[i], tasks.query_x[i], tasks.query_y[i], out[i], weights
                 )
             finally:
                 self._workers.put(worker)
@@ -117,8 +118,10 @@ class Contributions:
         results = np.array([future.result() for future in futures]).reshape(-1, 2)
         return buffer[: len(futures)], results[:, 0], results[:, 1]
 
-    def _on_device(self, theta: np.ndarray, tasks: Tasks) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    def _on_device(
+        self, theta: np.ndarray, tasks: Tasks, weights: np.ndarray | None
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         arrays = (theta, tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y)
-        tensors = [torch.as_tensor(array, device=self.device) for array in arrays]
-        gradients, losses, accuracies = autodiff_contributions(self.net, self.maml, *tensors)
+        start, sx, sy, qx, qy = (torch.as_tensor(array, device=self.device) for array in arrays)
+        gradients, losses, accuracies = autodiff_contributions(self.net, self.maml, start, sx, sy, qx, qy, weights)
         return gradients, losses.cpu().numpy(), accuracies.cpu().numpy()

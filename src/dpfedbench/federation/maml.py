@@ -7,7 +7,9 @@ is computed backwards through the steps, without a graph across them:
 
     v_K = grad L_query(theta_K);  v_k = v_{k+1} - rate * Hessian L_support(theta_k) v_{k+1};  contribution = v_0,
 
-and the first-order one is v_K. Nothing is clipped or noised here: a contribution leaves its client only through
+and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
+is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
+whose gradients there then join v_k. Nothing is clipped or noised here: a contribution leaves its client only through
 `privacy.private_sum`.
 
 Two equal ways to compute it: `FusedMaml`, hand-written passes for one task on one CPU thread, and
@@ -15,6 +17,8 @@ Two equal ways to compute it: `FusedMaml`, hand-written passes for one task on o
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import torch
@@ -40,13 +44,18 @@ class FusedMaml:
 
     def __init__(self, net: Conv4, maml: Maml, *, support: int, query: int, dtype: type = np.float32) -> None:
         self.maml = maml
+        self._net = net
         self._support = FusedConv4(net, support, dtype)
         self._query = self._support if query == support else FusedConv4(net, query, dtype)
         kept = maml.inner_steps if maml.order == 2 else 1
         self._steps = [self._support.evaluation() for _ in range(kept)]
         self._final = self._query.evaluation()
-        self._thetas: np.ndarray = np.empty((kept + 1, net.dimension), dtype)
-        self._gradient: np.ndarray = np.empty(net.dimension, dtype)
+        self._thetas: np.ndarray = np.empty((kept + 1, net.weights), dtype)
+        self._scaled: np.ndarray = np.empty(net.weights, dtype)
+        self._product: np.ndarray = np.empty(net.weights, dtype)
+        # Of each step where the rates are learnt, else of the last.
+        self._gradients: np.ndarray = np.empty((maml.inner_steps if net.step_rates else 1, net.weights), dtype)
+        self._along: np.ndarray = np.empty((maml.inner_steps if maml.multi_step_rounds else 0, net.weights), dtype)
 
     def contribution(
         self,
@@ -56,41 +65,71 @@ class FusedMaml:
         query_x: np.ndarray,
         query_y: np.ndarray,
         out: np.ndarray,
+        weights: np.ndarray | None = None,
     ) -> tuple[float, float]:
         """Write the meta-gradient of one task to `out` [d]; return the query loss and accuracy (0 to 1).
 
-        Shapes: theta [d], images [n, H, W, C], labels [n].
+        Shapes: theta [d], images [n, H, W, C], labels [n], weights of the query loss after each step [inner_steps].
         """
-        maml, rate = self.maml, out.dtype.type(self.maml.inner_rate)
+        maml, net = self.maml, self._net
+        rates = net.rates(theta, maml.inner_rate)
         support, query = Images(support_x), Images(query_x)
-        thetas, gradient = self._thetas, self._gradient
-        thetas[0] = theta
+        thetas = self._thetas
+        thetas[0] = theta[: net.weights]
         for step in range(maml.inner_steps):
             # First order keeps one evaluation and one set of weights, and overwrites them.
-            at = self._steps[step % len(self._steps)]
+            at, gradient = self._steps[step % len(self._steps)], self._gradients[step % len(self._gradients)]
             here, there = (step, step + 1) if maml.order == 2 else (min(step, 1), 1)
             self._support.loss(thetas[here], support, support_y, at)
             self._support.gradient(support, at, gradient)
-            gradient *= rate
-            np.subtract(thetas[here], gradient, out=thetas[there])
-        loss = self._query.loss(thetas[-1], query, query_y, self._final)
-        self._query.gradient(query, self._final, out)
-        if maml.order == 2:
-            for at in reversed(self._steps):
-                self._support.hessian_product(out, support, at, gradient)
-                gradient *= rate
-                out -= gradient
-        return loss
+            np.multiply(gradient, rates[step % len(rates)], out=self._scaled)
+            np.subtract(thetas[here], self._scaled, out=thetas[there])
+            if weights is not None and step + 1 < maml.inner_steps:
+                self._query.loss(thetas[there], query, query_y, self._final)
+                self._query.gradient(query, self._final, self._along[step])
+        found = self._query.loss(thetas[-1], query, query_y, self._final)
+        adjoint = out[: net.weights]
+        self._query.gradient(query, self._final, adjoint)
+        if weights is not None:
+            adjoint *= out.dtype.type(weights[-1])
+        if maml.order == 2 or net.step_rates:
+            self._backward(adjoint, out[net.weights :], rates, support, weights)
+        elif weights is not None:
+            adjoint += weights[:-1].astype(out.dtype) @ self._along[:-1]
+        return found
+
+    def _backward(
+        self,
+        adjoint: np.ndarray,
+        rates_gradient: np.ndarray,
+        rates: np.ndarray,
+        support: Images,
+        weights: np.ndarray | None,
+    ) -> None:
+        """Carry the gradient at the adapted weights back through the steps, and take that of the rates on the way."""
+        net = self._net
+        starts = np.concatenate([[0], np.cumsum(net.sizes)[:-1]])
+        by_step = rates_gradient.reshape(net.step_rates, len(starts))
+        for step in reversed(range(self.maml.inner_steps)):
+            if net.step_rates:
+                by_step[step] = -np.add.reduceat(adjoint * self._gradients[step], starts)
+            if self.maml.order == 2:
+                np.multiply(adjoint, rates[step % len(rates)], out=self._scaled)
+                self._support.hessian_product(self._scaled, support, self._steps[step], self._product)
+                adjoint -= self._product
+            if weights is not None and step:
+                adjoint += adjoint.dtype.type(weights[step - 1]) * self._along[step - 1]
 
 
 class FusedAdaptation:
     """Adapt Conv-4 to a task's support set and predict its query set, on one CPU thread (meta-test, validation)."""
 
     def __init__(self, net: Conv4, *, support: int, query: int, dtype: type = np.float32) -> None:
+        self._net = net
         self._support, self._query = FusedConv4(net, support, dtype), FusedConv4(net, query, dtype)
         self._at, self._final = self._support.evaluation(), self._query.evaluation()
-        self._theta: np.ndarray = np.empty(net.dimension, dtype)
-        self._gradient: np.ndarray = np.empty(net.dimension, dtype)
+        self._theta: np.ndarray = np.empty(net.weights, dtype)
+        self._gradient: np.ndarray = np.empty(net.weights, dtype)
 
     def logits(
         self,
@@ -102,13 +141,17 @@ class FusedAdaptation:
         steps: int,
         rate: float,
     ) -> np.ndarray:
-        """Logits [n, ways] of the query images after `steps` gradient steps of size `rate` from `theta` [d]."""
+        """Logits [n, ways] of the query images after `steps` gradient steps of size `rate` from `theta` [d].
+
+        Where the model has rates of its own, they count in the place of `rate`; the last for all steps beyond them.
+        """
         support = Images(support_x)
-        self._theta[:] = theta
-        for _ in range(steps):
+        rates = self._net.rates(theta, rate)
+        self._theta[:] = theta[: self._net.weights]
+        for step in range(steps):
             self._support.loss(self._theta, support, support_y, self._at)
             self._support.gradient(support, self._at, self._gradient)
-            self._gradient *= self._gradient.dtype.type(rate)
+            self._gradient *= rates[min(step, len(rates) - 1)]
             self._theta -= self._gradient
         return self._query.logits(self._theta, Images(query_x), self._final)
 
@@ -153,6 +196,7 @@ def autodiff_contributions(
     support_y: torch.Tensor,
     query_x: torch.Tensor,
     query_y: torch.Tensor,
+    weights: np.ndarray | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same contributions by torch.func, vectorised over a chunk of tasks.
 
@@ -162,16 +206,27 @@ def autodiff_contributions(
         Contributions [tasks, d], query losses [tasks] and accuracies [tasks].
     """
 
+    body = dataclasses.replace(net, step_rates=0)
+    counted = np.eye(maml.inner_steps)[-1] if weights is None else weights
+    sizes = torch.tensor(net.sizes, device=theta.device)
+
     def query_loss(start, sx, sy, qx, qy):
-        weights = start
-        for _ in range(maml.inner_steps):
-            step = torch.func.grad(lambda w: functional.cross_entropy(net.forward(w, sx), sy))(weights)
-            weights = weights - maml.inner_rate * (step if maml.order == 2 else step.detach())
-        logits = net.forward(weights, qx)
-        return functional.cross_entropy(logits, qy), (logits.argmax(1) == qy).to(logits.dtype).mean()
+        here, rates = start[: net.weights], start[net.weights :].view(net.step_rates, len(sizes))
+        total = here.new_zeros(())
+        for k in range(maml.inner_steps):
+            step = torch.func.grad(lambda w: functional.cross_entropy(body.forward(w, sx), sy))(here)
+            rate = maml.inner_rate
+            if net.step_rates:
+                rate = torch.repeat_interleave(rates[k], sizes, output_size=net.weights)
+            here = here - rate * (step if maml.order == 2 else step.detach())
+            if counted[k]:
+                total = total + counted[k] * functional.cross_entropy(body.forward(here, qx), qy)
+        logits = body.forward(here, qx)
+        found = functional.cross_entropy(logits, qy), (logits.argmax(1) == qy).to(logits.dtype).mean()
+        return total, found
 
     def one(sx, sy, qx, qy):
-        gradient, (loss, accuracy) = torch.func.grad_and_value(query_loss, has_aux=True)(theta, sx, sy, qx, qy)
+        gradient, (_, (loss, accuracy)) = torch.func.grad_and_value(query_loss, has_aux=True)(theta, sx, sy, qx, qy)
         return gradient, loss, accuracy
 
     return torch.func.vmap(one)(support_x, support_y, query_x, query_y)

@@ -11,10 +11,9 @@ import torch
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import validation_measures
+from dpfedbench.evaluation.meta_test import few_shot_network, validation_measures
 from dpfedbench.federation.composition import Maml
 from dpfedbench.federation.contributions import Contributions, Gather
-from dpfedbench.models.conv4 import Conv4
 
 
 class TaskClients:
@@ -37,13 +36,13 @@ class TaskClients:
     def __init__(
         self, config: RunConfig, update: Maml, *, data_dir: Path, clients_dir: Path, threads: int, device: str
     ) -> None:
-        self.config, self.threads = config, threads
+        self.config, self.threads, self.update = config, threads, update
         self.dataset: ImageDataset = load_dataset(data_dir)
         partition = load_partition(clients_dir)
         clients, ways = config.clients, config.task.ways
         sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
         self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
-        self.net = Conv4(image_shape=self.dataset.image_shape, filters=config.model.filters, ways=ways)
+        self.net = few_shot_network(config, self.dataset.image_shape)
         self.contributions = Contributions(
             self.net, update, support=clients.support_per_class * ways, query=clients.query_per_class * ways,
             threads=threads, device=device,
@@ -53,7 +52,7 @@ class TaskClients:
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Query gradients, with losses and accuracies on the query sets."""
-        return self.contributions.stream(theta, cohort, self.gather)
+        return self.contributions.stream(theta, cohort, self.gather, self.update.step_weights(index))
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""

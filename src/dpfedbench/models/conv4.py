@@ -30,12 +30,17 @@ class Conv4(Network):
         filters: filters of each convolution.
         ways: classes told apart.
         normalisation: "batch" or "record".
+        step_rates: steps of adaptation whose learning rates are learnt with the weights, one for each step and tensor
+            (MAML++, Antoniou et al. 2019); 0: none are.
+        first_rate: what each of them starts at.
     """
 
     image_shape: tuple[int, int, int]
     filters: int
     ways: int
     normalisation: str = "batch"
+    step_rates: int = 0
+    first_rate: float = 0.0
 
     def __post_init__(self) -> None:
         height, width, _ = self.image_shape
@@ -58,7 +63,25 @@ class Conv4(Network):
             channels = self.filters
         shapes["head.weight"] = ((height // 16) * (width // 16) * self.filters, self.ways)
         shapes["head.bias"] = (self.ways,)
+        if self.step_rates:
+            shapes["rates"] = (self.step_rates, len(shapes))
         return shapes
+
+    @property
+    def weights(self) -> int:
+        """Number of weights, which come first in the flat vector; learnt rates follow."""
+        return self.dimension - math.prod(self.shapes.get("rates", (0,)))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of weights of each tensor."""
+        return [math.prod(shape) for name, shape in self.shapes.items() if name != "rates"]
+
+    def rates(self, theta: np.ndarray, rate: float) -> np.ndarray:
+        """Learning rate of each weight in each step [step_rates, weights]; [1, 1] where one is for all."""
+        if not self.step_rates:
+            return np.full((1, 1), rate, theta.dtype)
+        return np.repeat(theta[self.weights :].reshape(self.step_rates, -1), self.sizes, axis=1)
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """Initial weights, float32 [d]: Glorot-uniform convolutions, unit scales, the rest zero.
@@ -73,6 +96,8 @@ class Conv4(Network):
                 receptive = math.prod(shape[:-2])
                 bound = math.sqrt(6 / (receptive * (shape[-2] + shape[-1])))
                 parts.append(generator.uniform(-bound, bound, math.prod(shape)))
+            elif name == "rates":
+                parts.append(np.full(math.prod(shape), self.first_rate))
             else:
                 parts.append(np.full(math.prod(shape), 1.0 if name.endswith("scale") else 0.0))
         return np.concatenate(parts).astype(np.float32)
@@ -87,9 +112,12 @@ class Conv4(Network):
         return np.concatenate([body, np.zeros(head, theta.dtype)])
 
     def unflatten(self, theta: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-        """Views into a flat vector: four times (weight [9*in, out], scale, shift), then (head weight, bias)."""
+        """Views into a flat vector: four times (weight [9*in, out], scale, shift), then (head weight, bias).
+
+        Learnt rates, if any, are left out.
+        """
         views, start = [], 0
-        for shape in self.shapes.values():
+        for shape in list(self.shapes.values())[:14]:
             size = math.prod(shape)
             views.append(
                 theta[start : start + size].reshape(-1, shape[-1]) if len(shape) > 1 else theta[start : start + size]
