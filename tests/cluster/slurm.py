@@ -93,6 +93,7 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
         "machine: {checkpoint_seconds: 0.5}\n"
         "experiments:\n"
         "  dp-fedmeta: null\n"
+        "  dp-maml: null\n"
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
