@@ -362,3 +362,22 @@ def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> No
         plan(set_key(given, f"{where}.x.key", "test.shot"))
     with pytest.raises(BenchError, match=r"figure5\.test\.shots is 0: expected a whole number at least 1"):
         plan(set_key(given, f"{where}.x.values", [0]))
+
+
+def test_no_shipped_file_gives_a_key_twice():
+    """YAML takes the last one without a word."""
+
+    class Strict(yaml.SafeLoader):
+        pass
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if key.value != "<<"]
+        assert len(names) == len(set(names)), f"{node.start_mark}: {sorted({n for n in names if names.count(n) > 1})}"
+        loader.flatten_mapping(node)
+        return loader.construct_mapping(node, deep=True)
+
+    Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    files = [path for name in ("config", "profiles", "workflow") for path in CONFIG.with_name(name).rglob("*.yaml")]
+    assert len(files) > 8
+    for path in files:
+        yaml.load(path.read_text(encoding="utf-8"), Strict)

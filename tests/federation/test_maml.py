@@ -92,7 +92,8 @@ def test_first_order_reads_the_support_through_the_adapted_weights_alone():
     inner = functional.cross_entropy(NET.forward(weights, torch.tensor(sx)), torch.tensor(sy))
     adapted = theta - 0.1 * torch.autograd.grad(inner, weights)[0].numpy()
     # The query gradient at the adapted weights, from any support: it equals the first-order contribution ...
-    from dpfedbench.models.fused_conv4 import FusedConv4, Images
+    from dpfedbench.models.conv4_passes import Images
+    from dpfedbench.models.fused_conv4 import FusedConv4
 
     net, images = FusedConv4(NET, 10, np.float64), Images(qx)
     at = net.evaluation()

@@ -7,7 +7,8 @@ from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.fused_conv4 import FusedConv4, Images
+from dpfedbench.models.conv4_passes import Images
+from dpfedbench.models.fused_conv4 import FusedConv4
 
 
 def derivatives(net, theta, x, y, v):

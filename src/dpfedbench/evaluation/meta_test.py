@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import itertools
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from dpfedbench.config import RunConfig
 from dpfedbench.data.images import ImageDataset, load_dataset
@@ -22,6 +19,7 @@ from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.members import load_members
+from dpfedbench.threads import Threads
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,12 +63,12 @@ def task_scores(
         dataset, split, count=tasks, ways=ways, shots=shots, query_per_class=evaluation.query_per_class,
         seed=config.seed, purpose=purpose,
     )  # fmt: skip
-    local = threading.local()
+    workers = Threads(
+        threads, lambda: make_adaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
+    )
     counter = itertools.count(1)
 
     def one(index: int) -> tuple[float, float]:
-        if not hasattr(local, "adaptation"):
-            local.adaptation = make_adaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
         task = gather(
             dataset,
             sampled,
@@ -79,31 +77,23 @@ def task_scores(
             query_per_class=evaluation.query_per_class,
         )
         total = np.zeros((ways * evaluation.query_per_class, ways))
-        for theta in members:
-            logits = local.adaptation.logits(
-                theta,
-                task.support_x[0],
-                task.support_y[0],
-                task.query_x[0],
-                steps=evaluation.steps,
-                rate=evaluation.rate,
-            )
-            exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-            total += exponentials / exponentials.sum(axis=1, keepdims=True)
+        with workers.worker() as adaptation:
+            for theta in members:
+                logits = adaptation.logits(
+                    theta, task.support_x[0], task.support_y[0], task.query_x[0], steps=evaluation.steps,
+                    rate=evaluation.rate,
+                )  # fmt: skip
+                exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+                total += exponentials / exponentials.sum(axis=1, keepdims=True)
         if progress is not None:
             progress.step(next(counter), 1)
         right = total[np.arange(len(total)), task.query_y[0]] / len(members)
         loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
         return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
 
-    previous = torch.get_num_threads()
-    torch.set_num_threads(1)  # the threads are ours: one task each
-    try:
-        with concurrent.futures.ThreadPoolExecutor(max(1, threads)) as pool:
-            found = np.array(list(pool.map(one, range(tasks))))
-        return Scores(accuracies=found[:, 0], losses=found[:, 1])
-    finally:
-        torch.set_num_threads(previous)
+    with workers.running() as pool:
+        found = np.array(list(pool.map(one, range(tasks))))
+    return Scores(accuracies=found[:, 0], losses=found[:, 1])
 
 
 def validation_measures(

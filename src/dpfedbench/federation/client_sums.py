@@ -11,7 +11,6 @@ few-shot papers pre-train; its average of one model changes nothing.
 from __future__ import annotations
 
 import concurrent.futures
-import queue
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,10 +26,10 @@ from dpfedbench.evaluation.meta_test import pretraining_network
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
 from dpfedbench.federation.composition import Composition, LocalSteps
+from dpfedbench.federation.optimizers import OPTIMIZERS, Optimizer
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Observer, Row
-from dpfedbench.federation.server import OPTIMIZERS
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_cnn import FusedCnn
@@ -40,6 +39,7 @@ from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
 from dpfedbench.randomness import stream
+from dpfedbench.threads import Threads
 
 NORM_RELEASE = "clipped-norm-sum"
 
@@ -150,13 +150,11 @@ class ClientSums:
         self.lots = self.update.steps
         self._theta = self.net.initial(stream(config.seed, "initial-weights"))
         # One optimiser on the clients' models one above the other: what it does is coordinate by coordinate.
-        self._models = torch.nn.Parameter(torch.empty((self.clients, self.net.dimension)))
-        self._new_optimizer()
-        self._threads = max(1, threads)
-        self._pool = concurrent.futures.ThreadPoolExecutor(self._threads)
-        self._workers: queue.SimpleQueue[tuple[Any, np.ndarray]] = queue.SimpleQueue()
-        for _ in range(self._threads):
-            self._workers.put((source.worker(), np.empty((source.piece, self.net.dimension), np.float32)))
+        self._models = torch.empty((self.clients, self.net.dimension))
+        self._optimizer = self._new_optimizer()
+        self._threads: Threads[tuple[Any, np.ndarray]] = Threads(
+            threads, lambda: (source.worker(), np.empty((source.piece, self.net.dimension), np.float32))
+        )
         self.rules = None if parts.clipping is None else self._make_rules()
         self.budget = None if self.rules is None else self._make_budget(self.rules[0])
         shown = ("test_accuracy", "test_loss", "validation_loss")
@@ -166,8 +164,8 @@ class ClientSums:
             else (*shown, *(f"norm_client{client}" for client in range(self.clients)))
         )
 
-    def _new_optimizer(self) -> None:
-        self._optimizer = OPTIMIZERS[self.update.optimizer]([self._models], lr=self.update.rate)
+    def _new_optimizer(self) -> Optimizer:
+        return OPTIMIZERS[self.update.optimizer](self._models, rate=self.update.rate)
 
     def _make_rules(self) -> list[ClippingRule]:
         values = self.parts.clipping
@@ -201,28 +199,21 @@ class ClientSums:
 
     def round(self, index: int) -> tuple[Row, int]:
         """One round: its row of the history, and how many records it is expected to serve."""
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one client each
-        try:
+        with self._threads.running() as pool:
             if not self.update.keep_state:
-                self._new_optimizer()
-            with torch.no_grad():
-                self._models.copy_(torch.from_numpy(self._theta).expand(self.clients, -1))
+                self._optimizer = self._new_optimizer()
+            self._models.copy_(torch.from_numpy(self._theta).expand(self.clients, -1))
             self.non_finite = 0
             row: Row = {}
             for step in range(self.update.steps):
-                row = self._local_step(index, step)
+                row = self._local_step(pool, index, step)
             # Every client holds as many records, so their weights p_k are equal.
-            self._theta = self._models.detach().mean(dim=0).numpy()
+            self._theta = self._models.mean(dim=0).numpy()
             return row, self.clients * self.update.steps * self.lots_plan.lot_size
-        finally:
-            torch.set_num_threads(previous)
 
-    def _local_step(self, index: int, step: int) -> Row:
-        models = self._models.detach().numpy()
-        found = list(
-            self._pool.map(lambda client: self._client(index, step, client, models[client]), range(self.clients))
-        )
+    def _local_step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
+        models = self._models.numpy()
+        found = list(pool.map(lambda client: self._client(index, step, client, models[client]), range(self.clients)))
         row: Row = {"clients": self.clients}
         self.non_finite += sum(each.non_finite for each in found)
         released = torch.stack([each.released for each in found])
@@ -246,8 +237,7 @@ class ClientSums:
             for rule, each in zip(self.rules, found, strict=True):
                 self._observe(rule, each)
         row["released_norm"] = float(released.norm(dim=1).mean())
-        self._models.grad = means.float()
-        self._optimizer.step()
+        self._optimizer.step(means.float())
         return row
 
     def _observe(self, rule: ClippingRule, found: _Step) -> None:
@@ -262,8 +252,7 @@ class ClientSums:
         """One client's lot, gradients and releases."""
         lot = self.lots_plan.lot(index, step, client)
         found = _Step()
-        worker, room = self._workers.get()
-        try:
+        with self._threads.worker() as (worker, room):
             sums: list[PrivateSum] = []
             if self.rules is None or self.budget is None:
                 total: PlainSum | PrivateSum = PlainSum(dimension=self.net.dimension)
@@ -291,8 +280,6 @@ class ClientSums:
             elif len(sums) > 1:
                 found.norms = float(sums[1].release(stream(self.config.seed, "norm-noise", index, step, client))[0])
             return found
-        finally:
-            self._workers.put((worker, room))
 
     def _write_down(self, number: int, found: list[_Step]) -> list[Release]:
         """One line for each kind of release: what all clients' mechanisms did, read off them."""
@@ -336,13 +323,11 @@ class ClientSums:
         theta = self._theta
 
         def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            worker, room = self._workers.get()
-            try:
+            with self._threads.worker() as (worker, _):
                 return worker.evaluate(theta, images, labels)
-            finally:
-                self._workers.put((worker, room))
 
-        losses, correct = evaluate_in_pieces(piece, images, labels, over=self._pool.map)
+        with self._threads.running() as pool:
+            losses, correct = evaluate_in_pieces(piece, images, labels, over=pool.map)
         return float(losses.mean()), 100 * float(correct.mean())
 
     # Going on after a restart
@@ -351,14 +336,14 @@ class ClientSums:
         """Everything a restart needs."""
         return {
             "theta": torch.from_numpy(self._theta.copy()),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state(),
             "clipping": None if self.rules is None else [rule.state_dict() for rule in self.rules],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self._theta = state["theta"].numpy().copy()
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.restore(state["optimizer"])
         if self.rules is not None:
             for rule, saved in zip(self.rules, state["clipping"], strict=True):
                 rule.load_state_dict(saved)

@@ -7,7 +7,6 @@ the number of threads nor on the chunk. On a CUDA device a chunk of tasks is com
 from __future__ import annotations
 
 import concurrent.futures
-import queue
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import torch
 from dpfedbench.federation.composition import Maml
 from dpfedbench.federation.maml import FusedMaml, autodiff_contributions
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.threads import Threads
 
 _CHUNK_PER_THREAD = 8
 
@@ -53,18 +53,15 @@ class Contributions:
         self, net: Conv4, maml: Maml, *, support: int, query: int, threads: int = 1, device: str = "cpu"
     ) -> None:
         self.net, self.maml, self.device = net, maml, device
-        self.threads = max(1, threads)
         self._images = support * maml.inner_steps + query
-        self._workers: queue.SimpleQueue[FusedMaml] = queue.SimpleQueue()
         if device == "cpu":
-            for _ in range(self.threads):
-                self._workers.put(FusedMaml(net, maml, support=support, query=query))
+            self._threads = Threads(threads, lambda: FusedMaml(net, maml, support=support, query=query))
 
     @property
     def chunk(self) -> int:
         """Tasks computed at once."""
         if self.device == "cpu":
-            return _CHUNK_PER_THREAD * self.threads
+            return _CHUNK_PER_THREAD * self._threads.count
         free, _ = torch.cuda.mem_get_info(self.device)
         height, width, _ = self.net.image_shape
         # About 40 arrays of the first layer's size are alive for each image in the graph of a second-order step.
@@ -84,37 +81,38 @@ class Contributions:
             yield from (self._on_device(theta, gather(ids), weights) for ids in parts)
             return
         buffers = [torch.empty((self.chunk, self.net.dimension)) for _ in range(2)]
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one task each
-        try:
-            with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
-                waiting = None
-                for index, ids in enumerate(parts):
-                    started = self._start(pool, theta, gather(ids), buffers[index % 2], weights)
-                    if waiting is not None:
-                        yield self._collect(*waiting)
-                    waiting = started
+        with self._threads.running() as pool:
+            waiting = None
+            for index, ids in enumerate(parts):
+                started = self._start(pool, theta, gather(ids), buffers[index % 2], weights)
                 if waiting is not None:
                     yield self._collect(*waiting)
-        finally:
-            torch.set_num_threads(previous)
+                waiting = started
+            if waiting is not None:
+                yield self._collect(*waiting)
 
-    def _start(self, pool, theta: np.ndarray, tasks: Tasks, buffer: torch.Tensor, weights: np.ndarray | None):
+    def _start(
+        self,
+        pool: concurrent.futures.Executor,
+        theta: np.ndarray,
+        tasks: Tasks,
+        buffer: torch.Tensor,
+        weights: np.ndarray | None,
+    ) -> tuple[torch.Tensor, list[concurrent.futures.Future[tuple[float, float]]]]:
         out = buffer.numpy()
 
         def one(i: int) -> tuple[float, float]:
-            worker = self._workers.get()
-            try:
+            with self._threads.worker() as worker:
                 return worker.contribution(
                     theta, tasks.support_x[i], tasks.support_y[i], tasks.query_x[i], tasks.query_y[i], out[i], weights
                 )
-            finally:
-                self._workers.put(worker)
 
         return buffer, [pool.submit(one, i) for i in range(len(tasks.support_y))]
 
     @staticmethod
-    def _collect(buffer, futures) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    def _collect(
+        buffer: torch.Tensor, futures: list[concurrent.futures.Future[tuple[float, float]]]
+    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
         results = np.array([future.result() for future in futures]).reshape(-1, 2)
         return buffer[: len(futures)], results[:, 0], results[:, 1]
 

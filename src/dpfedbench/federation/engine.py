@@ -13,17 +13,18 @@ number comes from a stream named by its round, and everything else is in the che
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib.metadata
 import math
 import platform
 import shutil
+import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from dpfedbench.config import RunConfig
@@ -118,12 +119,19 @@ def median_norm(history: Path | None, config: RunConfig) -> float:
     if history is None:
         raise BenchError(f"{needed}: give it as the reference")
     try:
-        found = float(pd.read_csv(history)["norm_q50"].median())
+        with open(history, encoding="utf-8", newline="") as file:
+            norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
+        found = statistics.median(norms) if norms else math.nan
     except (OSError, ValueError, KeyError) as error:
         raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
     if not 0 < found < math.inf:
         raise BenchError(f"{needed}, which has no gradient norms: train that run again")
     return found
+
+
+def _cell(value: Any) -> Any:
+    """What a CSV has for a value: nothing for one that is not a number."""
+    return "" if value is None or value != value else value
 
 
 def _finished(run_dir: Path, config: RunConfig) -> bool:
@@ -313,8 +321,13 @@ class _Training:
         members = [kept["theta"].numpy() for kept in state.best] or [self.rounds.theta]
         save_members(self.run_dir / "model.safetensors", self.rounds.net, members)
         columns = [*HISTORY, *self.rounds.columns]
-        with atomic_path(self.run_dir / "history.csv") as temporary:
-            pd.DataFrame(state.history, columns=columns).to_csv(temporary, index=False)
+        with (
+            atomic_path(self.run_dir / "history.csv") as temporary,
+            open(temporary, "w", encoding="utf-8", newline="") as file,
+        ):
+            rows = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+            rows.writeheader()
+            rows.writerows({name: _cell(value) for name, value in row.items()} for row in state.history)
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}

@@ -26,7 +26,8 @@ from torch.nn import functional
 
 from dpfedbench.federation.composition import Maml
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.fused_conv4 import FusedConv4, Images
+from dpfedbench.models.conv4_passes import Images
+from dpfedbench.models.fused_conv4 import FusedConv4
 from dpfedbench.models.record_conv4 import RecordConv4
 
 

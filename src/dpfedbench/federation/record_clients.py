@@ -6,8 +6,6 @@ The model difference is the "update" of McMahan et al. (Learning Differentially 
 
 from __future__ import annotations
 
-import concurrent.futures
-import queue
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +18,9 @@ from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.composition import ModelDifference
-from dpfedbench.federation.server import OPTIMIZERS
+from dpfedbench.federation.optimizers import OPTIMIZERS
 from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.threads import Threads
 
 _CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
@@ -52,47 +51,37 @@ class RecordClients:
         self.records = np.sort(partition.records, axis=1)
         self.held_out = held_out(config, self.dataset)
         self.net = network(config, self.dataset)
-        self._threads = max(1, threads)
-        self._workers: queue.SimpleQueue[tuple[FusedCnn, np.ndarray]] = queue.SimpleQueue()
-        for _ in range(self._threads):
-            self._workers.put((FusedCnn(self.net), np.empty((_PIECE, self.net.dimension), np.float32)))
+        self._threads = Threads(
+            threads, lambda: (FusedCnn(self.net), np.empty((_PIECE, self.net.dimension), np.float32))
+        )
 
     def stream(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
     ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
-        chunk = _CHUNK_PER_THREAD * self._threads
+        chunk = _CHUNK_PER_THREAD * self._threads.count
         buffer = torch.empty((chunk, self.net.dimension))
         rows = buffer.numpy()
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one client each
-        try:
-            with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-                for start in range(0, len(cohort), chunk):
-                    ids = cohort[start : start + chunk]
-                    found = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
-                    yield buffer[: len(ids)], found[:, 0], found[:, 1]
-        finally:
-            torch.set_num_threads(previous)
+        with self._threads.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                found = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
+                yield buffer[: len(ids)], found[:, 0], found[:, 1]
 
     def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
         """Write theta less the model that the client's steps make of it to `out` [d]."""
         own = self.records[client]
         images, labels = np.asarray(self.dataset.images[own]), np.asarray(self.dataset.labels[own])
-        model = torch.nn.Parameter(torch.from_numpy(theta.copy()))
-        optimizer = OPTIMIZERS[self.update.optimizer]([model], lr=self.update.rate)
-        worker, room = self._workers.get()
-        try:
+        model = torch.from_numpy(theta.copy())
+        optimizer = OPTIMIZERS[self.update.optimizer](model, rate=self.update.rate)
+        with self._threads.worker() as (worker, room):
             losses, correct = worker.evaluate(theta, images, labels)
             for _ in range(self.update.steps):
                 total = np.zeros(self.net.dimension)
-                for _, gradients in worker.pieces(model.detach().numpy(), images, labels, room):
+                for _, gradients in worker.pieces(model.numpy(), images, labels, room):
                     total += gradients.sum(axis=0)  # a few in single precision, all in double
-                model.grad = torch.from_numpy((total / len(labels)).astype(np.float32))
-                optimizer.step()
-        finally:
-            self._workers.put((worker, room))
-        np.subtract(theta, model.detach().numpy(), out=out)
+                optimizer.step(torch.from_numpy((total / len(labels)).astype(np.float32)))
+        np.subtract(theta, model.numpy(), out=out)
         return float(losses.mean()), float(correct.mean())
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
@@ -106,9 +95,6 @@ class RecordClients:
         return {"test_loss": loss, "test_accuracy": accuracy}
 
     def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        worker, room = self._workers.get()
-        try:
+        with self._threads.worker() as (worker, _):
             losses, correct = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
-        finally:
-            self._workers.put((worker, room))
         return float(losses.mean()), 100 * float(correct.mean())

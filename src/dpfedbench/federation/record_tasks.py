@@ -12,8 +12,6 @@ noised.
 
 from __future__ import annotations
 
-import concurrent.futures
-import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -28,12 +26,13 @@ from dpfedbench.evaluation.meta_test import validation_measures
 from dpfedbench.federation.composition import Maml, Reptile
 from dpfedbench.federation.contributions import Gather
 from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums, Observer
-from dpfedbench.federation.server import OPTIMIZERS
+from dpfedbench.federation.optimizers import OPTIMIZERS
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.network import Network
 from dpfedbench.models.record_conv4 import RecordConv4
 from dpfedbench.privacy.ledger import Release
 from dpfedbench.randomness import stream
+from dpfedbench.threads import Threads
 
 _CHUNK_PER_THREAD = 8
 
@@ -124,15 +123,14 @@ class RecordTaskClients:
         observer: Observer | None = None,
     ) -> None:
         self._seed, self.update, self._source, self.net = config.seed, update, source, source.net
-        self._threads = max(1, threads)
         self.sums = LocalSums(config, update, local, dimension=self.net.dimension, observer=observer)
         self._by_server = local is not None and local.query == "server"
         self._disjoint = local is not None and local.batches == "disjoint"
         self.each = config.task.ways * config.clients.query_per_class if self._by_server else 1
         examples = config.task.ways * (config.clients.support_per_class + config.clients.query_per_class)
-        self._workers: queue.SimpleQueue[tuple[Passes, np.ndarray]] = queue.SimpleQueue()
-        for _ in range(self._threads):
-            self._workers.put((source.passes(), np.empty((examples, self.net.dimension), np.float32)))
+        self._threads = Threads(
+            threads, lambda: (source.passes(), np.empty((examples, self.net.dimension), np.float32))
+        )
 
     @property
     def non_finite(self) -> int:
@@ -144,27 +142,22 @@ class RecordTaskClients:
     ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
         """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
         self.sums.begin()
-        chunk = _CHUNK_PER_THREAD * self._threads
+        chunk = _CHUNK_PER_THREAD * self._threads.count
         room = torch.empty((chunk * self.each, self.net.dimension))
         rows = room.numpy().reshape(chunk, self.each, -1)
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one client each
-        try:
-            with concurrent.futures.ThreadPoolExecutor(self._threads) as pool:
-                for start in range(0, len(cohort), chunk):
-                    ids = cohort[start : start + chunk]
-                    tasks = self._source.gather(ids)
-                    waiting = [
-                        pool.submit(
-                            self._contribute, _Client(self.sums, index, int(client)), theta,
-                            (tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i]), rows[i],
-                        )
-                        for i, client in enumerate(ids)
-                    ]  # fmt: skip
-                    found = np.array([future.result() for future in waiting]).reshape(-1, 2)
-                    yield room[: len(ids) * self.each], found[:, 0], found[:, 1]
-        finally:
-            torch.set_num_threads(previous)
+        with self._threads.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                tasks = self._source.gather(ids)
+                waiting = [
+                    pool.submit(
+                        self._contribute, _Client(self.sums, index, int(client)), theta,
+                        (tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i]), rows[i],
+                    )
+                    for i, client in enumerate(ids)
+                ]  # fmt: skip
+                found = np.array([future.result() for future in waiting]).reshape(-1, 2)
+                yield room[: len(ids) * self.each], found[:, 0], found[:, 1]
 
     def releases(self, index: int) -> list[Release]:
         """The ledger's lines of the clients' own releases, of the round just streamed."""
@@ -174,8 +167,7 @@ class RecordTaskClients:
         self, client: _Client, theta: np.ndarray, support: Examples, query: Examples, out: np.ndarray
     ) -> np.ndarray:
         """Write one client's contribution to `out` [each, d]; returns mean loss and accuracy [2]."""
-        passes, room = worker = self._workers.get()
-        try:
+        with self._threads.worker() as worker:
             if isinstance(self.update, Reptile):
                 return self._difference(client, theta, support, query, worker, out[0])
             adapted = theta.copy()
@@ -183,11 +175,9 @@ class RecordTaskClients:
                 mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
                 adapted -= np.float32(self.update.inner_rate) * mean
             if self._by_server:
-                return passes.gradients(adapted, *query, out).mean(axis=0)
+                return worker[0].gradients(adapted, *query, out).mean(axis=0)
             out[0], found = client.mean(QUERY, adapted, query, worker)
             return found.mean(axis=0)
-        finally:
-            self._workers.put((passes, room))
 
     def _difference(
         self,
@@ -205,15 +195,14 @@ class RecordTaskClients:
         if self._disjoint:
             order = stream(self._seed, "task-batches", client.round, client.client).permutation(len(labels))
             batches = np.split(order, self.update.steps)
-        weights = torch.nn.Parameter(torch.from_numpy(theta.copy()))
-        optimizer = OPTIMIZERS[self.update.optimizer]([weights], lr=self.update.rate)
+        weights = torch.from_numpy(theta.copy())
+        optimizer = OPTIMIZERS[self.update.optimizer](weights, rate=self.update.rate)
         measured = []
         for step, own in enumerate(batches):
-            mean, found = client.mean(TASK, weights.detach().numpy(), (images[own], labels[own]), worker, step)
+            mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
             measured.append(found)
-            weights.grad = torch.from_numpy(mean)
-            optimizer.step()
-        np.subtract(theta, weights.detach().numpy(), out=out)
+            optimizer.step(torch.from_numpy(mean))
+        np.subtract(theta, weights.numpy(), out=out)
         return measured[0].mean(axis=0)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
 from dpfedbench.errors import BenchError
-
-OPTIMIZERS = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+from dpfedbench.federation.optimizers import OPTIMIZERS, Optimizer
 
 
 class Server:
@@ -38,44 +38,40 @@ class Server:
             raise BenchError(f"server needs optimizer adam or sgd and rate > 0, not {optimizer} and {rate}")
         if not 0 <= momentum < 1 or (momentum and optimizer != "sgd"):
             raise BenchError(f"server.momentum is {momentum}: it must be from 0 to below 1, and is for sgd only")
-        self._theta = torch.nn.Parameter(torch.from_numpy(theta.copy()))
+        self._theta = torch.from_numpy(theta.copy())
         more = {"momentum": momentum} if momentum else {}
-        self._optimizer = OPTIMIZERS[optimizer]([self._theta], lr=rate, **more)
-        self._schedule = (
-            None
-            if final_rate is None or not rounds
-            else torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, T_max=rounds, eta_min=final_rate)
-        )
+        self._optimizer: Optimizer = OPTIMIZERS[optimizer](self._theta, rate=rate, **more)
+        self._first, self._last = rate, rate if final_rate is None else final_rate
+        self._rounds, self._steps = rounds, 0
 
     @property
     def theta(self) -> np.ndarray:
         """The meta-model's weights [d], as of now."""
-        return self._theta.detach().numpy()
+        return self._theta.numpy()
 
     @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return float(self._optimizer.param_groups[0]["lr"])
+        if not self._rounds or self._last == self._first:
+            return self._first
+        return self._last + (self._first - self._last) * (1 + math.cos(math.pi * self._steps / self._rounds)) / 2
 
     def step(self, gradient: torch.Tensor) -> None:
         """Take one step; `gradient` [d] is what was released, divided by the public denominator."""
-        self._theta.grad = gradient.to(self._theta.dtype).cpu()
-        self._optimizer.step()
-        if self._schedule is not None:
-            self._schedule.step()
+        self._optimizer.rate = self.rate
+        self._optimizer.step(gradient.to(self._theta.dtype).cpu())
+        self._steps += 1
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         return {
-            "theta": self._theta.detach().clone(),
-            "optimizer": self._optimizer.state_dict(),
-            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+            "theta": self._theta.clone(),
+            "optimizer": self._optimizer.state(),
+            "steps": self._steps,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-        with torch.no_grad():
-            self._theta.copy_(state["theta"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        if self._schedule is not None:
-            self._schedule.load_state_dict(state["schedule"])
+        self._theta.copy_(state["theta"])
+        self._optimizer.restore(state["optimizer"])
+        self._steps = state["steps"]

@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import logsumexp
 
 from dpfedbench.privacy.poisson import renyi
@@ -73,7 +73,7 @@ def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float)
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(brentq(excess, 0.0, high, xtol=1e-12)) + 1e-11
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12)) + 1e-11
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:

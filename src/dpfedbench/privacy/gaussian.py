@@ -2,7 +2,7 @@
 
 import math
 
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr, ndtri
 
 
@@ -30,7 +30,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13, maxiter=300))
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13, maxiter=300))
 
 
 def rounded_up(noise_multiplier: float) -> float:

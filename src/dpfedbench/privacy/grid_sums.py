@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import scipy
 import scipy.fft
-from scipy.optimize import brentq
 
 # Rounding of one FFT of length n, in L2, relative: at most FFT_ROUNDING * log2(n) (Higham, Accuracy and
 # Stability of Numerical Algorithms, 2nd ed., Theorem 24.2 has 7.5e-16; the rest is a margin).
@@ -229,7 +229,7 @@ def crossing(curve_near: Callable[[float], Curve], *, delta: float, start: float
         if excess(floor) <= 0.0:
             return 0.0 if upper else best
         if excess(ceiling) < 0.0:
-            root = float(brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12))
+            root = float(scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12))
             found = _proving_side(excess, root, floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.

@@ -14,9 +14,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr
-from scipy.stats import binom, poisson
 
 # A delta so small that an accountant's own bracket says nothing below it.
 SMALLEST_DELTA = 1e-25
@@ -62,7 +61,9 @@ def squares_of_binomials(uses: int, rate: float, rounds: int) -> tuple[np.ndarra
     Returns:
         The probability of 0, 1, 2, ..., and what is missing from it at most.
     """
-    return _sum_of_squares(lambda n: binom.pmf(n, uses, rate), lambda n: binom.sf(n, uses, rate), uses, rounds)
+    return _sum_of_squares(
+        lambda n: scipy.stats.binom.pmf(n, uses, rate), lambda n: scipy.stats.binom.sf(n, uses, rate), uses, rounds
+    )
 
 
 def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
@@ -71,10 +72,9 @@ def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarra
     Counts of balls in bins are Poisson counts of the same mean given that they add up to k, so any probability is at
     most the Poisson one over P(Poisson(k) = k). Returned as in `squares_of_binomials`; it adds up to more than one.
     """
-    factor = 1.0 / float(poisson.pmf(uses, uses))
-    law, missing = _sum_of_squares(
-        lambda n: poisson.pmf(n, uses / of), lambda n: poisson.sf(n, uses / of), uses, rounds
-    )
+    factor = 1.0 / float(scipy.stats.poisson.pmf(uses, uses))
+    count = scipy.stats.poisson(uses / of)
+    law, missing = _sum_of_squares(count.pmf, count.sf, uses, rounds)
     return law * factor, missing * factor
 
 
@@ -137,4 +137,4 @@ def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(brentq(excess, 0.0, high, xtol=1e-9)) + 1e-9
+    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9)) + 1e-9

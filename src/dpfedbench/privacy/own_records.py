@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from scipy.optimize import brentq
+import scipy
 
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy import poisson
@@ -90,4 +90,4 @@ def calibrate(samplers: Mapping[str, Mapping[str, Any]], *, epsilon: float, delt
         )
     if excess(low) <= 0:
         return low
-    return rounded_up(float(brentq(excess, low, high, xtol=1e-10)))
+    return rounded_up(float(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))

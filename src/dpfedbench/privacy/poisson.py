@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
-from scipy.stats import binom
 
 from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
 from dpfedbench.privacy.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
@@ -128,10 +127,10 @@ class _Step:
         self.missing = 0.0
         if uses > 1:
             counts = np.arange(uses + 1, dtype=float)
-            most = max(int(np.searchsorted(-binom.sf(counts, uses, rate), -dropped)), 1)
-            self.missing = 0.0 if add else float(binom.sf(most, uses, rate)) * (1 + 1e-9)
+            most = max(int(np.searchsorted(-scipy.stats.binom.sf(counts, uses, rate), -dropped)), 1)
+            self.missing = 0.0 if add else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
             self._counts = counts[1 : most + 1]
-            self._logs = binom.logpmf(counts[: most + 1], uses, rate)
+            self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The probability of a larger loss under the first and under the second distribution of the pair."""
@@ -217,7 +216,7 @@ class _Step:
             return float(self._mixed(place, ndtr(-place / self.z), 1.0)) - mass
 
         most = float(self._counts[-1]) + reach
-        return most if excess(most) >= 0 else float(brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
+        return most if excess(most) >= 0 else float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
 
 
 class _Grid:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from dpfedbench.privacy import balls_and_bins, poisson
@@ -218,7 +218,7 @@ def _others() -> Iterator[Figure]:
 
 def _inverse(epsilon: float, delta: float) -> float:
     """The multiplier at which one Gaussian is (epsilon, delta)."""
-    return float(brentq(lambda z: gaussian_epsilon(z, delta) - epsilon, 0.05, 100.0, xtol=1e-12))
+    return float(scipy.optimize.brentq(lambda z: gaussian_epsilon(z, delta) - epsilon, 0.05, 100.0, xtol=1e-12))
 
 
 def checked_figures() -> list[Figure]:

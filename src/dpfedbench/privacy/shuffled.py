@@ -11,7 +11,7 @@ the mechanism produces, and the event max_t x_t > c tells them apart.
 """
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 from scipy.special import log_ndtr
 
 
@@ -42,4 +42,4 @@ def shuffled_lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -
     def excess(epsilon: float) -> float:
         return shuffled_lower_delta(noise_multiplier, rounds, epsilon) - delta
 
-    return max(float(brentq(excess, 0.0, high, xtol=1e-9)) - 1e-8, 0.0)
+    return max(float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9)) - 1e-8, 0.0)

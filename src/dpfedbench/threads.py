@@ -1,0 +1,50 @@
+"""CPU threads that compute one client or one task each, and what each of them computes with."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+import torch
+
+Worker = TypeVar("Worker")
+
+
+class Threads(Generic[Worker]):
+    """So many threads, and as many workers: arrays and passes that no two threads may use at once.
+
+    Which worker computes what is left to chance, so a result must not depend on it.
+
+    Args:
+        count: threads; at least one is taken.
+        make: makes a worker.
+    """
+
+    def __init__(self, count: int, make: Callable[[], Worker]) -> None:
+        self.count = max(1, count)
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.count)
+        self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for _ in range(self.count):
+            self._free.put(make())
+
+    @contextmanager
+    def worker(self) -> Iterator[Worker]:
+        """A worker that no other thread has meanwhile."""
+        lent = self._free.get()
+        try:
+            yield lent
+        finally:
+            self._free.put(lent)
+
+    @contextmanager
+    def running(self) -> Iterator[concurrent.futures.Executor]:
+        """The threads; torch itself, which would add its own to each of them, is held to one meanwhile."""
+        previous = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield self._pool
+        finally:
+            torch.set_num_threads(previous)
