@@ -11,15 +11,6 @@ min_version("9.0")
 sys.path.insert(0, str(Path(workflow.basedir, "src")))
 
 
-# Snakemake limits jobs to 100 a second by a timer that looks at all ready jobs again and is set anew at each look; each
-# job that ends adds one (9.27), which came to 40 % of a core after 200 jobs. A limit of one's own is kept.
-limit = (
-    workflow.scheduling_settings and workflow.scheduling_settings.max_jobs_per_timespan
-)
-if limit and (limit.max_jobs, limit.timespan) == (100, 1):
-    workflow.scheduling_settings.max_jobs_per_timespan = None
-
-
 configfile: Path(workflow.basedir, "config/config.yaml")
 
 

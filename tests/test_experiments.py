@@ -112,7 +112,7 @@ def test_every_preset_has_every_item(preset: str | None) -> None:
     of_maml = {"table3", "figure6a", "figure9", "figure12"}
     if preset != "smoke":
         of_fedmeta |= {"figure3", "figure4c", "figure4d"}
-        of_fedmeta |= {"figure5"} if preset != "real" else {"readings"}
+        of_fedmeta |= {"figure5"} if preset != "real" else {"readings", "table2-colour"}
         of_maml |= {"figure13"} | ({"figure13a", "figure13b"} if preset != "real" else set())
         of_maml |= {
             "repairs",

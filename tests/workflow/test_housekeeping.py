@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from dpfedbench.results_format import FORMAT
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
+ROOT = Path(__file__).resolve().parents[2]
 OLD = "results/runs/dp-agr/glyphs/5way-1shot/0123456789/seed3"
 
 
@@ -52,8 +54,21 @@ def test_slurm_that_is_not_there_is_one_line(snakemake: Call, tmp_path: Path, mo
     sinfo.write_text(f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
-    profile = str(Path(__file__).resolve().parents[2] / "profiles" / "slurm")
+    profile = str(ROOT / "profiles" / "slurm")
     done = snakemake("results/data/digits/images.npy", "--profile", profile)
     assert done.returncode != 0
     assert ours(done, "cluster: ") == [f"cluster: Slurm does not answer: {down}"]
     assert not (tmp_path / "results" / "data").exists()
+
+
+def test_snakemakes_timer_is_off(tmp_path: Path) -> None:
+    """It looks at all ready jobs again and again, more often with each job that ends."""
+    code = (
+        "from snakemake.scheduling.job_scheduler import JobScheduler\n"
+        "JobScheduler._schedule_reevalutation = lambda self, delay: print('a timer was set')\n"
+        "from snakemake.cli import main\n"
+        f"main(['prune', '--cores', '1', '--snakefile', '{ROOT}/Snakefile', '--directory', '{tmp_path}'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "a timer was set" not in done.stdout
