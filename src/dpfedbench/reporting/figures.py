@@ -251,7 +251,7 @@ def draw(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
-    axes.set_title("\n".join(textwrap.wrap(spec["title"], 64)), fontsize=11)
+    axes.set_title(_wrapped([spec["title"]], 64), fontsize=11)
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -326,6 +326,12 @@ def make(description: Mapping[str, Any], results: str | Path, published: str | P
     return figure, drawn(description, lines, numbers)
 
 
+def _wrapped(said: Sequence[str], width: int = 118) -> str:
+    """Lines of at most `width` letters; an equation stays on one line."""
+    whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
+    return "\n".join(line for text in whole for line in textwrap.wrap(text, width))
+
+
 def _footer(
     description: Mapping[str, Any],
     cells: Sequence[CellResult],
@@ -339,7 +345,7 @@ def _footer(
         ]
         if any((line.value == 1).all() for line in lines):
             said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
-        return "\n".join(line for text in said for line in textwrap.wrap(text, 125))
+        return _wrapped(said)
     names = dict.fromkeys(cell["dataset"] for cell in description["cells"])
     data = ", ".join(
         f"{name} {', '.join(dict.fromkeys(c['tested'] for c in description['cells'] if c['dataset'] == name))}"
@@ -360,7 +366,7 @@ def _footer(
     said += attributed_notices(
         [(cell["label"], result) for cell, result in zip(description["cells"], cells, strict=True)]
     )
-    return "\n".join(line for text in said for line in textwrap.wrap(text, 118))
+    return _wrapped(said)
 
 
 def drawn(description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:
