@@ -329,7 +329,7 @@ def make(description: Mapping[str, Any], results: str | Path, published: str | P
 def _wrapped(said: Sequence[str], width: int = 118) -> str:
     """Lines of at most `width` letters; an equation stays on one line."""
     whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
-    return "\n".join(line for text in whole for line in textwrap.wrap(text, width))
+    return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
 
 
 def _footer(
