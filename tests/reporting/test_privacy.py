@@ -17,6 +17,8 @@ from dpfedbench.reporting import privacy
 
 from .conftest import TITLES
 
+LETTERS = ("glyphs", "5-way 1-shot")
+
 
 @pytest.fixture(scope="module")
 def entries(plan: Plan) -> list[dict[str, Any]]:
@@ -107,12 +109,32 @@ def test_markdown_has_a_line_a_row(entries: list[dict[str, Any]], results: Path,
     assert "(repaired)" in text and "uv run snakemake" in text
 
 
-def test_the_figure_draws_what_tables_show(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+def first_task(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for entry in entries if entry["tables"] and (entry["dataset"], entry["task"]) == LETTERS]
+
+
+def test_the_figure_draws_the_first_task_of_each_table(
+    entries: list[dict[str, Any]], results: Path, published: Path
+) -> None:
     table = privacy.read(entries, results, published)
     figure = privacy.draw(table, entries)
-    shown = [entry for entry in entries if entry["tables"]]
+    shown = first_task(entries)
+    assert len(shown) < sum(bool(entry["tables"]) for entry in entries)
     left, right = figure.axes
     assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table, entries))
     # An arrow from the published variant to each repair.
     arrows = [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
     assert len(arrows) == sum(place["repairs"] != "" for entry in shown for place in entry["tables"]) == 3
+
+
+def test_each_point_is_its_own_rows(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+    """Tasks of two data sets have the same name, and a table the same series for both."""
+    table = privacy.read(entries, results, published)
+    table["accuracy"] = [20.0 + place for place in range(len(table))]
+    table["ci_low"], table["ci_high"] = table["accuracy"] - 0.1, table["accuracy"] + 0.2
+    _, right = privacy.draw(table, entries).axes
+    found = {float(bars[0].get_ydata()[0]) for bars in right.containers}
+    shown = privacy.drawn(table, entries)
+    compared = [entry["variant"] for entry in entries if any(place["item"] == "repairs" for place in entry["tables"])]
+    here = shown["variant"].isin(compared) & ~shown["method"].isin(["dp-agrlr", "dp-reptile"])
+    assert found == set(shown.loc[here, "accuracy"]) and len(found) == len(compared)

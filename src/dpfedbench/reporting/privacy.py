@@ -231,7 +231,7 @@ def to_markdown(table: pd.DataFrame, command: str) -> str:
 
 
 def drawn(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The numbers of the figure: the rows that a paper's table shows."""
+    """The numbers of the figure, which shows each table's first task."""
     columns = [
         "paper",
         "method",
@@ -245,7 +245,7 @@ def drawn(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> pd.DataF
         "epsilon_holds_high",
     ]
     columns += ["epsilon_audited", "accuracy", "ci_low", "ci_high", "seeds"]
-    shown = table.loc[[bool(entry["tables"]) for entry in _by_row(table, entries)], columns]
+    shown = table.iloc[_first_tasks(table, entries)][columns]
     return shown.assign(number=range(1, len(shown) + 1))[["number", *columns]]
 
 
@@ -264,15 +264,15 @@ def draw(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> Figure:
 
     Args:
         table: what `read` gave.
-        entries: what it gave it of; those that a paper's table shows are drawn, with a number for each row.
+        entries: what it gave it of; those of a table's first task are drawn, with a number for each row.
     """
     of_rows = _by_row(table, entries)
-    keep = [index for index, entry in enumerate(of_rows) if entry["tables"]]
+    keep = _first_tasks(table, entries)
     rows = [dict(row) for row in table.iloc[keep].to_dict("records")]
     named = [of_rows[index] for index in keep]
     groups = list(dict.fromkeys(
-        (entry["paper"], place["item"], entry["task"])
-        for entry in named for place in entry["tables"] if place["repairs"]
+        _group(row, entry, place)
+        for row, entry in zip(rows, named, strict=True) for place in entry["tables"] if place["repairs"]
     ))  # fmt: skip
     figure = Figure(figsize=(13, max(4.8, 1.7 + 0.3 * len(rows), 2.9 * len(groups))), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
@@ -281,6 +281,25 @@ def draw(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> Figure:
     for place, group in enumerate(groups):
         _draw_accuracy(figure.add_subplot(grid[place, 1]), rows, named, group)
     return figure
+
+
+def _first_tasks(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Places of the rows that belong to the first task of a paper's table, data set and all.
+
+    A table's further tasks have the same mechanisms and tell the same: with all of them the figure is too long to read.
+    """
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    found = []
+    for index, (entry, dataset) in enumerate(zip(_by_row(table, entries), table["dataset"], strict=True)):
+        here = (dataset, entry["task"])
+        if any([first.setdefault((entry["paper"], place["item"]), here) == here for place in entry["tables"]]):
+            found.append(index)
+    return found
+
+
+def _group(row: Mapping[Any, Any], entry: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """What is compared in one panel: paper, table, data set and task."""
+    return entry["paper"], place["item"], row["dataset"], entry["task"]
 
 
 def _draw_epsilons(axes: Axes, rows: Sequence[Mapping[Any, Any]]) -> None:
@@ -315,7 +334,9 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Mapping[Any, Any]]) -> None:
     axes.tick_params(axis="y", length=0)
     deltas = ", ".join(f"{value:g}" for value in sorted({row["delta"] for row in rows}))
     axes.set_xlabel(f"ε, log axis, each at its δ ({deltas})")
-    axes.set_title("ε as claimed, as it holds, as audited", fontsize=11)
+    axes.set_title(
+        "ε as claimed, as it holds, as audited\n(first task of each table; the others are in privacy.csv)", fontsize=11
+    )
     handles = [
         Line2D([], [], marker="o", ms=8, mfc="none", mec=_CLAIMED, mew=1.6, linestyle="none", label="as claimed"),
         Line2D([], [], marker="s", ms=5.5, color=_HOLDS, linestyle="none", label="holds (upper end)"),
@@ -334,12 +355,15 @@ def _label(number: int, row: Mapping[Any, Any]) -> str:
 
 
 def _draw_accuracy(
-    axes: Axes, rows: Sequence[Mapping[Any, Any]], entries: Sequence[Mapping[str, Any]], group: tuple[str, str, str]
+    axes: Axes,
+    rows: Sequence[Mapping[Any, Any]],
+    entries: Sequence[Mapping[str, Any]],
+    group: tuple[str, str, str, str],
 ) -> None:
     """Accuracy over the epsilon that holds, repaired ones filled; arrows run from a published variant to its repair."""
     members = [
         (index, place) for index, entry in enumerate(entries) for place in entry["tables"]
-        if (entry["paper"], place["item"], entry["task"]) == group
+        if _group(rows[index], entry, place) == group
     ]  # fmt: skip
     finite = [value for index, _ in members if math.isfinite(value := rows[index]["epsilon_holds_high"])]
     low, edge = (min(finite) / 1.5, max(finite) * 1.8) if finite else (0.1, 10.0)
@@ -374,7 +398,7 @@ def _draw_accuracy(
     first = rows[members[0][0]]
     seeds = sorted({rows[index]["seeds"] for index, _ in members})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    axes.set_title(f"{group[0]}, {group[1]}: {first['dataset']} {group[2]}", fontsize=10)
+    axes.set_title(f"{group[0]}, {group[1]}: {group[2]} {group[3]}", fontsize=10)
     edge_text = "\nat the edge: no finite ε holds" if len(finite) < len(members) else ""
     axes.set_xlabel(
         f"ε that holds, δ = {first['delta']:g} (white: published, green: repaired){edge_text}", fontsize=8.5
