@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.accounting import delta_after
@@ -243,6 +243,8 @@ def draw(
     if 0 < len(swept) <= 12:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
+    if spec["x"].get("column") == "round":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
     if description["kind"] == "account":
         # Room for the legend below lines that go all the way across.
