@@ -41,7 +41,7 @@ def test_what_is_remembered_is_a_copy():
 
 
 def test_a_step_does_not_load_the_compiler():
-    """It takes longer to load than a run of the smoke preset takes."""
+    """Nor what else a training has no use for at its start."""
     code = (
         "import sys, torch; from dpfedbench.federation.engine import train; "
         "from dpfedbench.federation.optimizers import OPTIMIZERS; "

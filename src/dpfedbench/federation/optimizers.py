@@ -1,8 +1,8 @@
 """Torch's optimisers on one flat vector, or on vectors one above the other: what they do is coordinate by coordinate.
 
 The steps are torch's own functions, so their bits are those of `torch.optim.Adam` and `torch.optim.SGD`
-(tests/federation). These classes themselves load torch's compiler when the first of them is made, which takes longer
-than many a run of the default.
+(tests/federation). These classes themselves load torch's compiler when the first of them is made: 4.6 of the 11.8
+seconds of processor time in which a training started (two shared cores).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from dpfedbench.models import winograd
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON, Conv4
 
-TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+_TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 class Images:
@@ -136,7 +136,7 @@ class Products:
     """A [16, rows, columns] array that both the compiled loops (`array`) and torch's products (`tensor`) see."""
 
     def __init__(self, rows: int, columns: int, dtype: np.dtype) -> None:
-        self.tensor = torch.empty((16, rows, columns), dtype=TORCH[dtype])
+        self.tensor = torch.empty((16, rows, columns), dtype=_TORCH[dtype])
         self.array = self.tensor.numpy()
 
 
@@ -162,19 +162,15 @@ class Layer:
 class _Scratch:
     """Arrays of a later layer that no other pass needs afterwards; one set serves all evaluations."""
 
-    def __init__(self, layer: Layer, transform: torch.Tensor) -> None:
+    def __init__(self, layer: Layer) -> None:
         tiles, _, filters = layer.z.shape
         dtype = layer.z.dtype
         self.outputs = Products(tiles, filters, dtype)
         self.input_gradients = Products(tiles, filters, dtype)
-        self.weights_transposed = torch.empty((16, filters, filters), dtype=TORCH[dtype])
+        self.weights_transposed = torch.empty((16, filters, filters), dtype=_TORCH[dtype])
         self.tile = np.empty((16, filters), dtype)
         self.padded_gradient = np.empty_like(layer.padded)
         self.total = np.empty_like(layer.mean)
-        self.transform = transform
-
-    def transform_weights(self, weight: np.ndarray, out: Products) -> None:
-        torch.mm(self.transform, torch.from_numpy(weight).view(9, -1), out=out.tensor.view(16, -1))
 
 
 class Evaluation:
@@ -212,9 +208,9 @@ class Passes(ABC):
 
     def __init__(self, net: Conv4, batch: int, dtype: type, groups: int) -> None:
         self.net, self.batch, self.dtype, self.groups = net, batch, np.dtype(dtype), groups
-        self._transform = torch.from_numpy(winograd.WEIGHT_TRANSFORM).to(TORCH[self.dtype])
+        self._transform = torch.from_numpy(winograd.WEIGHT_TRANSFORM).to(_TORCH[self.dtype])
         example = self.evaluation()
-        self._scratch = [_Scratch(layer, self._transform) for layer in example.layers]
+        self._scratch = [_Scratch(layer) for layer in example.layers]
         self._feature_gradient = np.zeros_like(example.features)
 
     def evaluation(self) -> Evaluation:
@@ -229,7 +225,7 @@ class Passes(ABC):
         for index, (layer, scratch) in enumerate(zip(at.layers, self._scratch, strict=True)):
             weight, scale, shift = blocks[index + 1]
             winograd.tiles_of_input(layer.padded, layer.inputs.array)
-            scratch.transform_weights(weight, layer.weights)
+            self.transform_weights(weight, layer.weights)
             torch.bmm(layer.inputs.tensor, layer.weights.tensor, out=scratch.outputs.tensor)
             size = (layer.batch, layer.height, layer.width)
             winograd.outputs_of_tiles(scratch.outputs.array, *size, layer.z, scratch.total)
@@ -248,6 +244,10 @@ class Passes(ABC):
             )
         at.flat = at.features[:, 1:-1, 1:-1].reshape(self.batch, -1)
         return at.flat @ blocks[4][0] + blocks[4][1]
+
+    def transform_weights(self, weight: np.ndarray, out: Products) -> None:
+        """Bring a later layer's weights, or their tangent, to the 16 products' form."""
+        torch.mm(self._transform, torch.from_numpy(weight).view(9, -1), out=out.tensor.view(16, -1))
 
     def softmax(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Each image's cross-entropy [B], and the classes' probabilities [B, ways]."""

@@ -86,7 +86,7 @@ class FusedConv4(Passes):
             weight_dot, scale_dot, shift_dot = dots[index + 1]
             size = (layer.batch, layer.height, layer.width)
             winograd.tiles_of_input(dot.padded, dot.inputs.array)
-            scratch.transform_weights(weight_dot, dot.weights)
+            self.transform_weights(weight_dot, dot.weights)
             products = scratch.outputs.tensor
             torch.bmm(layer.inputs.tensor, dot.weights.tensor, out=products)
             torch.baddbmm(products, dot.inputs.tensor, layer.weights.tensor, out=products)

@@ -288,13 +288,15 @@ def _first_tasks(table: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> l
 
     A table's further tasks have the same mechanisms and tell the same: with all of them the figure is too long to read.
     """
-    first: dict[tuple[str, str], tuple[str, str]] = {}
-    found = []
-    for index, (entry, dataset) in enumerate(zip(_by_row(table, entries), table["dataset"], strict=True)):
-        here = (dataset, entry["task"])
-        if any([first.setdefault((entry["paper"], place["item"]), here) == here for place in entry["tables"]]):
-            found.append(index)
-    return found
+    first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
+    shown = [
+        (index, (entry["paper"], place["item"]), (dataset, entry["task"]))
+        for index, (entry, dataset) in enumerate(zip(_by_row(table, entries), table["dataset"], strict=True))
+        for place in entry["tables"]
+    ]
+    for _, item, task in shown:
+        first.setdefault(item, task)
+    return list(dict.fromkeys(index for index, item, task in shown if first[item] == task))
 
 
 def _group(row: Mapping[Any, Any], entry: Mapping[str, Any], place: Mapping[str, Any]) -> tuple[str, str, str, str]:
