@@ -50,6 +50,17 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
     return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.M | re.S)
 
 
+def test_the_page_of_properties_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/properties.md").read_text(encoding="utf-8"))
+    assert len(named) > 40
+    gone = [
+        f"{file}::{test}"
+        for file, test in named
+        if f"def {test}(" not in (ROOT / file).read_text(encoding="utf-8") and test
+    ]
+    assert gone == []
+
+
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what git knows of the repository, in which both pages were followed block by block."""

@@ -1,5 +1,6 @@
 """Experiments: from the configuration to cells and runs."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 from dpfedbench import methods
 from dpfedbench.config import merge, set_key
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import Plan, known_datasets, make_plan, read_datasets
+from dpfedbench.experiments import Plan, audited_as, known_datasets, make_plan, read_datasets
 from dpfedbench.federation.participation import make_participation
 from dpfedbench.privacy.accounting import epsilon_after
 
@@ -381,3 +382,33 @@ def test_no_shipped_file_gives_a_key_twice():
     assert len(files) > 8
     for path in files:
         yaml.load(path.read_text(encoding="utf-8"), Strict)
+
+
+@pytest.mark.parametrize("preset", [None, "real"])
+def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
+    planned = plan(configuration(preset))
+    entries = planned.private(dict.fromkeys(METHODS, "title"))
+    assert {entry["audited"] for entry in entries} < {entry["folders"][0] for entry in entries}
+    for entry in entries:
+        own, other = planned.runs[entry["folders"][0]], planned.runs[entry["audited"]]
+        for section in ("method", "participation", "clipping", "noise", "budget", "local"):
+            assert getattr(own, section) == getattr(other, section)
+        assert own.clients.count == other.clients.count
+        if own.by_record:
+            assert (own.dataset, own.client_update) == (other.dataset, other.client_update)
+        if own.noise is not None and own.noise.decay < 1:
+            assert own == other  # the loss that the noise follows is the run's own
+
+
+def test_what_is_in_a_mechanism() -> None:
+    runs = plan(configuration()).runs.values()
+    run = next(run for run in runs if run.method == "dp-agr" and run.noise and run.noise.multiplier == 1)
+    assert audited_as(dataclasses.replace(run, seed=9, model=dataclasses.replace(run.model, filters=7))) == audited_as(
+        run
+    )
+    for changed in (
+        dataclasses.replace(run, noise=dataclasses.replace(run.noise, multiplier=2.0)),
+        dataclasses.replace(run, clipping=dataclasses.replace(run.clipping, threshold=0.123)),
+        dataclasses.replace(run, budget=dataclasses.replace(run.budget, delta=1e-7)),
+    ):
+        assert audited_as(changed) != audited_as(run)

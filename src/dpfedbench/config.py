@@ -790,7 +790,7 @@ class RunConfig:
         """The text of config.yaml; `from_yaml` reads it back to an equal run."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """The run's identity: equal for equal configurations, seed aside; another for any changed value."""
         values = {key: value for key, value in self.to_dict().items() if key != "seed"}

@@ -111,6 +111,24 @@ def _mechanism(run: RunConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def audited_as(run: RunConfig) -> str:
+    """Equal for private configurations whose audits put the same mechanism to the test.
+
+    An audit replaces what clients compute and runs the rest: participation, clipping, noise, accounting. Neither
+    the seed nor, where whole clients are protected, their data, their model and what they compute are in it. Noise that
+    follows a loss is each run's own.
+    """
+    if run.noise is not None and run.noise.decay < 1:
+        return run.key
+    whole = run.to_dict()
+    kept = {"method", "participation", "clipping", "noise", "budget", "local"}
+    if run.local is not None:
+        kept |= {"task", "clients", "client_update"}
+    if run.by_record:
+        kept |= {"dataset", "task", "clients", "client_update", "validation"}
+    return json.dumps([run.clients.count, {key: whole[key] for key in sorted(kept)}], sort_keys=True)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything a configuration asks for: items by (paper, name), and runs by folder.
@@ -134,6 +152,8 @@ class Plan:
         """Every private configuration that a table or figure shows, once, as plain data for reporting.
 
         Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
+        `audited` is the run whose audit stands for it: its own first seed's, or that of an earlier configuration with
+        the same mechanism (`audited_as`).
         """
         found: dict[str, dict[str, Any]] = {}
         shown = [item for item in self.items.values() if item.kind != "account"]
@@ -162,7 +182,12 @@ class Plan:
                     known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
-        return [{**known, "folders": list(known.pop("seeds").values())} for known in found.values()]
+        entries, audited = [], dict[str, str]()
+        for known in found.values():
+            folders = list(known.pop("seeds").values())
+            audit_of = audited.setdefault(audited_as(self.runs[folders[0]]), folders[0])
+            entries.append({**known, "folders": folders, "audited": audit_of})
+        return entries
 
     def figures(self, paper: str | None = None) -> list[Item]:
         """The figures of one paper, or of all."""

@@ -6,11 +6,24 @@ import concurrent.futures
 import queue
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 Worker = TypeVar("Worker")
+
+
+class _Caller(concurrent.futures.Executor):
+    """One thread that is the caller's own: nothing is handed over and waited for."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+        """The result, already there."""
+        done: concurrent.futures.Future = concurrent.futures.Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 class Threads(Generic[Worker]):
@@ -25,7 +38,9 @@ class Threads(Generic[Worker]):
 
     def __init__(self, count: int, make: Callable[[], Worker]) -> None:
         self.count = max(1, count)
-        self._pool = concurrent.futures.ThreadPoolExecutor(self.count)
+        self._pool: concurrent.futures.Executor = (
+            concurrent.futures.ThreadPoolExecutor(self.count) if self.count > 1 else _Caller()
+        )
         self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for _ in range(self.count):
             self._free.put(make())

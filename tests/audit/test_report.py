@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from dpfedbench.audit.report import audit, audit_run, check_same_mechanism
+from dpfedbench.audit.report import audit, audit_run
 from dpfedbench.errors import BenchError
+from dpfedbench.privacy.ledger import check_same_mechanism
 
 from .conftest import LOTS, experiment, make_config
 

@@ -1,5 +1,6 @@
 """The table of privacy: a row for each private configuration, no empty cell, infinite epsilons with their reason."""
 
+import dataclasses
 import io
 import json
 import math
@@ -13,6 +14,7 @@ from matplotlib.text import Annotation
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments import Plan
+from dpfedbench.privacy.ledger import Release
 from dpfedbench.reporting import privacy
 
 from .conftest import TITLES
@@ -100,6 +102,22 @@ def test_a_missing_audit_is_one_line(
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
         (tmp_path / "runs" / folder / "audit.json").unlink()
     with pytest.raises(BenchError, match=r"audit\.json is missing"):
+        privacy.read([entry], tmp_path, published)
+
+
+def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
+    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
+) -> None:
+    entry = next(entry for entry in entries if entry["audited"] != entry["folders"][0])
+    (row, *_) = privacy.read([entry], results, published).to_dict("records")
+    assert f"audit: made for {Path(entry['audited']).parent}, whose mechanism is the same" in row["reason"]
+    for folder in {*entry["folders"], entry["audited"]}:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    (tmp_path / "runs" / entry["folders"][0] / "audit.json").unlink()  # not needed
+    privacy.read([entry], tmp_path, published)
+    release = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
+    (tmp_path / "runs" / entry["audited"] / "ledger.jsonl").write_text(json.dumps(release) + "\n")
+    with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry['audited']} 1: delete"):
         privacy.read([entry], tmp_path, published)
 
 

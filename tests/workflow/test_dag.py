@@ -30,7 +30,7 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int
     # A run is configured, trained, tested and accounted for once, whatever shows it.
     assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
     assert (found["table"], found["figure"], found["provenance"], found["page"]) == (tables, figures, 1, 1)
-    # Each private configuration is audited once, whatever its seeds.
+    # Each mechanism is audited once, whatever the seeds and the configurations that have it in common.
     assert found["prepare"] == prepared and found["privacy"] == 1 and 0 < found["audit"] < found["account"]
 
 

@@ -170,18 +170,6 @@ def tests_of_runs(wildcards):
     ]
 
 
-def audits_of_runs(wildcards):
-    """An input function: the audit of every private configuration that is shown, at the first of its seeds.
-
-    A mechanism's bound says nothing of a seed: seeds differ in data and noise, not in what is audited.
-    """
-    found = {}
-    for folder, run in item_of(wildcards).runs.items():
-        if run.private:
-            found.setdefault(run.key, f"results/runs/{folder}/audit.json")
-    return list(found.values())
-
-
 def digest(*patterns):
     """A hash of source files, as a parameter of rules that are cheap to run again when those change.
 

@@ -19,10 +19,10 @@ rule privacy:
             f"results/runs/{folder}/{name}"
             for entry in PRIVATE
             for folder in entry["folders"]
-            for name in ("metrics.json", "privacy.json", "training.json")
+            for name in ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
         ],
-        # The audit is of the mechanism, which the seeds have in common.
-        [f"results/runs/{entry['folders'][0]}/audit.json" for entry in PRIVATE],
+        # The audit is of the mechanism, which the seeds have in common, and some configurations.
+        sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
         published=ROOT / "config/published.csv",
     output:
         csv=report(
@@ -56,6 +56,7 @@ rule privacy:
             "src/dpfedbench/reporting/figures.py",
             "src/dpfedbench/reporting/results.py",
             "src/dpfedbench/evaluation/intervals.py",
+            "src/dpfedbench/privacy/ledger.py",
         ),
     script:
         "../scripts/privacy.py"

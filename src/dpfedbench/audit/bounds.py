@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 import numba
 import numpy as np
-import scipy
-from scipy.special import ndtr, ndtri
+from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.laws import binomial_tail, largest_rate, least_rate
 
 LARGEST_EPSILON = 1e4
 """What a bound says at most; beyond it numbers say nothing more."""
@@ -226,9 +226,9 @@ def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     """A bound on the chance of at least so many right guesses under any (epsilon, delta)-DP mechanism (Theorem 5.2)."""
     m, made, right = guesses.coins, guesses.made, guesses.right
     rate = 1 / (1 + math.exp(-epsilon))
-    tail = float(scipy.stats.binom.sf(right - 1, made, rate))
+    tail = float(binomial_tail(right - 1, made, rate))
     steps = np.arange(1, right + 1)
-    between = scipy.stats.binom.sf(right - steps - 1, made, rate) - tail
+    between = binomial_tail(right - steps - 1, made, rate) - tail
     alpha = float(np.max(between / steps, initial=0.0))
     return min(1.0, tail + 2 * m * delta * alpha)
 
@@ -281,8 +281,8 @@ def gaussian_shift(present: np.ndarray, absent: np.ndarray, *, delta: float, con
     squares = float(((present - present.mean()) ** 2).sum() + ((absent - absent.mean()) ** 2).sum())
     pooled = math.sqrt(squares / free)
     shift = float(present.mean() - absent.mean())
-    least = shift - float(scipy.stats.t.isf(tail, free)) * pooled * math.sqrt(1 / n + 1 / k)
-    widest = math.sqrt(squares / float(scipy.stats.chi2.isf(confidence + tail, free)))
+    least = shift + float(stdtrit(free, tail)) * pooled * math.sqrt(1 / n + 1 / k)
+    widest = math.sqrt(squares / float(chdtri(free, confidence + tail)))
     found = {"shift": shift * unit, "deviation": pooled * unit, "present": n, "absent": k}
     if least <= 0:
         return Bound(name=name, epsilon=0.0, assumes=assumes, found=found, reason="no leak is told from chance")
@@ -337,8 +337,7 @@ def clopper_pearson(
 
 def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:
     """The bound of each pair of counts, each rate's limit having half of tau; -infinity where there is none."""
-    power = np.where(hits > 0, scipy.stats.beta.ppf(tau / 2, hits, trials - hits + 1), 0.0)
-    false = np.where(alarms < nulls, scipy.stats.beta.isf(tau / 2, alarms + 1, nulls - alarms), 1.0)
+    power, false = least_rate(hits, trials, tau / 2), largest_rate(alarms, nulls, tau / 2)
     with np.errstate(divide="ignore"):
         return np.where(power > delta, np.log(np.maximum(power - delta, 0.0)) - np.log(false), -np.inf)
 

@@ -11,7 +11,7 @@ measured is the mechanism, not what the published seed of the run would tell.
 from __future__ import annotations
 
 import dataclasses
-import tempfile
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -220,16 +220,16 @@ def run_rounds(
         progress: told of each round.
     """
     parts = METHODS[config.method].compose(config) if parts is None else parts
-    with tempfile.TemporaryDirectory(prefix="audit-") as folder:
-        ledger = Ledger(Path(folder) / "ledger.jsonl")
-        place: Any = ClientSums if config.by_record else ServerSum
-        mechanism: ServerSum | ClientSums = place(config, parts, ledger=ledger, source=source, observer=observer)
-        for index in range(rounds):
-            if multipliers and isinstance(mechanism.budget, DecayingBudget):
-                mechanism.budget.noise_multiplier = multipliers[index]
-            mechanism.round(index)
-            if progress is not None:
-                progress.step(index + 1, 1)
+    # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
+    ledger = Ledger(Path(os.devnull))
+    place: Any = ClientSums if config.by_record else ServerSum
+    mechanism: ServerSum | ClientSums = place(config, parts, ledger=ledger, source=source, observer=observer)
+    for index in range(rounds):
+        if multipliers and isinstance(mechanism.budget, DecayingBudget):
+            mechanism.budget.noise_multiplier = multipliers[index]
+        mechanism.round(index)
+        if progress is not None:
+            progress.step(index + 1, 1)
 
 
 class Scores:

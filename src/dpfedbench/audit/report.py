@@ -34,7 +34,7 @@ from dpfedbench.privacy import own_records
 from dpfedbench.privacy.accounting import analysis, joint_multiplier
 from dpfedbench.privacy.clipping import make_rule
 from dpfedbench.privacy.gaussian import gaussian_epsilon
-from dpfedbench.privacy.ledger import Release, read_ledger
+from dpfedbench.privacy.ledger import Release, check_same_mechanism, read_ledger
 from dpfedbench.randomness import stream
 
 CANARIES = 4000
@@ -103,41 +103,6 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
             scores[coins], scores[~coins], delta=delta, confidence=confidence, generator=stream(seed, "audit-split")
         ),
     ]
-
-
-_COMPARED = ("name", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "data_dependent_threshold")
-
-
-def check_same_mechanism(ran: Sequence[Release], audited: Sequence[Release]) -> None:
-    """Raise where the ledger of the audit's run says another mechanism than that of the run.
-
-    Compared are names, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C, release by
-    release. C itself follows the releases, and the number of clients is not compared where records are the unit.
-
-    Raises:
-        BenchError: at the first difference.
-    """
-    if len(ran) != len(audited):
-        raise BenchError(
-            f"the run's ledger has {len(ran)} releases, its audit made {len(audited)}: train the run again"
-        )
-    for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
-        for name in _COMPARED:
-            if getattr(own, name) != getattr(other, name):
-                raise BenchError(
-                    f"the ledger's release {number} has {name} {getattr(own, name)}, the code as it is now "
-                    f"{getattr(other, name)}: the run's mechanism is not the one audited, train the run again"
-                )
-        samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
-        if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
-            raise BenchError(f"the ledger's release {number} has another sampler than the code as it is now")
-        for name in ("sensitivity", "noise_std"):
-            ratios = [np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold)) for e in (own, other)]
-            if not math.isclose(*ratios, rel_tol=1e-9):
-                raise BenchError(
-                    f"the ledger's release {number} has {name} of {ratios[0]:g} C, "
-                    f"the code as it is now {ratios[1]:g} C"
-                )
 
 
 def audit(

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path
@@ -90,6 +94,49 @@ def read_ledger(path: Path | str) -> list[Release]:
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: run the workflow again to make it") from error
     return parse(text, str(path))
+
+
+_COMPARED = ("name", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "data_dependent_threshold")
+
+
+def check_same_mechanism(
+    ran: Sequence[Release],
+    audited: Sequence[Release],
+    *,
+    whose: str = "the code as it is now",
+    mend: str = "train the run again",
+) -> None:
+    """Raise where the ledger that was audited says another mechanism than that of the run.
+
+    Compared are names, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C, release by
+    release. C itself follows the releases, and the number of clients is not compared where records are the unit.
+
+    Args:
+        ran: the run's.
+        audited: that of the audit's own run, or of the run whose audit is to stand for this one too.
+        whose: the latter is.
+        mend: what to do.
+
+    Raises:
+        BenchError: at the first difference.
+    """
+    if len(ran) != len(audited):
+        raise BenchError(f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}")
+    for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
+        said = f"the ledger's release {number} has"
+        for name in _COMPARED:
+            if getattr(own, name) != getattr(other, name):
+                raise BenchError(
+                    f"{said} {name} {getattr(own, name)}, {whose} {getattr(other, name)}: the run's mechanism is not "
+                    f"the one audited, {mend}"
+                )
+        samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
+        if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
+            raise BenchError(f"{said} another sampler than {whose}: {mend}")
+        for name in ("sensitivity", "noise_std"):
+            ratios = [np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold)) for e in (own, other)]
+            if not math.isclose(*ratios, rel_tol=1e-9):
+                raise BenchError(f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}")
 
 
 class Ledger:

@@ -25,6 +25,7 @@ from matplotlib.ticker import FuncFormatter
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
+from dpfedbench.privacy.ledger import check_same_mechanism, read_ledger
 from dpfedbench.reporting.figures import COLOURS, DPI
 from dpfedbench.reporting.results import (
     CellResult,
@@ -74,9 +75,9 @@ def read(entries: Sequence[Mapping[str, Any]], results: str | Path, published: s
     """One row for each private configuration and each unit that it protects, with the columns of `COLUMNS`.
 
     No cell is empty.
-    Of several seeds the worst account counts; the audit is that of the first seed. "not printed" stands where the paper
-    gives no epsilon for the noise multiplier; an infinite epsilon and an image-level account that there is none of have
-    their reason in `reason`.
+    Of several seeds the worst account counts; the audit is that of the first seed, or of another configuration with the
+    same mechanism, which `reason` then names. "not printed" stands where the paper gives no epsilon for the noise
+    multiplier; an infinite epsilon and an image-level account that there is none of have their reason in `reason`.
 
     Args:
         entries: `Plan.private`.
@@ -84,7 +85,7 @@ def read(entries: Sequence[Mapping[str, Any]], results: str | Path, published: s
         published: the published numbers.
 
     Raises:
-        BenchError: a file of a run is missing or damaged.
+        BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.
     """
     rows = [row for entry in entries for row in _rows(entry, Path(results), published)]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -95,7 +96,13 @@ def _rows(entry: Mapping[str, Any], results: Path, published: str | Path) -> lis
     cell = read_cell(results, entry["folders"])
     runs = [results / "runs" / folder for folder in entry["folders"]]
     accounts = [read_json(run / "privacy.json") for run in runs]
-    audit = read_json(runs[0] / "audit.json")
+    audit = read_json(results / "runs" / entry["audited"] / "audit.json")
+    if entry["audited"] != entry["folders"][0]:
+        own, other = (read_ledger(run / "ledger.jsonl") for run in (runs[0], results / "runs" / entry["audited"]))
+        check_same_mechanism(
+            own, other, whose=f"the audited {entry['audited']}", mend=f"delete {runs[0]} and run again"
+        )
+        audit = _of_another(audit, entry["audited"])
     rows = []
     for place, first in enumerate([accounts[0], *accounts[0].get("also", [])]):
         whole = [[account, *account.get("also", [])][place] for account in accounts]
@@ -104,6 +111,13 @@ def _rows(entry: Mapping[str, Any], results: Path, published: str | Path) -> lis
             raise BenchError(f"the audit of {runs[0].parent} is of other releases: delete its audit.json and run again")
         rows.append(_row(entry, cell, runs[0], whole, fits[0], published))
     return rows
+
+
+def _of_another(audit: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """An audit that stands for another configuration too, with that said as its reason."""
+    told = [*filter(None, [audit.get("reason")]), f"made for {Path(folder).parent}, whose mechanism is the same"]
+    parts = {"also": [_of_another(part, folder) for part in audit["also"]]} if "also" in audit else {}
+    return {**audit, "reason": ", ".join(told), **parts}
 
 
 def _whose(found: Mapping[str, Any]) -> tuple[Any, Any]:

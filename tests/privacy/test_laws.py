@@ -1,0 +1,58 @@
+"""Laws of counts, against scipy.stats."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfedbench.privacy.laws import (
+    binomial_log_chance,
+    binomial_tail,
+    largest_rate,
+    least_rate,
+    poisson_chance,
+    poisson_tail,
+)
+
+
+@pytest.mark.parametrize(("trials", "rate"), [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)])
+def test_a_binomial_is_scipys(trials, rate):
+    counts = np.arange(-1, trials + 2)
+    assert binomial_tail(counts, trials, rate) == pytest.approx(stats.binom.sf(counts, trials, rate), rel=1e-9)
+    inside = counts[1:-1]
+    theirs = stats.binom.logpmf(inside, trials, rate)
+    assert binomial_log_chance(inside, trials, rate) == pytest.approx(theirs, rel=1e-9, abs=1e-9)
+    assert binomial_tail(0, 0, rate) == 0.0 and binomial_tail(-1, 0, rate) == 1.0
+
+
+@pytest.mark.parametrize("mean", [1e-6, 0.4, 3.0, 250.0])
+def test_a_poisson_is_scipys(mean):
+    counts = np.arange(400)
+    assert poisson_chance(counts, mean) == pytest.approx(stats.poisson.pmf(counts, mean), rel=1e-9, abs=1e-300)
+    assert poisson_tail(counts, mean) == pytest.approx(stats.poisson.sf(counts, mean), rel=1e-9, abs=1e-300)
+
+
+@pytest.mark.parametrize("trials", [1, 5, 2000])
+@pytest.mark.parametrize("error", [0.025, 1e-6])
+def test_limits_are_scipys(trials, error):
+    hits = np.unique(np.linspace(0, trials, 50).astype(int))
+    found = [stats.binomtest(int(hit), trials).proportion_ci(1 - 2 * error, "exact") for hit in hits]
+    assert least_rate(hits, trials, error) == pytest.approx([limits.low for limits in found], rel=1e-8, abs=1e-12)
+    assert largest_rate(hits, trials, error) == pytest.approx([limits.high for limits in found], rel=1e-8)
+
+
+def test_an_audit_does_not_load_scipys_distributions():
+    """They take about as long as an audit of one run."""
+    code = (
+        "import sys, numpy as np\n"
+        "from dpfedbench.audit import bounds, report\n"
+        "x = np.linspace(-1, 1, 50)\n"
+        "bounds.clopper_pearson(x + 1, x, delta=1e-3, confidence=0.95, generator=np.random.default_rng(0))\n"
+        "bounds.gaussian_shift(x + 1, x, delta=1e-3, confidence=0.95)\n"
+        "bounds.one_run_dp(bounds.guess(x, x > 0, 20), delta=1e-3, confidence=0.95)\n"
+        "assert 'scipy.stats' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
