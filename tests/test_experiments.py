@@ -395,7 +395,12 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             assert getattr(own, section) == getattr(other, section)
         assert own.clients.count == other.clients.count
         if own.by_record:
-            assert (own.dataset, own.client_update) == (other.dataset, other.client_update)
+            assert (own.dataset, own.clients) == (other.dataset, other.clients)
+        if own.local is not None:
+            assert own.task.ways == other.task.ways
+            assert own.clients.support_per_class == other.clients.support_per_class
+        if own.local is not None or own.by_record:
+            assert own.client_update.inner_steps == other.client_update.inner_steps
         if own.noise is not None and own.noise.decay < 1:
             assert own == other  # the loss that the noise follows is the run's own
 

@@ -121,12 +121,16 @@ def audited_as(run: RunConfig) -> str:
     if run.noise is not None and run.noise.decay < 1:
         return run.key
     whole = run.to_dict()
-    kept = {"method", "participation", "clipping", "noise", "budget", "local"}
-    if run.local is not None:
-        kept |= {"task", "clients", "client_update"}
+    kept: dict[str, Any] = {"count": run.clients.count}
+    kept |= {key: whole[key] for key in ("method", "participation", "clipping", "noise", "budget", "local")}
+    if run.local is not None or run.by_record:
+        # What a client sums over is in it, and in how many sums a record is.
+        clients = run.clients
+        kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.fragments]
+        kept["steps"] = run.client_update.inner_steps
     if run.by_record:
-        kept |= {"dataset", "task", "clients", "client_update", "validation"}
-    return json.dumps([run.clients.count, {key: whole[key] for key in sorted(kept)}], sort_keys=True)
+        kept["dataset"] = run.dataset  # how many records there are
+    return json.dumps(kept, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
