@@ -19,7 +19,12 @@ rule privacy:
             f"results/runs/{folder}/{name}"
             for entry in PRIVATE
             for folder in entry["folders"]
-            for name in ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
+            for name in (
+                "metrics.json",
+                "privacy.json",
+                "training.json",
+                "ledger.jsonl",
+            )
         ],
         # The audit is of the mechanism, which the seeds have in common, and some configurations.
         sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
