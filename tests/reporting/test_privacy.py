@@ -145,6 +145,16 @@ def test_the_figure_draws_the_first_task_of_each_table(
     assert len(arrows) == sum(place["repairs"] != "" for entry in shown for place in entry["tables"]) == 3
 
 
+def test_repairs_are_drawn_without_what_they_repair(
+    entries: list[dict[str, Any]], results: Path, published: Path
+) -> None:
+    """As where a configuration leaves the published series out of the table."""
+    repairs = [entry for entry in first_task(entries) if any(place["repairs"] for place in entry["tables"])]
+    _, right = privacy.draw(privacy.read(repairs, results, published), repairs).axes
+    assert len(right.containers) == len(repairs) == 3
+    assert not [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
+
+
 def test_each_point_is_its_own_rows(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
     """Tasks of two data sets have the same name, and a table the same series for both."""
     table = privacy.read(entries, results, published)

@@ -397,7 +397,7 @@ def _draw_accuracy(
             ecolor=colour, elinewidth=1, capsize=2, zorder=3,
         )  # fmt: skip
         axes.annotate(str(index + 1), (x, y), xytext=(6, 4), textcoords="offset points", fontsize=9, color=colour)
-        if repaired:
+        if place["repairs"] in at:  # what it repairs may be left out of the table
             axes.annotate(
                 "", (x, y), at[place["repairs"]], zorder=2,
                 arrowprops={"arrowstyle": "->", "color": "#888888", "shrinkA": 6, "shrinkB": 6, "linewidth": 0.9},
