@@ -26,7 +26,7 @@ rule privacy:
                 "ledger.jsonl",
             )
         ],
-        # The audit is of the mechanism, which the seeds have in common, and some configurations.
+        # The audit is of the mechanism, which seeds have in common, and some configurations too.
         sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
         published=ROOT / "config/published.csv",
     output:

@@ -17,8 +17,6 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr
 
-from dpfedbench.privacy.laws import binomial_log_chance, binomial_tail, poisson_chance, poisson_tail
-
 # A delta so small that an accountant's own bracket says nothing below it.
 SMALLEST_DELTA = 1e-25
 # What may be cut off a law of counts; it is added to delta. (Sums are convolved without FFT: to relative accuracy.)
@@ -64,7 +62,7 @@ def squares_of_binomials(uses: int, rate: float, rounds: int) -> tuple[np.ndarra
         The probability of 0, 1, 2, ..., and what is missing from it at most.
     """
     return _sum_of_squares(
-        lambda n: np.exp(binomial_log_chance(n, uses, rate)), lambda n: binomial_tail(n, uses, rate), uses, rounds
+        lambda n: scipy.stats.binom.pmf(n, uses, rate), lambda n: scipy.stats.binom.sf(n, uses, rate), uses, rounds
     )
 
 
@@ -74,14 +72,14 @@ def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarra
     Counts of balls in bins are Poisson counts of the same mean given that they add up to k, so any probability is at
     most the Poisson one over P(Poisson(k) = k). Returned as in `squares_of_binomials`; it adds up to more than one.
     """
-    factor = 1.0 / float(poisson_chance(uses, uses))
-    mean = uses / of
-    law, missing = _sum_of_squares(lambda n: poisson_chance(n, mean), lambda n: poisson_tail(n, mean), uses, rounds)
+    factor = 1.0 / float(scipy.stats.poisson.pmf(uses, uses))
+    count = scipy.stats.poisson(uses / of)
+    law, missing = _sum_of_squares(count.pmf, count.sf, uses, rounds)
     return law * factor, missing * factor
 
 
 def _sum_of_squares(
-    law_of: Callable[[np.ndarray], np.ndarray], tail_of: Callable[[int], np.ndarray], most: int, rounds: int
+    law_of: Callable[[np.ndarray], np.ndarray], tail_of: Callable[[int], float], most: int, rounds: int
 ) -> tuple[np.ndarray, float]:
     cut = 0
     while cut < most and float(tail_of(cut)) * rounds > LEFT_OUT:

@@ -24,7 +24,6 @@ from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
 from dpfedbench.privacy.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
-from dpfedbench.privacy.laws import binomial_log_chance, binomial_tail
 
 # A schedule: (noise multiplier, number of rounds at it), ...
 Schedule = tuple[tuple[float, int], ...]
@@ -128,10 +127,10 @@ class _Step:
         self.missing = 0.0
         if uses > 1:
             counts = np.arange(uses + 1, dtype=float)
-            most = max(int(np.searchsorted(-binomial_tail(counts, uses, rate), -dropped)), 1)
-            self.missing = 0.0 if add else float(binomial_tail(most, uses, rate)) * (1 + 1e-9)
+            most = max(int(np.searchsorted(-scipy.stats.binom.sf(counts, uses, rate), -dropped)), 1)
+            self.missing = 0.0 if add else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
             self._counts = counts[1 : most + 1]
-            self._logs = binomial_log_chance(counts[: most + 1], uses, rate)
+            self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The probability of a larger loss under the first and under the second distribution of the pair."""
