@@ -5,8 +5,8 @@
 Same network, same records, same machine, in turns: each pair times a round of ours and then one of Opacus's, and the
 ratio is taken pair by pair, so that a machine that slows down slows both. A round is 10 lots of 78 records for Adap
 DP-FL's CNN (`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`), each
-lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`gradients`,
-`PrivateSum.add`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's threads.
+lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`add_gradients` to a
+`PrivateSum`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's threads.
 "gradients alone" is ours without clipping and adding up.
 
 Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty pixels, images without any.
@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -31,7 +32,6 @@ from torch import nn
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
-from dpfedbench.federation.record_tasks import Passes
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.fused_cnn import FusedCnn
@@ -44,6 +44,7 @@ TASKS, EXAMPLES = 30, 25
 THRESHOLD = 1.0
 
 Lots = list[tuple[np.ndarray, np.ndarray]]
+Worker: TypeAlias = FusedCnn | RecordConv4
 
 
 def drawings(count: int = LOTS * LOT) -> np.ndarray:
@@ -68,13 +69,13 @@ def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
 class Ours:
     """A round; each thread has its own worker and its own place for a lot's gradients."""
 
-    def __init__(self, net: Network, passes: Callable[[], Passes], lot: int, threads: int, *, add: bool) -> None:
+    def __init__(self, net: Network, passes: Callable[[], Worker], lot: int, threads: int, *, add: bool) -> None:
         self.net, self.add = net, add
         self.theta = self.net.initial(np.random.default_rng(0))
         self.pool = concurrent.futures.ThreadPoolExecutor(threads)
-        self.workers: queue.SimpleQueue[tuple[Passes, torch.Tensor]] = queue.SimpleQueue()
+        self.workers: queue.SimpleQueue[tuple[Worker, np.ndarray]] = queue.SimpleQueue()
         for _ in range(threads):
-            self.workers.put((passes(), torch.empty((lot, self.net.dimension))))
+            self.workers.put((passes(), np.empty((lot, self.net.dimension), np.float32)))
 
     def __call__(self, lots: Lots) -> None:
         previous = torch.get_num_threads()
@@ -84,9 +85,14 @@ class Ours:
 
     def _lot(self, lot: tuple[np.ndarray, np.ndarray]) -> None:
         worker, out = self.workers.get()
-        worker.gradients(self.theta, *lot, out.numpy())
+        images, labels = lot
         if self.add:
-            PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0).add(out)
+            total = PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0)
+            worker.add_gradients(self.theta, images, labels, total)
+        elif isinstance(worker, FusedCnn):
+            worker.gradients(self.theta, images, labels, out)
+        else:
+            worker.gradients(self.theta, images.astype(np.float32) / np.float32(255), labels, out)
         self.workers.put((worker, out))
 
 
@@ -126,10 +132,9 @@ def opacus_round(net: nn.Module, lot: int) -> Callable[[Lots], None]:
         for images, labels in lots:
             optimizer.zero_grad()
             x = torch.from_numpy(images[..., 0]).unsqueeze(1)
-            x = x.float() / 255 if x.dtype == torch.uint8 else x
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                nn.functional.cross_entropy(module(x), torch.from_numpy(labels)).backward()
+                nn.functional.cross_entropy(module(x.float() / 255), torch.from_numpy(labels)).backward()
             optimizer.clip_and_accumulate()
 
     return run
@@ -142,13 +147,13 @@ def rate(work: Callable[[Lots], None], lots: Lots) -> float:
     return sum(len(labels) for _, labels in lots) / (time.perf_counter() - start)
 
 
-def cases() -> Iterator[tuple[str, Network, Callable[[], Passes], nn.Module, Lots]]:
+def cases() -> Iterator[tuple[str, Network, Callable[[], Worker], nn.Module, Lots]]:
     """Name, network, our passes, Opacus's layers and records of each case."""
     dense = np.random.default_rng(2).integers(1, 256, (LOTS * LOT, 28, 28, 1), np.uint8)
     cnn = Cnn()
     for name, images in (("drawings", drawings()), ("no empty pixel", dense)):
         yield f"CNN, {name}", cnn, lambda: FusedCnn(cnn), cnn_layers(), in_lots(images)
-    tasks = in_lots(drawings(TASKS * EXAMPLES).astype(np.float32) / 255, EXAMPLES, 5)
+    tasks = in_lots(drawings(TASKS * EXAMPLES), EXAMPLES, 5)
     for filters in (16, 32, 64):
         net = Conv4(image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record")
         yield f"Conv-4, {filters} filters", net, partial(RecordConv4, net), conv4_layers(filters), tasks

@@ -18,6 +18,7 @@ from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.config import merge
 from dpfedbench.privacy.accounting import epsilon_after
 from dpfedbench.privacy.gaussian import gaussian_epsilon
+from dpfedbench.privacy.private_sum import PlainSum
 
 from .conftest import LOTS, RECORDS, experiment, make_config
 
@@ -43,9 +44,11 @@ def test_a_canary_is_a_unit_of_its_own():
     assert out.tolist() == [[0, 0, 0, np.float32(LARGE)], [3, 4, 0, 0], [0, 0, 0, 0], [0, 0, 0, np.float32(LARGE)]]
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
     assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[1].tolist() == [1, 1, 1]
-    assert not list(source.pieces(np.zeros(4), np.array([], int), np.array([], int), out[:1]))
-    first, second = source.pieces(np.zeros(4), np.array([1, 2]), np.array([1, 1]), out[:1].copy())
-    assert len(first[0]) == len(second[0]) == 1 and second[1].shape == (1, 4)
+    total = PlainSum(dimension=4)
+    assert not len(source.add_gradients(np.zeros(4), np.array([], int), np.array([], int), total)[1])
+    _, norms = source.add_gradients(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
+    assert norms.tolist() == [5, 0]
+    assert total.release(np.random.default_rng(0)).tolist() == [3, 4, 0, 0]
 
 
 def test_scores_without_noise_tell_every_coin():

@@ -213,13 +213,16 @@ def test_the_thresholds_follow_their_readings(silos, tmp_path):
         assert found.rules is not None
         first = {rule.threshold for rule in found.rules}
         assert len(first) == 1 and 0 < first.pop() < 100
-        kept = []
-        observe = found._observe
-        found._observe = lambda rule, step, observe=observe, kept=kept: (kept.append((rule, step)), observe(rule, step))
+        kept = {}
+        client = found._client
+        found._client = lambda index, step, number, client=client, kept=kept: kept.setdefault(
+            number, client(index, step, number)
+        )
         found.round(0)
-        for rule, step in kept:
-            value = float(step.released.norm()) * 0.5 / 8 if name == "vector" else abs(step.norms) / 8
-            assert rule.threshold == pytest.approx(value, rel=1e-12)
+        assert len(kept) == 4
+        for number, step in kept.items():
+            value = 0.5 * float(step.mean.norm()) if name == "vector" else abs(step.norms) / 8
+            assert found.rules[number].threshold == pytest.approx(value, rel=1e-12)
         assert len({rule.threshold for rule in found.rules}) == 4
 
 
@@ -398,7 +401,7 @@ def test_the_plain_sum_is_the_methods_without_clipping_and_noise(silos, tmp_path
     """Property 5, bit for bit."""
     train(make_config(PLAIN), silos, tmp_path / "plain")
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
-    monkeypatch.setattr(PrivateSum, "_weights", lambda self, norms: np.ones_like(norms))
+    monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     train(make_config({"method": "dp-fl"}), silos, tmp_path / "off")
     plain, off = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "off"))
     assert all(np.array_equal(plain[name], off[name]) for name in plain)

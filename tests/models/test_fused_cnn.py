@@ -99,6 +99,44 @@ def test_rows_depend_on_nothing_beside_them(filled):
     assert np.array_equal(np.concatenate(threaded), rows)
 
 
+@pytest.mark.parametrize("count", [0, 1, 4, 11])
+@pytest.mark.parametrize("private", [True, False])
+def test_gradients_go_to_a_sum_as_they_would_one_by_one(count, private):
+    theta = NET.initial(np.random.default_rng(7))
+    images, labels = records(NET, count, seed=7)
+    losses, rows = gradients(NET, theta, images, labels)
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+    limit = np.inf
+    total = private_sum.PlainSum(dimension=NET.dimension)
+    if private:
+        limit = float(np.median(norms)) if count else 1.0
+        total = private_sum.PrivateSum(dimension=NET.dimension, threshold=limit, noise_multiplier=1.0)
+        total._noised = lambda total, generator: total
+    expected = (rows * np.minimum(1, limit / norms)[:, None]).sum(axis=0, dtype=np.float64)
+    added_losses, added = FusedCnn(NET).add_gradients(theta, images, labels, total)
+    assert np.array_equal(added_losses, losses) and total.count == count
+    np.testing.assert_allclose(added, norms, rtol=1e-12)
+    np.testing.assert_allclose(total.release(None), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_gradients_that_are_not_finite_add_nothing_and_are_counted():
+    theta = NET.initial(np.random.default_rng(10))
+    theta[2000] = np.nan
+    images, labels = records(NET, 5)
+    total = private_sum.PlainSum(dimension=NET.dimension)
+    losses, norms = FusedCnn(NET).add_gradients(theta, images, labels, total)
+    assert np.isnan(losses).all() and np.isnan(norms).all() and total.non_finite == 5
+    assert not total.release(None).any()
+
+
+def test_a_sum_of_another_size_is_refused():
+    images, labels = records(NET, 2)
+    with pytest.raises(ValueError, match="26010"):
+        FusedCnn(NET).add_gradients(
+            NET.initial(np.random.default_rng(0)), images, labels, private_sum.PlainSum(dimension=5)
+        )
+
+
 def test_evaluation_equals_the_reference():
     theta = NET.initial(np.random.default_rng(8))
     images, labels = records(NET, 50, seed=8)

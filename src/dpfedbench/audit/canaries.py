@@ -31,7 +31,7 @@ from dpfedbench.federation.server_sum import COUNT_RELEASE, ServerSum
 from dpfedbench.methods import METHODS
 from dpfedbench.models.network import Network
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
 
 ORDINARY = 50
@@ -142,10 +142,9 @@ class ClientSource:
 class RecordSource:
     """Clients whose records have given contributions, for `ClientSums`: an image is a record's number."""
 
-    piece = _CHUNK
-
     def __init__(self, net: Network, holders: Sequence[Units]) -> None:
         self.net, self.holders = net, holders
+        self._room = np.empty((_CHUNK, net.dimension), np.float32)
         self.images = [np.arange(len(units.place)) for units in holders]
         self.labels = [np.full(len(units.place), client) for client, units in enumerate(holders)]
 
@@ -153,14 +152,16 @@ class RecordSource:
         """Itself: nothing in it changes."""
         return self
 
-    def pieces(
-        self, model: np.ndarray, images: np.ndarray, labels: np.ndarray, room: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The records' contributions, whatever the model is, as `FusedCnn.pieces` gives gradients."""
-        for start in range(0, len(images), len(room)):
-            ids = images[start : start + len(room)]
-            self.holders[labels[0]].fill(ids, room[: len(ids)])
-            yield np.zeros(len(ids)), room[: len(ids)]
+    def add_gradients(
+        self, model: np.ndarray, images: np.ndarray, labels: np.ndarray, total: PlainSum | PrivateSum
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add the records' contributions, whatever the model is, as `FusedCnn.add_gradients` adds gradients."""
+        norms = np.empty(len(images))
+        for start in range(0, len(images), _CHUNK):
+            ids = images[start : start + _CHUNK]
+            self.holders[labels[0]].fill(ids, self._room[: len(ids)])
+            norms[start : start + _CHUNK] = total.add(torch.from_numpy(self._room[: len(ids)]))
+        return np.zeros(len(images)), norms
 
 
 class TaskSource:

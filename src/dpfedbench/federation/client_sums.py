@@ -37,7 +37,7 @@ from dpfedbench.models.network import Network
 from dpfedbench.models.record_conv4 import RecordConv4
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
 from dpfedbench.threads import Threads
 
@@ -58,20 +58,13 @@ class Source(Protocol):
     @property
     def labels(self) -> Sequence[np.ndarray]: ...
 
-    @property
-    def piece(self) -> int:
-        """How many records' gradients are added up at once; changes no bit."""
-        ...
-
     def worker(self) -> Any:
-        """A new object with the method `pieces` of `FusedCnn`, for the use of one thread."""
+        """A new object with the method `add_gradients` of `FusedCnn`, for the use of one thread."""
         ...
 
 
 class OwnRecords:
     """Records of images at the clients, and gradients of the network."""
-
-    piece = 32  # of Adap DP-FL's network 3 MB; with fewer, threads wait for one another between kernels
 
     def __init__(self, config: RunConfig, *, data_dir: Path, clients_dir: Path) -> None:
         dataset, partition = load_any_records(data_dir), load_fragments(clients_dir)
@@ -92,13 +85,13 @@ class OwnRecords:
 
 
 class _Step:
-    """What one client's local step gave: its release, and for the history what may be said of it."""
+    """One client's local step: its mechanisms, what they released, and for the history what may be said of it."""
 
     def __init__(self) -> None:
-        self.released = torch.empty(0)
+        self.mean = torch.empty(0)  # the release over the denominator, float64 [d]
         self.sums: list[PrivateSum] = []
         self.norms: float | None = None
-        self.mean_norm, self.loss, self.non_finite = np.nan, np.nan, 0
+        self.released_norm, self.mean_norm, self.loss, self.non_finite = np.nan, np.nan, np.nan, 0
 
 
 class ClientSums:
@@ -149,12 +142,9 @@ class ClientSums:
         )
         self.lots = self.update.steps
         self._theta = self.net.initial(stream(config.seed, "initial-weights"))
-        # One optimiser on the clients' models one above the other: what it does is coordinate by coordinate.
         self._models = torch.empty((self.clients, self.net.dimension))
-        self._optimizer = self._new_optimizer()
-        self._threads: Threads[tuple[Any, np.ndarray]] = Threads(
-            threads, lambda: (source.worker(), np.empty((source.piece, self.net.dimension), np.float32))
-        )
+        self._optimizers = self._new_optimizers()
+        self._threads: Threads[Any] = Threads(threads, source.worker)
         self.rules = None if parts.clipping is None else self._make_rules()
         self.budget = None if self.rules is None else self._make_budget(self.rules[0])
         shown = ("test_accuracy", "test_loss", "validation_loss")
@@ -164,8 +154,8 @@ class ClientSums:
             else (*shown, *(f"norm_client{client}" for client in range(self.clients)))
         )
 
-    def _new_optimizer(self) -> Optimizer:
-        return OPTIMIZERS[self.update.optimizer](self._models, rate=self.update.rate)
+    def _new_optimizers(self) -> list[Optimizer]:
+        return [OPTIMIZERS[self.update.optimizer](model, rate=self.update.rate) for model in self._models]
 
     def _make_rules(self) -> list[ClippingRule]:
         values = self.parts.clipping
@@ -179,9 +169,8 @@ class ClientSums:
         count = self.lots_plan.lot_size
         images = rng.integers(0, 256, size=(count, *self.images[0].shape[1:]), dtype=np.uint8)
         labels = rng.integers(0, self.config.task.ways, size=count)
-        out = np.empty((count, self.net.dimension), np.float32)
-        list(self.source.worker().pieces(self._theta, images, labels, out))
-        return float(row_norms(torch.from_numpy(out)).mean())
+        total = PlainSum(dimension=self.net.dimension)
+        return float(self.source.worker().add_gradients(self._theta, images, labels, total)[1].mean())
 
     def _make_budget(self, rule: ClippingRule) -> BudgetPlan:
         sampler, noise = self.lots_plan.describe(), self.config.noise
@@ -201,7 +190,7 @@ class ClientSums:
         """One round: its row of the history, and how many records it is expected to serve."""
         with self._threads.running() as pool:
             if not self.update.keep_state:
-                self._optimizer = self._new_optimizer()
+                self._optimizers = self._new_optimizers()
             self._models.copy_(torch.from_numpy(self._theta).expand(self.clients, -1))
             self.non_finite = 0
             row: Row = {}
@@ -212,74 +201,61 @@ class ClientSums:
             return row, self.clients * self.update.steps * self.lots_plan.lot_size
 
     def _local_step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
-        models = self._models.numpy()
-        found = list(pool.map(lambda client: self._client(index, step, client, models[client]), range(self.clients)))
+        found = list(pool.map(lambda client: self._client(index, step, client), range(self.clients)))
         row: Row = {"clients": self.clients}
         self.non_finite += sum(each.non_finite for each in found)
-        released = torch.stack([each.released for each in found])
-        means = released / self.lots_plan.denominator
-        if self.rules is None or self.budget is None:
+        if self.budget is None:
             row["loss"] = float(np.nanmean([each.loss for each in found]))
             row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(found)}
         else:
-            thresholds = [rule.threshold for rule in self.rules]
             written = self._write_down(index * self.update.steps + step, found)
             if self._observer is not None:
+                means = torch.stack([each.mean for each in found])
                 norms = torch.tensor([each.norms for each in found if each.norms is not None], dtype=torch.float64)
                 self._observer(written, [means, norms / self.lots_plan.denominator][: len(written)])
             self.budget.took(1)
+            thresholds = [each.sums[0].threshold for each in found]
             row |= {
                 "threshold": float(np.mean(thresholds)),
                 "threshold_low": min(thresholds),
                 "threshold_high": max(thresholds),
                 "noise_multiplier": self.budget.noise_multiplier,
             }
-            for rule, each in zip(self.rules, found, strict=True):
-                self._observe(rule, each)
-        row["released_norm"] = float(released.norm(dim=1).mean())
-        self._optimizer.step(means.float())
+        row["released_norm"] = float(np.mean([each.released_norm for each in found]))
         return row
 
-    def _observe(self, rule: ClippingRule, found: _Step) -> None:
-        """The client's next threshold, from its releases."""
-        if isinstance(rule, NoisedMeanNorm):
-            assert found.norms is not None
-            rule.observe_norms(found.norms, self.lots_plan.denominator)
-        else:
-            rule.observe(found.released, self.lots_plan.denominator)
-
-    def _client(self, index: int, step: int, client: int, model: np.ndarray) -> _Step:
-        """One client's lot, gradients and releases."""
+    def _client(self, index: int, step: int, client: int) -> _Step:
+        """One client's lot, gradients, releases, next threshold and step of its model."""
         lot = self.lots_plan.lot(index, step, client)
+        images, labels, model = self.images[client][lot], self.labels[client][lot], self._models[client]
+        rule = None if self.rules is None else self.rules[client]
         found = _Step()
-        with self._threads.worker() as (worker, room):
-            sums: list[PrivateSum] = []
-            if self.rules is None or self.budget is None:
-                total: PlainSum | PrivateSum = PlainSum(dimension=self.net.dimension)
-                rule = None
-            else:
-                rule, z = self.rules[client], self.budget.noise_multiplier
-                total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
-                sums.append(total)
-                if rule.reads_norm_release:
-                    sums.append(PrivateSum(dimension=1, threshold=rule.threshold, noise_multiplier=z))
-            losses = []
-            for some, rows in worker.pieces(model, self.images[client][lot], self.labels[client][lot], room):
-                losses.append(some)
-                gradients = torch.from_numpy(rows)
-                total.add(gradients)
-                if rule is not None and rule.reads_raw_norms:
-                    rule.observe_raw(row_norms(gradients).tolist())
-                if rule is not None and rule.reads_norm_release:
-                    sums[1].add(torch.from_numpy(row_norms(gradients).astype(np.float32)[:, None]))
-            found.sums, found.non_finite = sums, total.non_finite
-            found.released = total.release(stream(self.config.seed, "noise", index, step, client))
-            if isinstance(total, PlainSum):
-                if len(lot):
-                    found.loss, found.mean_norm = float(np.mean(np.concatenate(losses))), float(np.mean(total.norms))
-            elif len(sums) > 1:
-                found.norms = float(sums[1].release(stream(self.config.seed, "norm-noise", index, step, client))[0])
-            return found
+        if rule is None or self.budget is None:
+            total: PlainSum | PrivateSum = PlainSum(dimension=self.net.dimension)
+        else:
+            z = self.budget.noise_multiplier
+            total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
+            found.sums.append(total)
+        with self._threads.worker() as worker:
+            losses, norms = worker.add_gradients(model.numpy(), images, labels, total)
+        if isinstance(total, PlainSum) and len(lot):
+            found.loss, found.mean_norm = float(np.mean(losses)), float(np.mean(total.norms))
+        found.non_finite = total.non_finite
+        released = total.release(stream(self.config.seed, "noise", index, step, client))
+        found.released_norm = float(released.norm())
+        found.mean = released / self.lots_plan.denominator
+        if rule is not None:
+            if rule.reads_raw_norms:
+                rule.observe_raw(norms.tolist())
+            if isinstance(rule, NoisedMeanNorm):
+                count = PrivateSum(dimension=1, threshold=rule.threshold, noise_multiplier=z)
+                count.add(torch.from_numpy(norms.astype(np.float32)[:, None]))
+                found.sums.append(count)
+                found.norms = float(count.release(stream(self.config.seed, "norm-noise", index, step, client))[0])
+                rule.observe_norms(found.norms, self.lots_plan.denominator)
+            rule.observe(released, self.lots_plan.denominator)
+        self._optimizers[client].step(found.mean.float())
+        return found
 
     def _write_down(self, number: int, found: list[_Step]) -> list[Release]:
         """One line for each kind of release: what all clients' mechanisms did, read off them."""
@@ -323,7 +299,7 @@ class ClientSums:
         theta = self._theta
 
         def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with self._threads.worker() as (worker, _):
+            with self._threads.worker() as worker:
                 return worker.evaluate(theta, images, labels)
 
         with self._threads.running() as pool:
@@ -336,14 +312,15 @@ class ClientSums:
         """Everything a restart needs."""
         return {
             "theta": torch.from_numpy(self._theta.copy()),
-            "optimizer": self._optimizer.state(),
+            "optimizers": [optimizer.state() for optimizer in self._optimizers],
             "clipping": None if self.rules is None else [rule.state_dict() for rule in self.rules],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
         self._theta = state["theta"].numpy().copy()
-        self._optimizer.restore(state["optimizer"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.restore(saved)
         if self.rules is not None:
             for rule, saved in zip(self.rules, state["clipping"], strict=True):
                 rule.load_state_dict(saved)

@@ -23,7 +23,7 @@ from dpfedbench.federation.task_clients import TaskClients
 from dpfedbench.privacy.accounting import rest_multiplier
 from dpfedbench.privacy.clipping import INDICATOR, PrivateQuantile, centred_indicators, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, row_norms
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
 
 NORMS = ("norm_q10", "norm_q50", "norm_q90")
@@ -146,12 +146,12 @@ class ServerSum:
             count = PrivateSum(dimension=1, threshold=INDICATOR, noise_multiplier=self._count_multiplier())
         losses = []
         for gradients, chunk_losses, _ in self.clients.stream(self.server.theta, cohort, index):
-            total.add(gradients)
+            norms = total.add(gradients)
             losses.append(chunk_losses)
             if rule is not None and rule.reads_raw_norms:
-                rule.observe_raw(row_norms(gradients).tolist())
+                rule.observe_raw(norms.tolist())
             if rule is not None and count is not None:
-                count.add(torch.from_numpy(centred_indicators(row_norms(gradients), rule.threshold)))
+                count.add(torch.from_numpy(centred_indicators(norms, rule.threshold)))
         released = total.release(stream(self.config.seed, "noise", index))
         mean = released / self._denominator
         own = self.clients.releases(index) if isinstance(self.clients, RecordTaskClients) else []

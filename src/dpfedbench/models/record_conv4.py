@@ -7,13 +7,12 @@ and keeps its bits whatever the others hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.conv4_passes import Images, Layer, Passes, Products
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 
 _TOGETHER = 10
 """Records of one pass: enough to outweigh the calls, few enough for the processor's cache."""
@@ -77,6 +76,7 @@ class RecordConv4:
             raise ValueError("gradients of single records need a network that is normalised within each record")
         self.net, self._dtype = net, dtype
         self._batches: dict[int, _Batch] = {}
+        self._room = np.empty((_TOGETHER, net.dimension), np.float32)
 
     def _batch(self, records: int) -> _Batch:
         if records not in self._batches:
@@ -95,17 +95,20 @@ class RecordConv4:
             found[some] = batch.gradients(theta, images[some], labels[some], out[some])
         return found
 
-    def pieces(
-        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, room: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Losses [k] and gradients of the next k records, in the first rows of the room [m, d], as `FusedCnn.pieces`.
+    def add_gradients(
+        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, total: PlainSum | PrivateSum
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add each record's gradient to a sum over weights, as `FusedCnn.add_gradients`.
 
-        Shapes: theta [d], images uint8 [n, H, W, C], labels [n].
+        Shapes: theta [d], images uint8 [n, H, W, C], labels [n]; losses [n] and norms [n] are returned.
         """
-        for start in range(0, len(images), len(room)):
-            some = images[start : start + len(room)].astype(np.float32) / np.float32(255)
-            rows = room[: len(some)]
-            yield self.gradients(theta, some, labels[start : start + len(room)], rows)[:, 0], rows
+        losses, norms = np.empty(len(labels)), np.empty(len(labels))
+        for start in range(0, len(labels), _TOGETHER):
+            some = slice(start, min(start + _TOGETHER, len(labels)))
+            x, rows = images[some].astype(np.float32) / np.float32(255), self._room[: some.stop - start]
+            losses[some] = self.gradients(theta, x, labels[some], rows)[:, 0]
+            norms[some] = total.add(torch.from_numpy(rows))
+        return losses, norms
 
     def logits(self, theta: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Logits [n, ways] of images [n, H, W, C]."""

@@ -15,48 +15,16 @@ Normalisation is over groups of images: sums and moments have the shape [G, F], 
 the number of images (each record by itself).
 """
 
-from typing import Any
-
 import numpy as np
-from numba import njit
-from numba.core.compiler import Compiler
 
-
-class _NoAlias(Compiler):
-    """Promises LLVM that no two array arguments overlap; without it the loops below stay scalar (2 x slower)."""
-
-    def define_pipelines(self):
-        self.state.flags.noalias = True
-        return super().define_pipelines()
-
-
-# Reordering and fused multiply-add are allowed; assuming that no NaN occurs is not (a NaN contribution is counted
-# by the private sum, so it has to stay visible).
-_compiled: Any = njit(
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath={"contract", "reassoc", "nsz"},
-    pipeline_class=_NoAlias,
-)
-
-# For a loop that another compiled one calls. Two copies of such a loop exist, its own and the one in its caller, and
-# LLVM may reorder each in its own way. Which of them the caller finds depends on whether this process compiled them or
-# read them from numba's cache, so bits differed between the first run and the next. Put into its caller there is one.
-_part: Any = njit(
-    nogil=True,
-    error_model="numpy",
-    fastmath={"contract", "reassoc", "nsz"},
-    pipeline_class=_NoAlias,
-    forceinline=True,
-)
+from dpfedbench.compiled import compiled, part
 
 # Weight transform kron(G, G): 9 taps to 16 points.
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 WEIGHT_TRANSFORM = np.kron(_G, _G)
 
 
-@_compiled
+@compiled
 def tiles_of_input(padded, out):
     """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
     images, height, width, channels = padded.shape
@@ -102,7 +70,7 @@ def tiles_of_input(padded, out):
                 tile += 1
 
 
-@_compiled
+@compiled
 def input_gradient_of_tiles(tiles, scratch, padded):
     """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the tiles d.
 
@@ -168,7 +136,7 @@ def input_gradient_of_tiles(tiles, scratch, padded):
                 tile += 1
 
 
-@_compiled
+@compiled
 def outputs_of_tiles(products, images, height, width, z, total):
     """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of the outputs inside the image."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -219,7 +187,7 @@ def outputs_of_tiles(products, images, height, width, z, total):
                 tile += 1
 
 
-@_compiled
+@compiled
 def moments(z, total, images, height, width, epsilon, mean, inverse_std):
     """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group of images."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -246,7 +214,7 @@ def moments(z, total, images, height, width, epsilon, mean, inverse_std):
             inverse_std[g, f] = one / np.sqrt(inverse_std[g, f] / count + z.dtype.type(epsilon))
 
 
-@_compiled
+@compiled
 def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded, code, selected):
     """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat = (z - mean) * inverse_std.
 
@@ -285,7 +253,7 @@ def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded
                 tile += 1
 
 
-@_compiled
+@compiled
 def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient, scale_gradient):
     """Gradient after the pooling, kept where a gradient passes, and its sums over positions: d/dshift and d/dscale."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -309,7 +277,7 @@ def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient
                 tile += 1
 
 
-@_compiled
+@compiled
 def gradient_tiles(
     z, height, width, images, mean, inverse_std, scale, code, delta, shift_gradient, scale_gradient, out
 ):
@@ -356,7 +324,7 @@ def gradient_tiles(
                 tile += 1
 
 
-@_compiled
+@compiled
 def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope):
     """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's derivative needs."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
@@ -377,7 +345,7 @@ def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_st
         slope[f] *= inverse_std[f] / count
 
 
-@_compiled
+@compiled
 def tangent_normalise_and_pool(
     z_dot,
     height,
@@ -417,7 +385,7 @@ def tangent_normalise_and_pool(
                 tile += 1
 
 
-@_compiled
+@compiled
 def tangent_pooled_gradient(
     padded_dot,
     code,
@@ -452,7 +420,7 @@ def tangent_pooled_gradient(
                 tile += 1
 
 
-@_compiled
+@compiled
 def tangent_gradient_tiles(
     z,
     z_dot,
@@ -539,7 +507,7 @@ def tangent_gradient_tiles(
 # largest array of the whole network, are never stored.
 
 
-@_compiled
+@compiled
 def patches_of_images(padded, mean, out):
     """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to mean[9*C]."""
     batch, height, width, channels = (
@@ -570,7 +538,7 @@ def patches_of_images(padded, mean, out):
                 n += 1
 
 
-@_part
+@part
 def _window(image, weights, i, j, out):
     """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of a padded image."""
     channels, filters = image.shape[2], weights.shape[1]
@@ -604,7 +572,7 @@ def _window(image, weights, i, j, out):
                     )
 
 
-@_compiled
+@compiled
 def first_layer(images, weights, shift, window, padded, code):
     """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift); `window` is scratch [4, F].
 
@@ -635,7 +603,7 @@ def first_layer(images, weights, shift, window, padded, code):
                 cell += 1
 
 
-@_compiled
+@compiled
 def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
     """Derivative of `first_layer` along (weights_dot, shift_dot)."""
     batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
@@ -655,7 +623,7 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
                 cell += 1
 
 
-@_compiled
+@compiled
 def first_layer_gradient(images, padded, code, window, weights_gradient, shift_gradient):
     """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
     batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2

@@ -9,56 +9,79 @@ and the release is the Gaussian mechanism of sensitivity C and standard deviatio
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import numba
 import numpy as np
 import torch
 
+from dpfedbench.compiled import compiled, exact_part, part
 from dpfedbench.errors import BenchError
 
 _BLOCK = 2048  # coordinates worked on at a time: their double-precision total stays in the first cache
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def _norms(rows: np.ndarray, out: np.ndarray) -> None:
-    """L2 norms of the rows of float32 [n, d], in double precision: a float32's square cannot overflow a double.
+@part
+def _norm(row):
+    """L2 norm of a float32 row in double precision: a float32's square cannot overflow a double.
 
     A row is added up in lanes, the same way whatever rows are beside it.
     """
-    for i in range(rows.shape[0]):
-        row, squares = rows[i], 0.0
-        for j in range(row.size):
-            value = np.float64(row[j])
-            squares += value * value
-        out[i] = math.sqrt(squares)
+    squares = 0.0
+    for j in range(row.size):
+        value = np.float64(row[j])
+        squares += value * value
+    return math.sqrt(squares)
 
 
-@numba.njit(nogil=True, cache=True)
-def _add_weighted(total: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> None:
-    """total [d] += weights [n] @ rows [n, d], row after row in double precision, so chunks change no bit."""
-    dimension, whole = rows.shape[1], rows.shape[0] - rows.shape[0] % 4
+@exact_part
+def _weight(norm, limit):
+    """What cuts a row of this norm to the limit."""
+    return 1.0 if norm <= limit else limit / norm
+
+
+@exact_part
+def _add_row(row, weight, total):
+    """total += weight * row, in double precision."""
+    for j in range(total.size):
+        total[j] += weight * np.float64(row[j])
+
+
+@exact_part
+def _add_four(a, b, c, d, u, v, w, x, total):
+    """The same of four rows, one after another, for each time that the total is read and written."""
+    for j in range(total.size):
+        y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(c[j])
+        total[j] = y + x * np.float64(d[j])
+
+
+@exact_part
+def add_clipped(rows, limit, total, norms):
+    """Add the rows of float32 [n, d], each cut to the norm `limit`, to total [d]; norms [n] = theirs, before that.
+
+    Row after row in double precision, so chunks change no bit. A row that is not finite is left out.
+    """
+    count, dimension = rows.shape
+    for i in range(count):
+        norms[i] = _norm(rows[i])
     for start in range(0, dimension, _BLOCK):
         stop = min(start + _BLOCK, dimension)
-        part = total[start:stop]
-        # Four rows for each time that the total is read and written.
-        for i in range(0, whole, 4):
-            a, b, c, d = rows[i, start:stop], rows[i + 1, start:stop], rows[i + 2, start:stop], rows[i + 3, start:stop]
-            u, v, w, x = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-            for j in range(part.size):
-                part[j] = (((part[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(c[j])) + (
-                    x * np.float64(d[j])
-                )
-        for i in range(whole, rows.shape[0]):
-            a, u = rows[i, start:stop], weights[i]
-            for j in range(part.size):
-                part[j] += u * np.float64(a[j])
+        some = total[start:stop]
+        for i in range(0, count, 4):
+            if i + 4 <= count and norms[i] + norms[i + 1] + norms[i + 2] + norms[i + 3] < math.inf:
+                u, v = _weight(norms[i], limit), _weight(norms[i + 1], limit)
+                w, x = _weight(norms[i + 2], limit), _weight(norms[i + 3], limit)
+                a, b = rows[i, start:stop], rows[i + 1, start:stop]
+                c, d = rows[i + 2, start:stop], rows[i + 3, start:stop]
+                _add_four(a, b, c, d, u, v, w, x, some)
+                continue
+            for k in range(i, min(i + 4, count)):
+                if norms[k] < math.inf:  # which NaN is not either
+                    _add_row(rows[k, start:stop], _weight(norms[k], limit), some)
 
 
-def row_norms(contributions: torch.Tensor) -> np.ndarray:
-    """L2 norms in double precision of contributions float32 [n, d]; NaN or infinite where a row is not finite."""
-    norms = np.empty(len(contributions))
-    _norms(np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32), norms)
-    return norms
+@compiled
+def _add_rows(rows, limit, total, norms):
+    add_clipped(rows, limit, total, norms)
 
 
 class _Sum:
@@ -73,25 +96,37 @@ class _Sum:
         self._total = np.zeros(dimension)
         self._released = False
 
-    def add(self, contributions: torch.Tensor) -> None:
-        """Add contributions [n, d]. One that is not finite counts as zero, and is counted in `non_finite`."""
-        if self._released:
-            raise RuntimeError("this sum was released: nothing can be added to it")
+    def add(self, contributions: torch.Tensor) -> np.ndarray:
+        """Add contributions [n, d]. One that is not finite counts as zero, and is counted in `non_finite`.
+
+        Returns:
+            The contributions' own norms, float64 [n], which are as private as they: NaN or infinite where one is not
+            finite.
+        """
         if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
             raise ValueError(f"contributions must be [n, {self.dimension}], not {tuple(contributions.shape)}")
-        if not len(contributions):
-            return
         rows = np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
-        norms = np.empty(len(rows))
-        _norms(rows, norms)
+        return self.add_by(lambda limit, total, norms: _add_rows(rows, limit, total, norms), len(rows))
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        """Add contributions that a compiled loop makes, and adds itself while they are in the cache.
+
+        Args:
+            add: given the limit, the total and the norms [count], does what `add_clipped` does with all of them.
+            count: how many there are.
+
+        Returns:
+            As `add`.
+        """
+        if self._released:
+            raise RuntimeError("this sum was released: nothing can be added to it")
+        norms = np.empty(count)
+        add(self._limit, self._total, norms)
         finite = np.isfinite(norms)
-        norms[~finite] = 0.0
-        self.count += len(rows)
-        self.non_finite += int(len(rows) - finite.sum())
-        if not finite.all():
-            rows = np.where(finite[:, None], rows, np.float32(0))  # nothing times NaN would be NaN
-        _add_weighted(self._total, rows, self._weights(norms))
-        self._seen(norms)
+        self.count += count
+        self.non_finite += count - int(finite.sum())
+        self._seen(np.where(finite, norms, 0.0))
+        return norms
 
     def release(self, generator: np.random.Generator) -> torch.Tensor:
         """The (noised) sum, float64 [d] on the CPU. It can be had once.
@@ -105,7 +140,9 @@ class _Sum:
         total, self._total = torch.from_numpy(self._total), np.empty(0)
         return self._noised(total, generator)
 
-    def _weights(self, norms: np.ndarray) -> np.ndarray:
+    @property
+    def _limit(self) -> float:
+        """The norm to which each contribution is cut."""
         raise NotImplementedError
 
     def _seen(self, norms: np.ndarray) -> None:
@@ -144,8 +181,9 @@ class PrivateSum(_Sum):
         """Standard deviation of the noise on each coordinate."""
         return self.noise_multiplier * self.threshold
 
-    def _weights(self, norms: np.ndarray) -> np.ndarray:
-        return self.threshold / np.maximum(norms, self.threshold)
+    @property
+    def _limit(self) -> float:
+        return self.threshold
 
     def _seen(self, norms: np.ndarray) -> None:
         pass
@@ -161,8 +199,9 @@ class PlainSum(_Sum):
         super().__init__(dimension=dimension)
         self.norms: list[float] = []
 
-    def _weights(self, norms: np.ndarray) -> np.ndarray:
-        return np.ones_like(norms)
+    @property
+    def _limit(self) -> float:
+        return math.inf
 
     def _seen(self, norms: np.ndarray) -> None:
         self.norms += norms.tolist()

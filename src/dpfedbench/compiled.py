@@ -1,0 +1,64 @@
+"""How the package's loops are compiled by numba.
+
+`compiled` is for a loop that Python calls, `part` and `exact_part` for one that other loops call. No array arguments of
+a call may overlap.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+from numba.core.compiler import Compiler
+from numba.core.dispatcher import Dispatcher
+
+
+class _NoAlias(Compiler):
+    """Promises LLVM that no two array arguments overlap; without it loops over several stay scalar (2 x slower)."""
+
+    def define_pipelines(self):
+        self.state.flags.noalias = True
+        return super().define_pipelines()
+
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "pipeline_class": _NoAlias}
+
+# Reordering and fused multiply-add are allowed; assuming that no NaN occurs is not (a NaN contribution is counted
+# by the private sum, so it has to stay visible).
+_REORDERED = {"contract", "reassoc", "nsz"}
+
+# For a loop that another compiled one calls. Two copies of such a loop exist, its own and the one in its caller, and
+# LLVM may reorder each in its own way. Which of them the caller finds depends on whether this process compiled them or
+# read them from numba's cache, so bits differed between the first run and the next. Put into its caller there is one.
+part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
+
+# The same, computed in the order written, each operation rounded.
+exact_part: Any = njit(**_OPTIONS, forceinline=True)
+
+
+_COMMON = {Path(__file__), Path(__file__).parent / "models" / "vectors.py"}
+
+
+def compiled(loop: Callable[..., Any]) -> Any:
+    """Compile a loop that Python calls, or read it from numba's cache of compiled loops on disk.
+
+    The parts put into it may be of other files, of which numba's cache knows nothing: it would go on with what they
+    were before they were mended. So the stamp of a cached loop is of all those files.
+    """
+    found = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
+    stats = [file.stat() for file in sorted(_COMMON | _files(loop, set()))]
+    found._cache._cache_file._source_stamp = tuple((stat.st_mtime, stat.st_size) for stat in stats)
+    return found
+
+
+def _files(loop: Callable[..., Any], known: set[Any]) -> set[Path]:
+    """The file of a loop, and those of all parts that its file can put into it."""
+    files = {Path(str(inspect.getsourcefile(loop)))}
+    known.add(loop)
+    for value in list(loop.__globals__.values()):
+        if isinstance(value, Dispatcher) and value.targetoptions.get("forceinline") and value.py_func not in known:
+            files |= _files(value.py_func, known)
+    return files

@@ -1,0 +1,156 @@
+"""Vectors of processor registers for numba's compiled loops.
+
+A block of numbers can be held in registers over a loop, which numba's own loops cannot be brought to do: hence a vector
+type, which becomes LLVM's. On a processor without AVX-512 LLVM splits the vectors. Indices count an array's elements.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic, models, register_model
+
+
+class Vector(types.Type):
+    """float32 vector of a fixed number of lanes; a whole number of processor registers."""
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
+        super().__init__(name=f"float32x{lanes}")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, dmm, vector) -> None:
+        super().__init__(dmm, vector, ir.VectorType(ir.FloatType(), vector.lanes))
+
+
+def _spread(builder, scalar, vector):
+    """LLVM: the scalar in each lane."""
+    single = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), lanes)
+
+
+def _place(context, builder, array_type, array, start, vector):
+    """LLVM: the address of a vector in an array."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), vector.as_pointer())
+
+
+@intrinsic(prefer_literal=True)
+def load(_, array, start, lanes):
+    """array[start : start + lanes] as a vector."""
+    result = Vector(lanes.literal_value)
+
+    def code(context, builder, signature, arguments):
+        vector = context.get_value_type(result)
+        loaded = builder.load(_place(context, builder, array, arguments[0], arguments[1], vector))
+        loaded.align = 4
+        return loaded
+
+    return result(array, types.intp, lanes), code
+
+
+@intrinsic
+def store(_, array, start, value):
+    """array[start : start + lanes] = value."""
+
+    def code(context, builder, signature, arguments):
+        vector = context.get_value_type(value)
+        stored = builder.store(arguments[2], _place(context, builder, array, arguments[0], arguments[1], vector))
+        stored.align = 4
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), code
+
+
+@intrinsic
+def prefetch(_, array, start):
+    """Bring the cache line of array[start] near; it need not be inside the array."""
+
+    def code(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [address, number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), code
+
+
+@intrinsic
+def add_product(_, total, factor, value):
+    """total + factor * value, with a scalar factor."""
+
+    def code(context, builder, signature, arguments):
+        factors = _spread(builder, arguments[1], context.get_value_type(value))
+        product = builder.fmul(factors, arguments[2], flags=("contract",))
+        return builder.fadd(arguments[0], product, flags=("contract",))
+
+    return value(value, types.float32, value), code
+
+
+@intrinsic
+def add(_, a, b):
+    """a + b."""
+    return a(a, a), lambda context, builder, signature, arguments: builder.fadd(*arguments)
+
+
+@intrinsic
+def sum_of_lanes(_, a):
+    """The sum of all lanes."""
+
+    def code(context, builder, signature, arguments):
+        vector, scalar = context.get_value_type(a), ir.FloatType()
+        name = f"llvm.vector.reduce.fadd.v{a.lanes}f32"
+        reduce = cgutils.get_or_insert_function(builder.module, ir.FunctionType(scalar, [scalar, vector]), name)
+        return builder.call(reduce, [scalar(-0.0), arguments[0]], fastmath=("reassoc",))
+
+    return types.float32(a), code
+
+
+@intrinsic
+def add_products(_, total, a, b):
+    """total + a * b."""
+
+    def code(context, builder, signature, arguments):
+        product = builder.fmul(*arguments[1:], flags=("contract",))
+        return builder.fadd(arguments[0], product, flags=("contract",))
+
+    return a(a, a, a), code
+
+
+@intrinsic
+def where_greater(_, a, b, x, y):
+    """Lane by lane: x where a > b, else y."""
+
+    def code(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments[:2]), *arguments[2:])
+
+    return a(a, a, a, a), code
+
+
+@intrinsic
+def where_equal(_, a, scalar, x):
+    """Lane by lane: x where a equals the scalar, else 0."""
+
+    def code(context, builder, signature, arguments):
+        vector = context.get_value_type(a)
+        equal = builder.fcmp_ordered("==", arguments[0], _spread(builder, arguments[1], vector))
+        return builder.select(equal, arguments[2], ir.Constant(vector, None))
+
+    return a(a, types.float32, a), code
+
+
+@intrinsic(prefer_literal=True)
+def constant(_, scalar, lanes):
+    """The scalar in each lane."""
+    result = Vector(lanes.literal_value)
+
+    def code(context, builder, signature, arguments):
+        return _spread(builder, arguments[0], context.get_value_type(result))
+
+    return result(types.float32, lanes), code
