@@ -56,7 +56,7 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
         ("train", "3000", "1440", "2", found["train"]["gpu"]),
         ("meta_test", "3000", "240", "2", "0"),
         ("account", "3000", "60", "1", "0"),
-        ("audit", "2000", "60", "1", "0"),
+        ("audit_dp_reptile_1", "2000", "60", "1", "0"),
         ("table", "1000", "10", "1", "0"),
         ("figure", "1000", "10", "1", "0"),
         ("provenance", "500", "5", "1", "0"),

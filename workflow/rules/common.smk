@@ -32,6 +32,7 @@ REPORT = f"results/{config['preset']}" if config["preset"] else "results"
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
 TITLES = {name: method.TITLE for name, method in METHODS.items()}
+PRIVATE = PLAN.private(TITLES)
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
 
@@ -107,6 +108,24 @@ def reference_of(wildcards):
     """The history of the run in which the threshold of the run that the wildcards name is found, if it is."""
     found = run_of(wildcards).reference
     return [f"results/runs/{found.folder}/history.csv"] if found else []
+
+
+def audits():
+    """The runs whose audits the table of privacy needs, up to eight of one method a job, by the job's name.
+
+    To start Python and torch takes longer than most audits.
+    """
+    by_method, together = {}, 8
+    for entry in PRIVATE:
+        run = PLAN.runs[entry["audited"]]
+        by_method.setdefault(run.method.replace("-", "_"), {})[run.folder] = None
+    return {
+        f"audit_{method}_{start // together + 1}": list(folders)[
+            start : start + together
+        ]
+        for method, folders in by_method.items()
+        for start in range(0, len(folders), together)
+    }
 
 
 def partition_of(wildcards):

@@ -4,7 +4,6 @@ Requires metrics, accounts and audits of all private runs that the configuration
 tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or below results/PRESET/.
 """
 
-PRIVATE = PLAN.private(TITLES)
 PRIVACY_LABELS = {
     "name": "privacy",
     "title": "Three ε beside every private number",

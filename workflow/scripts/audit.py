@@ -1,4 +1,4 @@
-"""Audit a run's mechanism."""
+"""Audit the mechanisms of some runs."""
 
 from pathlib import Path
 
@@ -9,4 +9,5 @@ if __name__ == "__main__":
     with job(snakemake.log[0], "audit"):
         from dpfedbench.audit.report import audit_run
 
-        audit_run(Path(snakemake.input.ledger).parent, Path(snakemake.output[0]))
+        for ledger, written in zip(snakemake.input.ledgers, snakemake.output, strict=True):
+            audit_run(Path(ledger).parent, Path(written))
