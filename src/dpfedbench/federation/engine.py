@@ -187,6 +187,7 @@ class _Training:
                 "seed": config.seed,
                 "version": method.VERSION,
                 "device": self.device,
+                "checkpoint format": 2,
             }
             | ({} if threshold is None else {"threshold": threshold}),
             seconds=checkpoint_seconds,
