@@ -35,8 +35,8 @@ _REORDERED = {"contract", "reassoc", "nsz"}
 # read them from numba's cache, so bits differed between the first run and the next. Put into its caller there is one.
 part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
 
-# The same, computed in the order written, each operation rounded.
-exact_part: Any = njit(**_OPTIONS, forceinline=True)
+# The same, computed in the order written, each operation rounded. What is not set would be the caller's.
+exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
 _COMMON = {Path(__file__), Path(__file__).parent / "models" / "vectors.py"}

@@ -128,6 +128,19 @@ def test_a_contribution_within_the_threshold_is_left_as_it_is():
     assert torch.equal(pre_noise(exact, 5.0), exact[0].double())
 
 
+def test_contributions_are_added_one_after_another_each_product_and_sum_rounded():
+    """As numpy does it: a compiler that is let reorder or fuse gives other bits."""
+    rng = np.random.default_rng(5)
+    x = torch.from_numpy((rng.normal(size=(11, 3000)) * 10 ** rng.uniform(-3, 3, size=(11, 1))).astype(np.float32))
+    total = PrivateSum(dimension=3000, threshold=0.5, noise_multiplier=1.0)
+    norms = total.add(x)
+    np.testing.assert_allclose(norms, np.linalg.norm(x.double().numpy(), axis=1), rtol=1e-14)
+    expected = np.zeros(3000)
+    for row, norm in zip(x.double().numpy(), norms, strict=True):
+        expected += (1.0 if norm <= 0.5 else 0.5 / norm) * row
+    assert np.array_equal(total.release(Silent()).numpy(), expected)
+
+
 def test_chunks_change_no_bit():
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(13, 50)).astype(np.float32))
     whole = pre_noise(x)

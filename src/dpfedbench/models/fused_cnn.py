@@ -11,9 +11,8 @@ automatic differentiation up to rounding (tests/models).
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
 Layout: channels last. The first convolution's outputs are needed at 13x13 positions only, for which `padded` holds the
-pixels with three zeros before them. `code` says which of a window's four
-positions was the maximum, 1 to 4 in row order, and 0 where the activation was not positive. Arrays are flat, and
-indices of vectors count floats.
+pixels with three zeros before them. `code` says which of a window's four positions was the maximum, 1 to 4 in row
+order, and 0 where the activation was not positive. Arrays are flat, and indices of vectors count floats.
 """
 
 from __future__ import annotations
