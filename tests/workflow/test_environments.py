@@ -83,7 +83,7 @@ def test_every_rule_with_a_script_has_that_environment() -> None:
     """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them up only under --use-conda."""
     count = 0
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
-        for rule in re.split(r"^rule ", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+        for rule in re.split(r"^ *rule\b.*:$", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
             (environment,) = re.findall(r'conda:\n\s+"(.*)"', rule)
             (script,) = re.findall(r'script:\n\s+"(.*)"', rule)
             assert (path.parent / environment).resolve() == ROOT / "workflow" / "envs" / "dpfedbench.yaml"
