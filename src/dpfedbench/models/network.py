@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +25,7 @@ class Network:
         """Initial weights, float32 [d]."""
         raise NotImplementedError
 
-    @property
+    @functools.cached_property
     def dimension(self) -> int:
         """Number of weights d."""
         return sum(math.prod(shape) for shape in self.shapes.values())
