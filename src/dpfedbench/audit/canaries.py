@@ -149,8 +149,8 @@ class RecordSource:
         self.labels = [np.full(len(units.place), client) for client, units in enumerate(holders)]
 
     def worker(self) -> RecordSource:
-        """Itself: nothing in it changes."""
-        return self
+        """Another of the same clients, with room of its own for contributions."""
+        return RecordSource(self.net, self.holders)
 
     def add_gradients(
         self, model: np.ndarray, images: np.ndarray, labels: np.ndarray, total: PlainSum | PrivateSum
