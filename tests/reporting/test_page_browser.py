@@ -101,6 +101,7 @@ def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> Non
     said = tab.locator(".filters output").inner_text()
     assert said.startswith(f"2 of {everything['tbody tr[data-facets]']} rows, 2 of 3 figures, 2 of ")
     tab.get_by_role("button", name="Show all").click()
+    playwright.expect(tab.locator(".filters output")).to_have_text("everything is shown")  # a moment after the click
     assert {query: len(shown(tab, query)) for query in everything} == everything
 
 

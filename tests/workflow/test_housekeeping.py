@@ -48,12 +48,13 @@ def test_a_results_folder_of_a_newer_version_is_one_line(snakemake: Call, tmp_pa
 
 def test_slurm_that_is_not_there_is_one_line(snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is submitted: Slurm's own programs are asked, and here answer that nobody is there."""
-    sinfo = tmp_path / "bin" / "sinfo"
-    sinfo.parent.mkdir()
+    programs = tmp_path / "bin"
+    programs.mkdir()
     down = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
-    sinfo.write_text(f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8")
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
+    for name in ("sinfo", "squeue", "sacct", "scontrol"):
+        (programs / name).write_text(f"#!/bin/sh\necho '{down}' >&2\nexit 1\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
     profile = str(ROOT / "profiles" / "slurm")
     done = snakemake("results/data/digits/images.npy", "--profile", profile)
     assert done.returncode != 0

@@ -47,6 +47,7 @@ class FusedConv4(Passes):
     def __init__(self, net: Conv4, batch: int, dtype: type = np.float32) -> None:
         super().__init__(net, batch, dtype, groups=1)
         self._weight_gradients = Products(net.filters, net.filters, self.dtype)
+        self._taps = torch.empty((9, net.filters**2), dtype=self._weight_gradients.tensor.dtype)
         self._tangents = [_Tangents(layer) for layer in self.evaluation().layers]
         self._feature_dot = np.zeros_like(self._feature_gradient)
 
@@ -72,7 +73,9 @@ class FusedConv4(Passes):
 
     def _of_transformed(self, out: np.ndarray) -> None:
         """Carry the gradient of the transformed weights to the weights."""
-        torch.mm(self._transform.T, self._weight_gradients.tensor.view(16, -1), out=torch.from_numpy(out).view(9, -1))
+        # Not straight to `out`: a product's last bits may depend on where its result begins (MKL on two threads).
+        torch.mm(self._transform.T, self._weight_gradients.tensor.view(16, -1), out=self._taps)
+        torch.from_numpy(out).view(9, -1).copy_(self._taps)
 
     def hessian_product(self, direction: np.ndarray, images: Images, at: Evaluation, out: np.ndarray) -> None:
         """Hessian of the loss in `at` times `direction` [d], written to `out` [d].
