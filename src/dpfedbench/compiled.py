@@ -7,10 +7,12 @@ a call may overlap.
 from __future__ import annotations
 
 import inspect
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from llvmlite import binding
 from numba import njit
 from numba.core.compiler import Compiler
 from numba.core.dispatcher import Dispatcher
@@ -40,6 +42,14 @@ exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
 _COMMON = {Path(__file__), Path(__file__).parent / "models" / "vectors.py"}
+
+
+def processor() -> str:
+    """What loops are compiled for, e.g. "x86_64 znver4".
+
+    A processor with wider vectors adds up in another order: a training has the same bits on those of one kind only.
+    """
+    return f"{platform.machine()} {binding.get_host_cpu_name()}"
 
 
 def compiled(loop: Callable[..., Any]) -> Any:

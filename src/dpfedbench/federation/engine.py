@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from dpfedbench.compiled import processor
 from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
@@ -348,7 +349,7 @@ class _Training:
                 "resumed": state.resumed,
                 "threads": self.threads,
                 "device": self.device,
-                "machine": platform.machine(),
+                "machine": processor(),
                 "parameters": self.rounds.net.dimension,
                 "noise_multiplier": None if self.budget is None else self.budget.noise_multiplier,
                 "members": [{"round": kept["round"], "accuracy": kept["accuracy"]} for kept in state.best],
