@@ -157,10 +157,13 @@ def test_what_is_the_same_in_every_row_is_said_once(text: str) -> None:
 
 def test_any_csv_becomes_a_table(text: str, read: Read) -> None:
     table = next(table for table in read.tables if "ε holds" in table[0])
-    assert table[0] == ["method", "dataset", "accuracy", "ε claimed", "ε holds", "paper", "unit", "δ"]
+    assert table[0] == [
+        "method", "dataset", "accuracy", "ε claimed", "ε holds", "ε image level", "paper", "unit", "δ", "reason",
+    ]  # fmt: skip
     # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no lower end.
     assert table[1][:5] == ["DP-AGR one-pass", "glyphs", "72.4", "1.5", "4.887"]
     assert table[2][4] == "1.49 to 1.51" and table[3][4] == "∞"
+    assert [row[5] for row in table[1:]] == ["none", "9.5", "∞"]  # a column of words and numbers
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
     assert "<li>What it rests on.</li>" in text and "<li>x</li>" not in text
 

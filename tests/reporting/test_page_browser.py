@@ -88,6 +88,15 @@ def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     assert tab.locator("img").evaluate_all("(all) => all.every((image) => image.naturalWidth > 0)")
 
 
+def test_a_long_reason_is_folded_until_it_is_asked_for(opened: Open) -> None:
+    tab = opened()
+    reason = tab.locator("#tables-privacy td.long")
+    low = reason.bounding_box()["height"]
+    assert reason.count() == 1 and "same chance" not in reason.inner_text().partition("\n")[2]
+    reason.locator("summary").click()
+    assert reason.inner_text().count("same chance") >= 4 and reason.bounding_box()["height"] > low
+
+
 def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> None:
     tab = opened()
     everything = {query: len(shown(tab, query)) for query in ("tbody tr[data-facets]", "figure.item", ".run")}

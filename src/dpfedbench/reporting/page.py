@@ -394,7 +394,7 @@ def _cell_text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return "∞" if math.isinf(value) else f"{value:.4g}"
-    return str(value)
+    return "∞" if value == "inf" else str(value)  # a text where other rows of its column have one
 
 
 def _notes_of(markdown: Path) -> list[str]:
