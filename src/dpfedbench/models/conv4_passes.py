@@ -249,6 +249,14 @@ class Passes(ABC):
         """Bring a later layer's weights, or their tangent, to the 16 products' form."""
         torch.mm(self._transform, torch.from_numpy(weight).view(9, -1), out=out.tensor.view(16, -1))
 
+    def untransform_gradients(self, gradients: Products, taps: torch.Tensor) -> None:
+        """Carry gradients in the 16 products' weights to `taps`, those in the weights' nine.
+
+        `taps` is a tensor of its own, not a part of a row of gradients: a product's last bits may depend on where its
+        result begins in memory (MKL on two threads).
+        """
+        torch.mm(self._transform.T, gradients.tensor.view(16, -1), out=taps.view(9, -1))
+
     def softmax(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Each image's cross-entropy [B], and the classes' probabilities [B, ways]."""
         shifted = logits - logits.max(axis=1, keepdims=True)

@@ -73,8 +73,7 @@ class FusedConv4(Passes):
 
     def _of_transformed(self, out: np.ndarray) -> None:
         """Carry the gradient of the transformed weights to the weights."""
-        # Not straight to `out`: a product's last bits may depend on where its result begins (MKL on two threads).
-        torch.mm(self._transform.T, self._weight_gradients.tensor.view(16, -1), out=self._taps)
+        self.untransform_gradients(self._weight_gradients, self._taps)
         torch.from_numpy(out).view(9, -1).copy_(self._taps)
 
     def hessian_product(self, direction: np.ndarray, images: Images, at: Evaluation, out: np.ndarray) -> None:

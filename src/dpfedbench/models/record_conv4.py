@@ -49,7 +49,7 @@ class _Batch(Passes):
         # A record's tiles lie side by side, so that each record has its own 16 products.
         inputs, outputs = (part.tensor.view(each, -1, filters) for part in (layer.inputs, layer.gradients))
         torch.bmm(inputs.mT, outputs, out=self._weight_gradients.tensor.view(each, filters, filters))
-        torch.mm(self._transform.T, self._weight_gradients.tensor.view(16, -1), out=self._taps.view(9, -1))
+        self.untransform_gradients(self._weight_gradients, self._taps)
         torch.from_numpy(out.reshape(self.batch, 9, -1)).copy_(self._taps.transpose(0, 1))
 
     def _views(self, out: np.ndarray) -> list[tuple[np.ndarray, ...]]:
