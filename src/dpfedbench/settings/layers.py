@@ -1,10 +1,21 @@
 """Overlays of settings, laid over one another before they are read."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dpfedbench.settings.part import Settings, Shape, kind_of, shapes, spelled_out
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import (
+    Settings,
+    Shape,
+    bad_value,
+    kind_of,
+    shapes,
+    spelled_out,
+    unknown_key,
+    unknown_kind,
+)
+from dpfedbench.settings.words import dotted, shown
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""
@@ -24,7 +35,7 @@ def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, 
     for layer in layers:
         for key, value in (layer or {}).items():
             inner = inner_structure(structure, key)
-            merged[key] = _over(inner, merged.get(key), spelled_out(value) if has_kinds(inner) else value)
+            merged[key] = _over(inner, merged.get(key), _spelled_out(inner, value))
     return merged
 
 
@@ -32,19 +43,153 @@ def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
     if not isinstance(value, Mapping):
         return copy.deepcopy(value)
     below = below if isinstance(below, Mapping) else {}
-    cls = asked_for(inner, value)
-    if cls is not None and asked_for(inner, below) not in (None, cls):
+    cls = _of_kind(inner, value)
+    if cls is not None and _of_kind(inner, below) not in (None, cls):
         below = {key: item for key, item in below.items() if key in shapes(cls)}
     return merge(inner, below, value)
 
 
-def asked_for(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
+def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
+    """What stands at a key, with the kind that text, or a key that implies it, stands for."""
+    if not has_kinds(inner):
+        return value
+    value = spelled_out(value)
+    if isinstance(value, Mapping) and "kind" not in value:
+        for cls in inner:
+            implied = getattr(cls, "implied_by", "")
+            if implied and implied in value:
+                return {"kind": kind_of(cls), **value}
+    return value
+
+
+def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
     """The part, of these classes, whose kind an overlay says; None where it says none."""
-    for cls in classes:
-        implied = getattr(cls, "implied_by", "")
-        if kind_of(cls) and ((implied and implied in value) or value.get("kind") == kind_of(cls)):
-            return cls
-    return None
+    kind = value.get("kind")
+    return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
+
+
+def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") -> None:
+    """Refuse what no section has that an overlay is for, and values that none takes.
+
+    Args:
+        structure: the section, or several that the overlay is for together: what one has may be said.
+        overlay: the overlay.
+        where: its dotted key, for messages.
+        owner: of one method, its name: then kinds that it does not take are refused too.
+
+    Raises:
+        BenchError: unknown keys before other faults; each by its dotted key.
+    """
+    classes = [structure] if isinstance(structure, type) else list(structure)
+    for fault in sorted(_faults(classes, overlay, where, owner), key=lambda fault: not fault.startswith("unknown key")):
+        raise BenchError(fault)
+
+
+def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str) -> Iterator[str]:
+    if not isinstance(overlay, Mapping):
+        yield f"{where} is {shown(overlay)}: expected a group of keys"
+        return
+    for key, given in overlay.items():
+        name, having = dotted(where, key), [cls for cls in classes if key in shapes(cls)]
+        if not having:
+            yield unknown_key(classes, str(key), where)
+            continue
+        inner = _taken(having, key) if owner else inner_structure(having, key)
+        value = _spelled_out(inner, given)
+        if not inner:
+            wrong = [bad_value(cls, key, value, name) for cls in having]
+            if key != "kind" and None not in wrong:
+                yield str(wrong[0])
+        elif value is None or value == "null":
+            if not any(shapes(cls)[key].nullable for cls in having):
+                kinds = [kind for kind in map(kind_of, inner) if kind]
+                yield f"{name} is null, but {owner or 'all'} needs one" + (
+                    f": it takes {', '.join(kinds)}" * bool(kinds)
+                )
+        else:
+            yield from _kind_fault(having, key, inner, value, name, owner)
+            yield from _faults(inner, value, name, owner)
+
+
+def _kind_fault(
+    having: Sequence[type[Settings]], key: str, inner: Sequence[type[Settings]], value: Any, name: str, owner: str
+) -> Iterator[str]:
+    if not isinstance(value, Mapping) or "kind" not in value or not has_kinds(inner) or _of_kind(inner, value):
+        return
+    known = {kind_of(cls): cls for cls in inner_structure(having, key)}
+    kinds = {kind: cls for cls in inner if (kind := kind_of(cls))}
+    if owner and value["kind"] in known:
+        yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
+    else:
+        yield unknown_kind(name, value["kind"], kinds)
+
+
+def resolve(
+    cls: type[Settings], *, general: Sequence[Mapping[str, Any] | None], cell: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of one run, of layers that are said for more runs than this, and of what is said of this one.
+
+    Sections, kinds and keys of the general layers that the method does not have are left out. What is said of the run
+    itself is kept, whether it fits or not, for `read` to refuse.
+
+    Args:
+        cls: the method's settings.
+        general: each over the ones before. `check` has seen them.
+        cell: over all of them.
+    """
+    values: dict[str, Any] = {}
+    for layer in general:
+        _lay([cls], values, layer or {}, keep=False)
+    _lay([cls], values, cell, keep=True)
+    _settle([cls], values, cell)
+    return values
+
+
+def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
+    """Lay a layer over the values, key by key, whatever kind they have: what does not fit the last kind goes last."""
+    for key, given in layer.items():
+        having = [cls for cls in classes if key in shapes(cls)]
+        inner = _taken(having, key)
+        value = _spelled_out(inner, given)
+        if not having:
+            if keep:
+                below[key] = copy.deepcopy(value)
+        elif inner and (value is None or value == "null"):
+            if keep or any(shapes(cls)[key].nullable for cls in having):
+                below[key] = None
+        elif inner and isinstance(value, Mapping):
+            if not isinstance(below.get(key), dict):
+                below[key] = {}
+            if not keep and has_kinds(inner) and not _of_kind(inner, value):
+                value = {name: item for name, item in value.items() if name != "kind"}
+            _lay(inner, below[key], value, keep=keep)
+        else:
+            below[key] = copy.deepcopy(value)
+
+
+def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any) -> None:
+    """Take away the keys that the last kind of each part does not have, but for those that the cell says."""
+    said = cell if isinstance(cell, Mapping) else {}
+    for key, value in values.items():
+        inner = _taken([cls for cls in classes if key in shapes(cls)], key)
+        if not inner or not isinstance(value, dict):
+            continue
+        own = _spelled_out(inner, said.get(key))
+        chosen = [found] if (found := _of_kind(inner, value)) else inner
+        for name in list(value):
+            if not any(name in shapes(cls) for cls in chosen) and not (isinstance(own, Mapping) and name in own):
+                del value[name]
+        _settle(chosen, value, own)
+
+
+def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:
+    """The classes that can stand at a key of these sections, and no others of their families."""
+    found: dict[type[Settings], None] = {}
+    for cls in having:
+        shape = shapes(cls)[key]
+        parts: list[type[Settings]] = [*shape.parts.values()]
+        found |= dict.fromkeys(parts or shape.sections)
+    return list(found)
 
 
 def has_kinds(classes: Sequence[type[Settings]]) -> bool:

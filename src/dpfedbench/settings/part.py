@@ -7,22 +7,21 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
-import contextlib
 import functools
 import importlib
 import inspect
-import json
 import pkgutil
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.words import dotted, expected, looks_like, members, nearest, shown
+from dpfedbench.settings.values import as_wanted, bare, said_of
+from dpfedbench.settings.words import dotted, looks_like, members, nearest, shown
 
 _NOTHING: Any = object()
 
@@ -258,7 +257,7 @@ def shapes(cls: type[Settings]) -> dict[str, Shape]:
 
 
 def _shape(annotation: Any) -> Shape:
-    options = [_bare(one) for one in members(annotation)]
+    options = [bare(one) for one in members(annotation)]
     nullable = NoneType in options
     options = [one for one in options if one is not NoneType]
     sections = tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
@@ -270,12 +269,13 @@ def _shape(annotation: Any) -> Shape:
     return Shape(annotation, nullable, sections, item)
 
 
-def _bare(annotation: Any) -> Any:
-    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
-
-
 def _narrows(new: Any, old: Any) -> bool:
     """Whether every value that `new` takes is one of `old`'s."""
+
+    def root(one: Any) -> Any:
+        """The base of a part's family: a method may take another of the family than the method that it extends."""
+        bases = [cls for cls in getattr(one, "__mro__", ()) if getattr(cls, "place", "")]
+        return bases[-1] if bases else None
 
     def options(annotation: Any) -> list[Any]:
         split: list[Any] = []
@@ -288,6 +288,7 @@ def _narrows(new: Any, old: Any) -> bool:
         one in above
         or (isinstance(one, type) and any(isinstance(cls, type) and issubclass(one, cls) for cls in above))
         or (isinstance(one, str) and str in above)
+        or (root(one) is not None and root(one) in map(root, above))
         for one in options(new)
     )
 
@@ -359,20 +360,26 @@ def _unknown_at(shape: Shape, value: Any, where: str) -> Iterator[str]:
             yield from _unknown(cls, value, where)
 
 
-def unknown_key(cls: type[Settings], key: str, where: str) -> str:
-    """What to say of a key that a section does not have."""
-    keys = shapes(cls)
+def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where: str) -> str:
+    """What to say of a key that a section does not have, or none of several."""
+    classes = [cls] if isinstance(cls, type) else list(cls)
+    keys: dict[str, list[Shape]] = {}
+    for one in classes:
+        for name, shape in shapes(one).items():
+            keys.setdefault(name, []).append(shape)
     said = f"unknown key {dotted(where, key)}: "
-    if kind_of(cls):
-        others = [kind for kind, other in Shape(None, False, (cls,), None).families.items() if key in shapes(other)]
+    if len(classes) == 1 and kind_of(classes[0]):
+        family = Shape(None, False, (classes[0],), None).families
+        others = [kind for kind, other in family.items() if key in shapes(other)]
         if others:
-            return f"{said}{label(cls)} has no {key}, {', '.join(others)} {'has' if len(others) == 1 else 'have'}"
+            verb = "has" if len(others) == 1 else "have"
+            return f"{said}{label(classes[0])} has no {key}, {', '.join(others)} {verb}"
     slip = looks_like(key, keys)
     if slip:
         return f"{said}did you mean {dotted(where, slip)}?"
-    for section, shape in keys.items():
-        classes = [*shape.parts.values(), *shape.sections]
-        if any(key in shapes(inner) for inner in classes if key != "kind"):
+    for section, at in keys.items():
+        inner = [one for shape in at for one in (*shape.parts.values(), *shape.sections)]
+        if key != "kind" and any(key in shapes(one) for one in inner):
             return f"{said}did you mean {dotted(where, section, key)}?"
     if not keys:
         return f"{said}no key is known there"
@@ -456,58 +463,24 @@ def _message(cls: type[Settings], error: pydantic.ValidationError, values: Mappi
     if key not in cls.model_fields:
         return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"
     field = cls.model_fields[key]
-    value, place, wanted = values.get(key, field.default), [key], field.annotation
-    for step in fault["loc"][1:]:
-        # Steps into a list or a mapping; pydantic adds names of its own for the members of a union.
-        inside = isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value)
-        if inside or (isinstance(value, Mapping) and step in value):
-            value = value[step]
-            place.append(str(step))
-            options = [one for one in members(wanted) if typing.get_args(one)]
-            inner = typing.get_args(options[0]) if options else (Any,)
-            wanted = inner[-2] if inner[-1] is ... else inner[-1]
-    name = dotted(where, *place)
-    if fault["type"] == "finite_number":
-        return f"{name} is {shown(value)}: expected a finite number"
-    if fault["type"] == "too_short":
-        return f"{name} is empty: give at least one"
-    if fault["type"] in ("value_error", "assertion_error"):
-        return f"{name} is {shown(value)}: {fault['msg'].partition(', ')[2]}"
-    metadata = list(field.metadata)
-    if typing.get_origin(wanted) is typing.Annotated:
-        wanted, *inner_metadata = typing.get_args(wanted)
-        metadata = [rule for one in inner_metadata for rule in getattr(one, "metadata", [one])]
-    return f"{name} is {shown(value)}: expected {expected(wanted, metadata)}"
+    return said_of(field, fault, dotted(where, key), values.get(key, field.default), fault["loc"][1:])
 
 
-def as_wanted(annotation: Any, value: Any) -> Any:
-    """A value as its key wants it: text that stands for a number as that number, 4000.0 as 4000, a list as a tuple.
+@functools.cache
+def _adapter(cls: type[Settings], key: str) -> pydantic.TypeAdapter[Any]:
+    field = cls.model_fields[key]
+    annotation: Any = field.annotation
+    if field.metadata:
+        annotation = Annotated[(annotation, *field.metadata)]
+    return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False))
 
-    What cannot be read so is left as it is, and refused later.
-    """
-    annotation = _bare(annotation)
-    options = [_bare(one) for one in members(annotation)]
-    literal = [one for option in options if typing.get_origin(option) is Literal for one in typing.get_args(option)]
-    if isinstance(value, str) and str not in options and value not in literal:
-        with contextlib.suppress(ValueError):
-            read = json.loads(value.lower())
-            value = value if isinstance(read, (list, dict)) else read
-    elif value == "null" and NoneType in options:
-        return None
-    if isinstance(value, bool):
-        # pydantic takes true for a 1 among literal values.
-        return str(value) if literal and value not in [one for one in literal if isinstance(one, bool)] else value
-    if isinstance(value, float) and float not in options and value.is_integer():
-        return int(value)
-    if isinstance(value, (list, tuple)):
-        for option in options:
-            if typing.get_origin(option) is tuple:
-                inner = typing.get_args(option)
-                items = [inner[0]] * len(value) if inner[-1] is ... else [*inner, *[Any] * len(value)]
-                return tuple(as_wanted(wanted, item) for wanted, item in zip(items, value, strict=False))
-    if isinstance(value, Mapping):
-        for option in options:
-            inner = typing.get_args(option)
-            if isinstance(typing.get_origin(option), type) and len(inner) == 2:
-                return {key: as_wanted(inner[1], item) for key, item in value.items()}
-    return value
+
+def bad_value(cls: type[Settings], key: str, value: Any, name: str) -> str | None:
+    """What to say of a value that a key of a section cannot have; None where it can."""
+    field = cls.model_fields[key]
+    try:
+        _adapter(cls, key).validate_python(as_wanted(field.annotation, value))
+    except pydantic.ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        return said_of(field, fault, name, value, fault["loc"])
+    return None
