@@ -9,20 +9,53 @@ Each round the server
 5. sets the next C from the norms of the sums released so far (eq. 2): a percentile over a window of W rounds.
 
 The server is trusted; what it releases is step 3's noisy sum. Text and released code differ in step 5, so the
-rule is a value of the configuration (`privacy.clipping`).
+rule is a value of the configuration (`parts.clipping`).
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-agr"
-TITLE = "DP-AGR"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS: dict = {}
+from typing import ClassVar
+
+from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method, check_noise
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.client_updates.maml import Maml
+from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.rule import CohortRule
+from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.sum import Sum
 
 
-def compose(config: RunConfig) -> Composition:
-    """The algorithm above: every part as configured, one private sum a round."""
-    return Composition.of(config)
+class DpAgr(Method):
+    """One private sum a round, over the cohort's clients."""
+
+    name: ClassVar[str] = "dp-agr"
+    title: ClassVar[str] = "DP-AGR"
+    paper: ClassVar[str] = "dp-fedmeta"
+    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS}
+
+    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    client_update: Maml = Maml()
+    clipping: CohortRule = PercentileOfReleases()
+    noise: Fixed = Fixed()
+    budget: Budget = Budget()
+    server: Step = Step()
+
+    def check(self) -> None:
+        super().check()
+        check_noise(self.noise, self.budget)
+
+    def loop(self) -> Loop:
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            server=Sum(
+                name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
+                noise=self.noise, budget=self.budget,
+            ),
+            step=self.server,
+        )  # fmt: skip
