@@ -14,8 +14,8 @@ from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.files import write_json
-from dpfedbench.kernels import Choice, choose
-from dpfedbench.models.gradients import Workers
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.progress import Progress

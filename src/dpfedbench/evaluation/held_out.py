@@ -13,8 +13,8 @@ from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.files import write_json
-from dpfedbench.kernels import Choice, choose
-from dpfedbench.models.gradients import Gradients, Workers
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.randomness import stream
 
@@ -102,7 +102,7 @@ class HeldOutMeasures:
 
     def __init__(self, run: Any, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
         self._held = held_out(run, dataset)
-        self._workers: Workers[Gradients] = Workers(choice, threads=threads)
+        self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """The loss on the public validation split, which may drive the noise."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.calibration import rest_multiplier
+from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import Seen
 from dpfedbench.parts.sum import Sum

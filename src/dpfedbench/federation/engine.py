@@ -34,7 +34,8 @@ from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
 from dpfedbench.federation.loop import Loop
 from dpfedbench.files import atomic_path, read_json, write_json
-from dpfedbench.kernels import Choice, choose
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.privacy.ledger import Ledger

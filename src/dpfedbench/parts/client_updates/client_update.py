@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from dpfedbench.kernels import Choice
+    from dpfedbench.models.gradients import Choice
     from dpfedbench.models.net import Net
     from dpfedbench.parts.sum import Sum
 

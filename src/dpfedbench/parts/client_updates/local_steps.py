@@ -64,7 +64,7 @@ class _Silos(Clients):
         self._lots = run.participation.lots(
             clients=self._count, seed=run.seed, steps=update.inner_steps, records=len(setup.held.images[0])
         )
-        self._workers: Workers = Workers(setup.gradients, threads=setup.threads)
+        self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own

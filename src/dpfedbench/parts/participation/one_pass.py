@@ -21,6 +21,7 @@ class OnePass(Participation):
 
     kind: Literal["one-pass"] = "one-pass"
     once: ClassVar[bool] = True
+    known: ClassVar[bool] = True
 
     def check(self, run: Run) -> None:
         super().check(run)

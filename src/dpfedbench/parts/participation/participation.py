@@ -60,11 +60,13 @@ class Plan:
 class Participation(Part):
     """Base of the ways of participation.
 
-    `once`: a client takes part at most once, which the accounts of sums within a client take for granted.
+    `once`: a client takes part at most once, which the accounts of sums within a client take for granted. `known`: an
+    observer may know who takes part when.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.participation"
     once: ClassVar[bool] = False
+    known: ClassVar[bool] = False
 
     cohort: int = setting(100, ge=1, doc="clients of a round, L; the expected number where it is random", paper="1600")
     rounds: int = setting(20, ge=0, doc="rounds, T", paper="250")

@@ -1,0 +1,91 @@
+"""The account of a finished run: what its settings and its partition say beside the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.accounting.account import Account, account
+from dpfedbench.accounting.context import AccountContext
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.tuning import Search
+from dpfedbench.data.partition import load_partition
+from dpfedbench.errors import BenchError
+from dpfedbench.files import write_json
+from dpfedbench.methods import read_run_file
+from dpfedbench.privacy.ledger import Release, read_ledger
+
+
+def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
+    """Which clients of a run use which image, and in which round where its plan fixes that.
+
+    Raises:
+        BenchError: the partition is missing, damaged or not this run's.
+    """
+    plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+    rounds = None
+    if run.participation.known:
+        rounds = np.full(run.clients.count, -1)
+        for index in range(plan.rounds):
+            rounds[plan.cohort(index)] = index
+    used = run.clients.support_per_class + run.clients.query_per_class
+    return ImageUse.of(load_partition(clients_dir), used_per_class=used, rounds=rounds)
+
+
+def account_of(
+    run: Any, releases: list[Release], *, clients_dir: Path | str | None = None, search: Search | None = None
+) -> Account:
+    """What a run's ledger says under every profile.
+
+    Args:
+        run: the run (a method).
+        releases: its ledger.
+        clients_dir: its partition, for the image level; None leaves that out, with the reason.
+        search: the declared search for hyper-parameters, if there was one.
+
+    Raises:
+        BenchError: the ledger is inconsistent, or not of this run.
+    """
+    if run.private and not releases:
+        raise BenchError(f"the ledger of {run.folder} is empty, but {run.method} is private: train the run again")
+    if releases and not run.private:
+        raise BenchError(f"the ledger of {run.folder} has releases, but {run.method} claims no privacy")
+    records = run.holds == "records"
+    shared = bool(releases) and not records and clients_dir is not None
+    budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
+    noise: Any = budgeted[0].noise if budgeted else None
+    follows = noise is not None and noise.follows_loss
+    given = AccountContext(
+        images=image_use(run, clients_dir) if shared and clients_dir is not None else None,
+        no_images=(
+            "each record is at one client, whose account is what holds"
+            if records
+            else "the run's partition was not given"
+        ),
+        search=search,
+        chosen=run.validation.every > 0 and (not budgeted or budgeted[0].unit == "client" or not records),
+        budget=budgeted[0].budget if budgeted else None,
+        adaptive=follows,
+        fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
+    )
+    return account(releases, delta=run.delta or 1e-6, claims=run.claims, own_delta=run.own_delta, given=given)
+
+
+def account_run(
+    run_dir: Path | str,
+    out_path: Path | str,
+    *,
+    clients_dir: Path | str | None = None,
+    search: Search | None = None,
+) -> None:
+    """Read a finished run's ledger and write its privacy.json; arguments as for `account_of`.
+
+    Raises:
+        BenchError: the ledger is missing, damaged or inconsistent, or a private run's is empty.
+    """
+    run_dir = Path(run_dir)
+    run = read_run_file(run_dir / "config.yaml")
+    releases = read_ledger(run_dir / "ledger.jsonl")
+    write_json(out_path, account_of(run, releases, clients_dir=clients_dir, search=search).to_json())
