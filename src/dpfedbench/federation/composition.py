@@ -16,7 +16,7 @@ from dpfedbench.federation.participation import Participation, make_participatio
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maml:
-    """The MAML client update (computed in `federation.maml`).
+    """The MAML client update (computed in `models.meta_gradient`).
 
     Attributes:
         inner_steps: gradient steps on the support set, >= 1.

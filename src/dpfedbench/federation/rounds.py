@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dpfedbench.federation.budget import BudgetPlan
-from dpfedbench.models.network import Network
 from dpfedbench.privacy.ledger import Release
 
 Row = dict[str, Any]
@@ -38,7 +37,7 @@ class Rounds(Protocol):
     served: str
 
     @property
-    def net(self) -> Network:
+    def net(self) -> Any:
         """The model's shapes."""
         ...
 
@@ -80,7 +79,7 @@ class CohortClients(Protocol):
     each: int
 
     @property
-    def net(self) -> Network:
+    def net(self) -> Any:
         """The model's shapes."""
         ...
 
