@@ -10,7 +10,8 @@ import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.layers import leaves, set_key
-from dpfedbench.settings.run import OwnModel, Run
+from dpfedbench.models.zoo.own_module import OwnModule
+from dpfedbench.settings.run import Run
 
 VALUES = """
 method: toy
@@ -38,7 +39,7 @@ def refusal(found: dict[str, Any]) -> str:
 
 def test_an_own_module_needs_no_kind() -> None:
     model = Run.read(values()).model
-    assert isinstance(model, OwnModel) and model.arguments == {"width": 3}
+    assert isinstance(model, OwnModule) and model.arguments == {"width": 3}
     assert "model.module is" in refusal(values(model={"module": "mine"}))
 
 

@@ -63,20 +63,26 @@ class Clients(Section):
 
 
 class ModelSettings(Part):
-    """A network."""
+    """A network; see `models.zoo`."""
 
     place: ClassVar[str] = "dpfedbench.models.zoo"
 
+    @property
+    def record_level(self) -> bool:
+        """Whether a record may have a gradient of its own; false where the settings alone say that records are mixed."""
+        return True
 
-class OwnModel(ModelSettings):
-    """A torch.nn.Module of one's own, made with `arguments`."""
+    def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
+        """The model, a `models.net.Net`.
 
-    implied_by: ClassVar[str] = "module"
-    kind: Literal["module"] = "module"
-    module: str = setting(
-        pattern=r"^[^\s:]+:[A-Za-z_]\w*$", doc='where its class is: "package.file:Class", or "path/to/file.py:Class"'
-    )
-    arguments: dict[str, Any] = setting({}, doc="what the class is called with")
+        Args:
+            input_shape: of a record as prepared.
+            outputs: logits of a record.
+
+        Raises:
+            BenchError: it does not fit such records.
+        """
+        raise NotImplementedError
 
 
 class Validation(Section):
