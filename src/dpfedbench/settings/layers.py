@@ -1,6 +1,7 @@
 """Overlays of settings, laid over one another before they are read."""
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -124,22 +125,27 @@ def _kind_fault(
         yield unknown_kind(name, value["kind"], kinds)
 
 
-def resolve(
-    cls: type[Settings], *, general: Sequence[Mapping[str, Any] | None], cell: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The values of one run, of layers that are said for more runs than this, and of what is said of this one.
+def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What layers that are said for more runs than one say of a method's, each over the ones before.
 
-    Sections, kinds and keys of the general layers that the method does not have are left out. What is said of the run
-    itself is kept, whether it fits or not, for `read` to refuse.
+    Sections, kinds and keys that the method does not have are left out.
 
     Args:
         cls: the method's settings.
-        general: each over the ones before. `check` has seen them.
-        cell: over all of them.
+        general: the layers. `check` has seen them.
     """
     values: dict[str, Any] = {}
     for layer in general:
         _lay([cls], values, layer or {}, keep=False)
+    return values
+
+
+def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one run: what is said of it alone, over what `lay` found.
+
+    What is said of it is kept whether it fits or not, for `read` to refuse; of the rest, what does not fit goes.
+    """
+    values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
     _settle([cls], values, cell)
     return values
@@ -184,6 +190,11 @@ def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
 
 def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:
     """The classes that can stand at a key of these sections, and no others of their families."""
+    return _taken_by(tuple(having), key)
+
+
+@functools.cache
+def _taken_by(having: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
     found: dict[type[Settings], None] = {}
     for cls in having:
         shape = shapes(cls)[key]
@@ -199,7 +210,11 @@ def has_kinds(classes: Sequence[type[Settings]]) -> bool:
 
 def inner_structure(structure: Structure, key: str) -> list[type[Settings]]:
     """The classes that can stand at a key; none where it is a value, or is not known."""
-    classes = [structure] if isinstance(structure, type) else structure
+    return _inner_of((structure,) if isinstance(structure, type) else tuple(structure), key)
+
+
+@functools.cache
+def _inner_of(classes: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
     found: dict[type[Settings], None] = {}
     for cls in classes:
         shape = shapes(cls).get(key)

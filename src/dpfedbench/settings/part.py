@@ -7,6 +7,7 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -130,8 +131,8 @@ class Settings(pydantic.BaseModel):
     def identity(self) -> dict[str, Any]:
         """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
         found: dict[str, Any] = {}
-        for key, field in type(self).model_fields.items():
-            value, before = getattr(self, key), _introduced(field)
+        for key, before in _introduced(type(self)).items():
+            value = getattr(self, key)
             if key == "kind" or before is _NOTHING or value != before:
                 found[key] = value.identity() if isinstance(value, Settings) else _plain(value)
         return found
@@ -169,8 +170,11 @@ class Part(Section):
 
     place: ClassVar[str] = ""
     implied_by: ClassVar[str] = ""
+    if typing.TYPE_CHECKING:
+        kind: str
 
 
+@functools.cache
 def kind_of(cls: type[Settings]) -> str | None:
     """The kind of a part's class; None for the base of a family, and for a section that is no part."""
     if not issubclass(cls, Part) or "kind" not in inspect.get_annotations(cls):
@@ -222,7 +226,8 @@ def _imported(name: str) -> types.ModuleType:
         ) from error
 
 
-class Shape(typing.NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shape:
     """What can stand at a key: `sections` are its classes or families; `item` is what a list or a mapping holds."""
 
     annotation: Any
@@ -230,7 +235,7 @@ class Shape(typing.NamedTuple):
     sections: tuple[type[Settings], ...]
     item: "Shape | None"
 
-    @property
+    @functools.cached_property
     def parts(self) -> dict[str, type[Part]]:
         """The parts that can stand there, by kind."""
         parts: dict[str, type[Part]] = {}
@@ -240,7 +245,7 @@ class Shape(typing.NamedTuple):
                 parts |= found(cls) if kind is None else {kind: cls}
         return parts
 
-    @property
+    @functools.cached_property
     def families(self) -> dict[str, type[Part]]:
         """All parts of the families whose parts can stand there, by kind, those that cannot among them."""
         parts: dict[str, type[Part]] = {}
@@ -293,10 +298,15 @@ def _narrows(new: Any, old: Any) -> bool:
     )
 
 
-def _introduced(field: Any) -> Any:
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    default = _NOTHING if field.is_required() else field.get_default(call_default_factory=True)
-    return extra.get("introduced", default)
+@functools.cache
+def _introduced(cls: type[Settings]) -> dict[str, Any]:
+    """For each key, its default at its introduction; `_NOTHING` where it had none."""
+    found: dict[str, Any] = {}
+    for key, field in cls.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        default = _NOTHING if field.is_required() else field.get_default(call_default_factory=True)
+        found[key] = extra.get("introduced", default)
+    return found
 
 
 def _plain(value: Any) -> Any:

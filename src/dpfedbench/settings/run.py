@@ -69,7 +69,7 @@ class ModelSettings(Part):
 
     @property
     def record_level(self) -> bool:
-        """Whether a record may have a gradient of its own; false where the settings alone say that records are mixed."""
+        """Whether a record may have a gradient of its own; false where the settings alone say that they are mixed."""
         return True
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:

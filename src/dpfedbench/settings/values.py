@@ -1,6 +1,7 @@
 """A value at a key: what it is read as, and what is said of it where it cannot be."""
 
 import contextlib
+import functools
 import json
 import typing
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ def as_wanted(annotation: Any, value: Any) -> Any:
 
     What cannot be read so is left as it is, and refused later.
     """
-    annotation = bare(annotation)
-    options = [bare(one) for one in members(annotation)]
-    literal = [one for option in options if typing.get_origin(option) is Literal for one in typing.get_args(option)]
+    options, literal = _options(annotation)
+    if Any in options:
+        return value
     if isinstance(value, str) and str not in options and value not in literal:
         with contextlib.suppress(ValueError):
             read = json.loads(value.lower())
@@ -25,7 +26,10 @@ def as_wanted(annotation: Any, value: Any) -> Any:
     elif value == "null" and NoneType in options:
         return None
     if isinstance(value, bool):
-        # pydantic takes true for a 1 among literal values.
+        # YAML reads off and on as truth values; pydantic takes true for a 1 among literal values.
+        word = "on" if value else "off"
+        if word in literal:
+            return word
         return str(value) if literal and value not in [one for one in literal if isinstance(one, bool)] else value
     if isinstance(value, float) and float not in options and value.is_integer():
         return int(value)
@@ -41,6 +45,14 @@ def as_wanted(annotation: Any, value: Any) -> Any:
             if isinstance(typing.get_origin(option), type) and len(inner) == 2:
                 return {key: as_wanted(inner[1], item) for key, item in value.items()}
     return value
+
+
+@functools.cache
+def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """The types that a key takes, and the values that it takes where these are few."""
+    options = [bare(one) for one in members(bare(annotation))]
+    few = [option for option in options if typing.get_origin(option) is Literal]
+    return options, [value for option in few for value in typing.get_args(option)]
 
 
 def bare(annotation: Any) -> Any:
