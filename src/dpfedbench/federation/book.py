@@ -133,7 +133,13 @@ class Entry:
         indices: Sequence[str], cohort: float | None, holders: int, per_round: int, multiplier: float | None,
         first: Callable[[], float] | None, plain: Callable[[int], Any],
     ) -> None:  # fmt: skip
-        self.book, self.sum, self.sampler, self.denominator, self.dimension = book, sum_, sampler, denominator, dimension
+        self.book, self.sum, self.sampler, self.denominator, self.dimension = (
+            book,
+            sum_,
+            sampler,
+            denominator,
+            dimension,
+        )
         self._indices, self._plain, self._holders, self.per_round = tuple(indices), plain, holders, per_round
         self._cohort = denominator if cohort is None else cohort
         self._lock = threading.Lock()

@@ -104,12 +104,12 @@ def train(
 
 def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:
     """The threshold of a rule that finds it in another run; None where there is none."""
-    for sum_ in run.sums:
-        if sum_.clipping is not None and sum_.clipping.reference:
-            for name, other in run.references.items():
-                if name not in references:
-                    raise BenchError(f"{run.folder} needs {name} of {other.folder}: give it as a reference")
-                return float(sum_.clipping.first_threshold(references[name], run))
+    for rule in (sum_.clipping for sum_ in run.sums):
+        if rule is not None and rule.reference:
+            name = rule.reference_file
+            if name not in references:
+                raise BenchError(f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference")
+            return float(rule.first_threshold(references[name], run))
     return None
 
 
@@ -205,7 +205,8 @@ class Rounds:
         denominator = self.plan.denominator * self.clients.each
         return self.book.enter(
             self.loop.server, sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
-            cohort=self.plan.denominator, first=None if first is None else lambda: first, plain=self.loop.step.plain_sum,
+            cohort=self.plan.denominator, plain=self.loop.step.plain_sum,
+            first=None if first is None else lambda: first,
         )  # fmt: skip
 
     def round(self, index: int) -> tuple[Row, int]:
@@ -290,7 +291,7 @@ class Untrained:
         """Nothing."""
 
 
-def _held(run: Any, data_dir: Path, clients_dir: Path) -> Tasks | Records:
+def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
     if run.holds == "records":
         return Records(data_dir, clients_dir)
     return Tasks(

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.methods.dp_fl import LotMethod
+from dpfedbench.methods.over_lots import OverLots
 
 
-class AdapDpFl(LotMethod):
+class AdapDpFl(OverLots):
     """Each client takes the private sums, over its records, with a threshold of its own."""
 
     name: ClassVar[str] = "adap-dp-fl"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.rule import CohortRule
 
 
-class DpFedAvg(DpAgr):
+class DpFedAvg(OverClients):
     """One private sum a round, over the cohort's model differences."""
 
     name: ClassVar[str] = "dp-fedavg"

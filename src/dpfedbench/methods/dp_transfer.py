@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dpfedbench.methods.dp_fl import LotMethod
+from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.methods.transfer import PRE_TRAINING
 
 
-class DpTransfer(LotMethod):
-    """One private sum a lot, over single images. A pre-trained body goes to others; its holder sees the images anyway."""
+class DpTransfer(OverLots):
+    """One private sum a lot, over single images; the pre-trained body goes to others."""
 
     name: ClassVar[str] = "dp-transfer"
     title: ClassVar[str] = "DP transfer learning"

@@ -21,7 +21,7 @@ from dpfedbench.parts.sum import Sum
 class FedAvg(Method):
     """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
 
-    With `client_update` model-difference a cohort of clients trains on all records, and the server steps along the mean.
+    With model-difference a cohort of clients trains on all of its records, and the server steps along the mean.
     """
 
     name: ClassVar[str] = "fedavg"

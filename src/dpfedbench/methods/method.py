@@ -7,7 +7,7 @@ paper's accounting, if it has one, is `claims`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.accounting.claims import Claims
 from dpfedbench.errors import BenchError
@@ -39,6 +39,9 @@ class Method(Run):
     """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks."""
     sums_query_examples: ClassVar[bool] = False
     """Whether the server's sum is over single query examples, and not over clients."""
+
+    if TYPE_CHECKING:
+        client_update: Any  # each method says which
 
     def loop(self) -> Loop | None:
         """The method's parts, put together; None where nothing is trained."""
@@ -92,8 +95,8 @@ class Method(Run):
         """Other runs that this one takes a file of, by the file's name in their folder."""
         from dpfedbench.methods import METHODS
 
-        names = [sum_.clipping.reference for sum_ in self.sums if sum_.clipping is not None and sum_.clipping.reference]
-        return {"history.csv": self._as(METHODS[name]) for name in names}
+        rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
+        return {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
 
     def _as(self, method: type[Method]) -> Run:
         """The run of another method that is equal in all that both have."""
@@ -147,13 +150,13 @@ class Method(Run):
         if records != (self.clients.partition == "fragments"):
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{self.client_update.kind}: fragments and clients that hold records belong together"
+                f"{loop.client.kind}: fragments and clients that hold records belong together"
             )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
                 f"task.shots is {self.task.shots}, which does not go with client_update.kind "
-                f"{self.client_update.kind}: 0 and models that are used as they are belong together"
+                f"{loop.client.kind}: 0 and models that are used as they are belong together"
             )
         if self.pretrains and (self.validation.every or self.evaluation.every):
             raise BenchError(

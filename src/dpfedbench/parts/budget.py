@@ -13,7 +13,6 @@ from dpfedbench.settings.part import Section, setting
 
 if TYPE_CHECKING:
     from dpfedbench.accounting.claims import Claims
-    from dpfedbench.settings.run import Run
 
 
 class Budget(Section):
@@ -34,7 +33,7 @@ class WithinTask(Section):
     delta: float = setting(1e-5, gt=0, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError("within_task.multiplier and within_task.epsilon are both null: give one")
 

@@ -71,7 +71,7 @@ class _Silos(Clients):
         self.entry = setup.book.enter(
             sum_, sampler=self._lots.describe(), denominator=self._lots.denominator, dimension=self._dimension,
             indices=("round", "step", "client"), holders=self._count, per_round=update.inner_steps,
-            first=self._random_norm if setup.first is None else lambda: setup.first,
+            first=self._first_threshold,
         )  # fmt: skip
         self.columns = (
             ("threshold_low", "threshold_high")
@@ -83,9 +83,12 @@ class _Silos(Clients):
     def _begin(self) -> list[Any]:
         return [self._update.optimizer.begin(model) for model in self._models]
 
-    def _random_norm(self) -> float:
+    def _first_threshold(self) -> float:
         """The mean gradient norm of the initial model on random images and labels: public (Section IV-A's C_0)."""
         import numpy as np
+
+        if self._setup.first is not None:
+            return self._setup.first
 
         from dpfedbench.privacy.private_sum import PlainSum
         from dpfedbench.randomness import stream
@@ -140,7 +143,7 @@ class _Silos(Clients):
         images, labels = self._held.images[client][lot], self._held.labels[client][lot]
         total, found = self.entry.open(index, step=step, client=client), _Step()
         with self._workers.worker() as gradients:
-            measured, norms = gradients.add_each(model.numpy(), images, labels, total)
+            measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
             found.loss, found.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
         released = total.release()

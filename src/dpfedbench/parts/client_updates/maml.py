@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
 
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
@@ -35,15 +34,22 @@ class Maml(ClientUpdate):
 
     inner_steps: int = setting(2, ge=1, doc="steps on the support set", paper="5")
     inner_rate: float = setting(0.4, gt=0, doc="their learning rate, eta_1", paper="0.1 (Omniglot), 0.01")
-    order: Literal[1, 2] = setting(2, doc="2: exact meta-gradient; 1: adapted weights are taken as constants", paper="2")
+    order: Literal[1, 2] = setting(
+        2, doc="2: exact meta-gradient; 1: adapted weights are taken as constants", paper="2"
+    )
     learnable_rates: bool = setting(
-        False, doc="a rate for each inner step and tensor, learnt with the weights (MAML++)", paper="released code: true"
+        False,
+        doc="a rate for each inner step and tensor, learnt with the weights (MAML++)",
+        paper="released code: true",
     )
     multi_step_rounds: int = setting(
-        0, ge=0, doc="rounds in which the query loss counts after each inner step (MAML++)", paper="released code: 10 epochs"
+        0,
+        ge=0,
+        doc="rounds in which the query loss counts after each inner step (MAML++)",
+        paper="released code: 10 epochs",
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if run.within_records and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
                 "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "

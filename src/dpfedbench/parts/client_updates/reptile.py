@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 TASK = "task-gradient-sum"
 
@@ -35,7 +32,7 @@ class Reptile(ClientUpdate):
         "full", doc="full: each step reads all examples; disjoint: each example is in one step"
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         if self.batches == "disjoint" and examples % self.inner_steps:
             raise BenchError(

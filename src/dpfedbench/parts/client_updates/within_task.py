@@ -129,7 +129,7 @@ def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: t
 
 
 class MamlByRecord(TaskClients):
-    """MAML of first order: (private) support steps, then the query gradient, whose sum is the client's or the server's."""
+    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
 
     def __init__(self, update: Maml, setup: Setup) -> None:
         run = setup.run
@@ -166,5 +166,3 @@ def describer(setup: Setup) -> Callable[..., dict[str, Any]]:
         )
 
     return describe
-
-

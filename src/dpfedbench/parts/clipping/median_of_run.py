@@ -6,7 +6,7 @@ import csv
 import math
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import CohortRule
@@ -28,17 +28,15 @@ class MedianOfRun(CohortRule):
         "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
     )
     notice: ClassVar[str] = "the clipping threshold is the median norm of a run without privacy: not private"
+    reference: ClassVar[str] = "maml"
+    reference_file: ClassVar[str] = "history.csv"
     threshold: float | None = setting(None, gt=0, doc="null: found in a run without privacy")
 
     @property
     def finds_threshold(self) -> bool:
         return True
 
-    @property
-    def reference(self) -> str:
-        return "maml"
-
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if run.client_update.kind != "maml":
             raise BenchError("clipping.kind median-of-run is for client_update.kind maml")
         if self.threshold is not None:
@@ -47,7 +45,7 @@ class MedianOfRun(CohortRule):
                 "set it to null"
             )
 
-    def first_threshold(self, history: Path, run: Run) -> float:
+    def first_threshold(self, path: Path, run: Run) -> float:
         """The median over rounds of the cohorts' median gradient norms.
 
         Cohorts are equally large there, so that it is near the median over all clients, which no file has.
@@ -55,9 +53,9 @@ class MedianOfRun(CohortRule):
         Raises:
             BenchError: the history is missing, damaged, or has no norms.
         """
-        needed = f"{run.folder} finds its threshold in {history}"
+        needed = f"{run.folder} finds its threshold in {path}"
         try:
-            with open(history, encoding="utf-8", newline="") as file:
+            with open(path, encoding="utf-8", newline="") as file:
                 norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
             found = statistics.median(norms) if norms else math.nan
         except (OSError, ValueError, KeyError) as error:

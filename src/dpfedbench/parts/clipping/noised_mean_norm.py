@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.norm_of_release import ByFactor
@@ -10,8 +10,6 @@ from dpfedbench.parts.clipping.rule import Extra, Seen, State, within_range
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from dpfedbench.settings.run import Run
 
 
 class NoisedMeanNorm(ByFactor):
@@ -24,7 +22,7 @@ class NoisedMeanNorm(ByFactor):
     kind: Literal["noised-mean-norm"] = "noised-mean-norm"
     uncounted: ClassVar[bool] = True
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         super().check(run)
         if getattr(run.noise, "multiplier", 1.0) is None:
             raise BenchError(

@@ -32,4 +32,3 @@ class NormOfRelease(ByFactor):
 
     def observe(self, state: State, seen: Seen) -> None:
         state["threshold"] = within_range(self.factor * float(seen.released.double().norm()) / seen.denominator)
-

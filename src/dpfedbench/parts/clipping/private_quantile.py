@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import CohortRule, Extra, Seen, State, within_range
@@ -12,7 +12,6 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.settings.run import Run
 
 INDICATOR = 0.5
 """A centred indicator's size, and so the sensitivity of their sum (zero-out)."""
@@ -33,7 +32,7 @@ class PrivateQuantile(CohortRule):
         None, gt=0, doc="deviation of the noise on its count of clients below C; null: a twentieth of the cohort"
     )
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         super().check(run)
         multiplier = getattr(run.noise, "multiplier", None)
         deviation = self._deviation(run.participation.cohort)

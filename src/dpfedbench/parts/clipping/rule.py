@@ -78,10 +78,14 @@ class ClippingRule(Part):
     notice: ClassVar[str] = ""
     uncounted: ClassVar[bool] = False
     """Whether it makes a release that costs more than the budget's multiplier says (see `Extra.within`)."""
+    reference: ClassVar[str] = ""
+    """The method whose run on the same clients this rule's first threshold comes from; "" for none."""
+    reference_file: ClassVar[str] = ""
+    """The file of that run that it is found in."""
 
     threshold: float | None = setting(0.5, gt=0, doc="C of the first round", paper="0.2 (DP-FedMeta's released code)")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if self.threshold is None and not self.finds_threshold:
             raise BenchError(f"clipping.threshold is null: the rule {self.kind} needs a first threshold")
 
@@ -90,13 +94,8 @@ class ClippingRule(Part):
         """Whether `threshold` null means that the first threshold is found elsewhere."""
         return False
 
-    @property
-    def reference(self) -> str:
-        """The method whose run without privacy on the same clients this rule's threshold comes from; "" for none."""
-        return ""
-
-    def first_threshold(self, history: Path, run: Run) -> float:
-        """The first threshold, from the history of that run."""
+    def first_threshold(self, path: Path, run: Run) -> float:
+        """The first threshold, from the file of the run that is the `reference`."""
         raise NotImplementedError
 
     def begin(self, threshold: float) -> State:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from dpfedbench.accounting.budgets import BudgetPlan
     from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget
-    from dpfedbench.settings.run import Run
 
 
 class Decaying(Noise):
@@ -25,7 +24,7 @@ class Decaying(Noise):
     decay: float = setting(0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)")
     falls: int = setting(3, ge=1, doc="falls in a row of the validation loss", paper="3")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if not run.validation.public:
             raise BenchError(
                 "validation.public is false, but its loss drives the noise (noise.kind decaying): what it tells "
@@ -37,8 +36,15 @@ class Decaying(Noise):
             raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
 
     def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int, stepwise: bool
-    ) -> BudgetPlan:
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
         from dpfedbench.accounting.budgets import DecayingBudget
 
         assert self.multiplier is not None

@@ -23,8 +23,15 @@ class Fixed(Noise):
     )
 
     def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int, stepwise: bool
-    ) -> BudgetPlan:
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
         from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
 
         if uncounted:

@@ -1,7 +1,7 @@
 """What every noise is: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
 
-An accountant finds its analysis by that name (`mechanism`) and by the sampler. Noise whose draws of two rounds depend on
-each other is another mechanism than "gaussian": without an analysis of its own no epsilon is printed.
+An accountant finds its analysis by that name (`mechanism`) and by the sampler. Noise whose draws of two rounds depend
+on each other is another mechanism than "gaussian": without an analysis of its own no epsilon is printed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,15 @@ class Noise(Part):
     multiplier: float | None
 
     def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int, stepwise: bool
-    ) -> BudgetPlan:
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
         """The noise of each round, what it costs, and how many rounds the budget allows.
 
         Args:

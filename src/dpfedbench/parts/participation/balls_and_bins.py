@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation, Plan
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from dpfedbench.settings.run import Run
 
 
 class BallsAndBins(Participation):
@@ -22,7 +20,7 @@ class BallsAndBins(Participation):
     kind: Literal["balls-and-bins"] = "balls-and-bins"
     once: ClassVar[bool] = True
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         super().check(run)
         count = run.clients.count
         if self.rounds and count % self.cohort == 0 and self.cohort * self.rounds != count:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation, Plan
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from dpfedbench.settings.run import Run
 
 
 class OnePass(Participation):
@@ -23,7 +21,7 @@ class OnePass(Participation):
     once: ClassVar[bool] = True
     known: ClassVar[bool] = True
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         super().check(run)
         self.check_divides(run)
 

@@ -75,7 +75,7 @@ class Participation(Part):
         """The plan for so many clients."""
         raise NotImplementedError
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         if self.cohort > run.clients.count:
             raise BenchError(
                 f"participation.cohort is {self.cohort}, more than clients.count ({run.clients.count}): lower it or "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
@@ -14,8 +14,6 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     import torch
 
-    from dpfedbench.settings.run import Run
-
 
 class Step(ServerStep):
     """The (noised) mean is the gradient of a step of the server's optimiser."""
@@ -25,7 +23,7 @@ class Step(ServerStep):
     optimizer: Optimizer = setting(Adam(), doc="what takes the step")
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
 
-    def check(self, run: Run) -> None:
+    def check(self, run: Any) -> None:
         self.schedule.check_rate(self.rate)
 
     def begin(self, theta: torch.Tensor) -> State:
