@@ -406,7 +406,7 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, 
     train(config, run_dir=folder, references=references, **places)
     model = folder / "model.safetensors"
     evaluate(config, data_dir=images, model_path=model, out_path=folder / "metrics.json", threads=threads)
-    account_run(folder, folder / "privacy.json", clients_dir=clients, search=Search.of(case.search))
+    account_run(config, folder, folder / "privacy.json", clients_dir=clients, search=Search.of(case.search))
     if config.private:
         found = audit(config, read_ledger(folder / "ledger.jsonl"), canaries=24, runs=16)
         write_json(folder / "audit.json", found)

@@ -14,7 +14,6 @@ from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import load_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.methods import read_run_file
 from dpfedbench.privacy.ledger import Release, read_ledger
 
 
@@ -74,6 +73,7 @@ def account_of(
 
 
 def account_run(
+    run: Any,
     run_dir: Path | str,
     out_path: Path | str,
     *,
@@ -85,7 +85,5 @@ def account_run(
     Raises:
         BenchError: the ledger is missing, damaged or inconsistent, or a private run's is empty.
     """
-    run_dir = Path(run_dir)
-    run = read_run_file(run_dir / "config.yaml")
-    releases = read_ledger(run_dir / "ledger.jsonl")
+    releases = read_ledger(Path(run_dir) / "ledger.jsonl")
     write_json(out_path, account_of(run, releases, clients_dir=clients_dir, search=search).to_json())
