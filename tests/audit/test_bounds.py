@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import (
     Curves,
     Gaussian,
@@ -20,7 +21,6 @@ from dpfedbench.audit.bounds import (
     refutes,
 )
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 
 AT = {"delta": 1e-6, "confidence": 0.95}
 

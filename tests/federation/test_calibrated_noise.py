@@ -5,9 +5,10 @@ import math
 
 import pytest
 
+from dpfedbench.accounting.calibration import calibrate
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
-from dpfedbench.privacy.accounting import account_run, calibrate
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 from dpfedbench.privacy.ledger import read_ledger
 from tests.federation.conftest import make_config
 

@@ -1,5 +1,6 @@
 """Clients that sum over their own records: releases, thresholds, noise, budget, resuming."""
 
+import functools
 import json
 import math
 
@@ -9,32 +10,32 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from dpfedbench.accounting import calibration
+from dpfedbench.accounting.account import account
+from dpfedbench.accounting.budgets import DecayingBudget
+from dpfedbench.accounting.filters import HOLDING_ORDERS
+from dpfedbench.accounting.poisson import epsilon_of, renyi, upper_epsilon
 from dpfedbench.config import RunConfig, merge
 from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.meta_test import meta_test
 from dpfedbench.federation import client_sums, engine
-from dpfedbench.federation.budget import DecayingBudget
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.client_sums import ClientSums
+from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
 from dpfedbench.models.cnn import Cnn
-from dpfedbench.privacy.accounting import (
-    CLAIMED_ORDERS,
-    HOLDING_ORDERS,
-    account,
-    account_run,
-    epsilon_after,
-    rounds_allowed,
-)
 from dpfedbench.privacy.ledger import Ledger, read_ledger
-from dpfedbench.privacy.poisson import epsilon_of, renyi, upper_epsilon
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
 from .conftest import RUN
 
+epsilon_after = functools.partial(calibration.epsilon_after, claims=CLAIMS_OF_TODAY)
+rounds_allowed = functools.partial(calibration.rounds_allowed, claims=CLAIMS_OF_TODAY)
+CLAIMED_ORDERS = CLAIMS_OF_TODAY["poisson-lots"].orders
 LOTS = {
     "method": "adap-dp-fl",
     "dataset": "digits",
@@ -262,7 +263,7 @@ def test_a_decaying_budget_is_what_the_account_says(silos, tmp_path):
     train(config, silos, tmp_path)
     training = json.loads((tmp_path / "training.json").read_text())
     ledger = read_ledger(tmp_path / "ledger.jsonl")
-    found = account(ledger, delta=1e-4)["profiles"]
+    found = account(ledger, delta=1e-4, claims=CLAIMS_OF_TODAY).to_json()["profiles"]
     last = history(tmp_path)["epsilon_claimed"].iloc[-1]
     assert len({event.noise_multiplier for event in ledger}) > 1
     assert found["as_claimed"]["epsilon_high"] == pytest.approx(last, rel=1e-9)

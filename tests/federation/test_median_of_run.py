@@ -9,8 +9,8 @@ import pytest
 
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import median_norm, train
-from dpfedbench.privacy.accounting import account_run
 from dpfedbench.privacy.ledger import read_ledger
 
 from .conftest import PLAIN, make_config

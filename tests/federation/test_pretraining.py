@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from dpfedbench.accounting import poisson
+from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.audit.report import audit
 from dpfedbench.config import RunConfig, merge
 from dpfedbench.data.fragments import load_fragments, make_fragments
@@ -14,13 +16,12 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.meta_test import meta_test
 from dpfedbench.federation import engine
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.client_sums import ClientSums, OwnRecords
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.members import load_members
-from dpfedbench.privacy import poisson
-from dpfedbench.privacy.accounting import CLAIMED_ORDERS, account_run
 from dpfedbench.privacy.ledger import Ledger, read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
@@ -150,7 +151,7 @@ def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(images, t
     account_run(run, run / "privacy.json")
     profiles = json.loads((run / "privacy.json").read_text())["profiles"]
     # z = 2, six lots of 8 of 40 records expected, delta 1e-5.
-    claimed = poisson.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, CLAIMED_ORDERS)
+    claimed = poisson.renyi_epsilon(((2.0, 6),), 0.2, 1e-5, WHOLE_ORDERS.orders)
     assert profiles["as_claimed"]["epsilon_high"] == pytest.approx(claimed, rel=1e-9)
     assert profiles["holds"]["epsilon_high"] == pytest.approx(poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5), rel=1e-9)
     assert profiles["holds"]["epsilon_high"] < claimed

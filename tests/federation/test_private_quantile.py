@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 import torch
 
+from dpfedbench.accounting.calibration import epsilon_after
+from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.audit.canaries import ClientSource, Coordinates, Units, run_rounds
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
-from dpfedbench.privacy.accounting import account_run, epsilon_after, joint_multiplier
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 

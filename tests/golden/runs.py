@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
+from dpfedbench.accounting.tuning import Search
 from dpfedbench.audit.report import audit
 from dpfedbench.compiled import processor
 from dpfedbench.config import RunConfig, merge
@@ -29,11 +30,10 @@ from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import RawRecords, load_any_records, save_records
 from dpfedbench.evaluation.meta_test import meta_test
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
-from dpfedbench.privacy.accounting import account_run
 from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.tuning import Search
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.canaries import ClientSource, Coordinates, Units, run_rounds
 from dpfedbench.config import merge
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
 from dpfedbench.methods import METHODS
 from dpfedbench.methods.dp_maml import DEFAULTS
-from dpfedbench.privacy.accounting import account_run
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 from tests.federation.conftest import RUN, make_config
 
 PUBLISHED = {"method": "dp-maml", **DEFAULTS}

@@ -12,7 +12,8 @@ EVENT = Release(
     round=0, name="query-gradient-sum", unit="client", adjacency="zero-out", observer="everyone", noise_multiplier=1.0,
     threshold=0.5, sensitivity=0.5, noise_std=0.5, dimension=3,
     sampler={"kind": "one-pass", "clients": 8, "cohort": 2, "rounds": 4, "rate": 0.25}, denominator=2.0,
-    noise_stream="0/noise/0", data_dependent_threshold=False, reason="",
+    noise_stream="0/noise/0", data_dependent_threshold=False, reason="", mechanism="gaussian",
+    counted_by_paper=True,
 )  # fmt: skip
 
 
@@ -55,3 +56,12 @@ def test_what_is_no_release_is_refused_by_line(tmp_path, line):
 def test_a_missing_ledger_is_named(tmp_path):
     with pytest.raises(BenchError, match=r"ledger\.jsonl is missing"):
         read_ledger(tmp_path / "ledger.jsonl")
+
+
+def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    former = {name: value for name, value in dataclasses.asdict(EVENT).items() if name != "mechanism"}
+    ledger.path.write_text(json.dumps(former) + "\n")
+    with pytest.raises(BenchError, match=r"mechanism of a release.*train the run again") as raised:
+        read_ledger(ledger.path)
+    assert "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == former

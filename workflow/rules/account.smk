@@ -28,7 +28,10 @@ rule account:
     params:
         search=lambda wildcards: config.get("tuning", {}).get(wildcards.method),
         code=digest(
-            "src/dpfedbench/privacy/*.py", "src/dpfedbench/federation/participation.py"
+            "src/dpfedbench/accounting/**/*.py",
+            "src/dpfedbench/privacy/ledger.py",
+            "src/dpfedbench/federation/accounts.py",
+            "src/dpfedbench/federation/participation.py",
         ),
     script:
         "../scripts/account.py"

@@ -5,6 +5,7 @@ Requires the configurations and ledgers of trained runs; trains nothing. Adds au
 
 AUDITED_WITH = digest(
     "src/dpfedbench/audit/*.py",
+    "src/dpfedbench/accounting/**/*.py",
     "src/dpfedbench/privacy/*.py",
     "src/dpfedbench/federation/*.py",
 )

@@ -9,7 +9,7 @@ DRAWN_WITH = digest(
     "src/dpfedbench/reporting/results.py",
     "src/dpfedbench/reporting/tables.py",
     "src/dpfedbench/reporting/figures.py",
-    "src/dpfedbench/privacy/accounting.py",
+    "src/dpfedbench/accounting/**/*.py",
     "src/dpfedbench/evaluation/intervals.py",
 )
 

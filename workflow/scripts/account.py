@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from dpfedbench.accounting.tuning import Search
+from dpfedbench.federation.accounts import account_run
 from dpfedbench.jobs import job
-from dpfedbench.privacy.accounting import account_run
-from dpfedbench.privacy.tuning import Search
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]

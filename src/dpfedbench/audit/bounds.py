@@ -20,9 +20,9 @@ import numba
 import numpy as np
 from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.rates import binomial_tail, largest_rate, least_rate
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 
 LARGEST_EPSILON = 1e4
 """What a bound says at most; beyond it numbers say nothing more."""

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.budgets import DecayingBudget
 from dpfedbench.config import RunConfig
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.federation.budget import DecayingBudget
 from dpfedbench.federation.client_sums import ClientSums
 from dpfedbench.federation.composition import Composition, Maml, Reptile
 from dpfedbench.federation.progress import Progress

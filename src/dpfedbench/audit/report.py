@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.accounting import analyses
+from dpfedbench.accounting.analyses import own_records
+from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
 from dpfedbench.audit.bounds import (
     Bound,
     Curves,
@@ -30,19 +33,13 @@ from dpfedbench.config import RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
-from dpfedbench.privacy import own_records
-from dpfedbench.privacy.accounting import analysis, joint_multiplier
 from dpfedbench.privacy.clipping import make_rule
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 from dpfedbench.privacy.ledger import Release, check_same_mechanism, read_ledger
 from dpfedbench.randomness import stream
 
 CANARIES = 4000
 CONFIDENCE = 0.95
 RUNS = 500
-
-_KNOWN = ("one-pass", own_records.KIND)
-"""Samplers that hide nothing: who is in which release may be known to the observer."""
 
 _SMALLEST = 0.05
 """The smallest noise multiplier for which sampled mechanisms are accounted for."""
@@ -70,16 +67,16 @@ def family_of(releases: Sequence[Release]) -> Family:
     A leak of 1 is the noise of the ledger; for one pass, a leak is sensitivity over noise deviation.
     """
     sampler, found = releases[0].sampler, dict[float, int]()
-    if sampler["kind"] in _KNOWN:
+    analysis = analyses.of(releases)
+    if analysis.known:
         return Gaussian()
     for events in _by_round(releases):
         z = _multiplier(events)
         found[z] = found.get(z, 0) + 1
-    chosen = analysis("holds", sampler["kind"])
 
     def epsilon(leak: float, delta: float) -> float:
         schedule = tuple((z / leak, count) for z, count in found.items())
-        return chosen.high(schedule, sampler, delta)
+        return analysis.high(schedule, sampler, delta)
 
     return Curves(f"{sampler['kind']} with any noise", epsilon, min(found) / _SMALLEST)
 
@@ -94,7 +91,7 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
         seed: for the split.
     """
     coins, scores, sums = found.coins, found.scores, found.sums
-    guesses = guess_surest(scores, coins, secret=found.releases[0].sampler["kind"] not in _KNOWN)
+    guesses = guess_surest(scores, coins, secret=not analyses.of(found.releases).known)
     return [
         one_run_f_dp(guesses, family, delta=delta, confidence=confidence),
         one_run_dp(guesses, delta=delta, confidence=confidence),
@@ -225,7 +222,7 @@ def _as_run(family: Family, rounds: Sequence[Sequence[Release]]) -> float:
 
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
-    if first.sampler["kind"] in _KNOWN:
+    if analyses.of([first]).known:
         return f"{told}; who is in which block"
     return f"{told}, nor who takes part when"
 

@@ -18,14 +18,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
 from dpfedbench.config import RunConfig
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation.meta_test import pretraining_network
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
-from dpfedbench.federation.budget import BudgetPlan, DecayingBudget
-from dpfedbench.federation.composition import Composition, LocalSteps
+from dpfedbench.federation.composition import Composition, LocalSteps, claims_of_today
 from dpfedbench.federation.optimizers import OPTIMIZERS, Optimizer
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
@@ -173,11 +173,18 @@ class ClientSums:
         return float(self.source.worker().add_gradients(self._theta, images, labels, total)[1].mean())
 
     def _make_budget(self, rule: ClippingRule) -> BudgetPlan:
-        sampler, noise = self.lots_plan.describe(), self.config.noise
-        assert noise is not None
-        if noise.decay < 1 or rule.reads_norm_release:
-            return DecayingBudget(self.config, sampler, counted=rule.private, extra=int(rule.reads_norm_release))
-        return BudgetPlan(self.config, sampler, counted=rule.private, every_round=False)
+        noise, budget, extra = self.config.noise, self.config.budget, rule.reads_norm_release
+        assert noise is not None and budget is not None
+        given: dict[str, Any] = {
+            "sampler": self.lots_plan.describe(), "claims": claims_of_today(self.config),
+            "mechanism": PrivateSum.mechanism, "counted": rule.private,
+        }  # fmt: skip
+        if noise.decay < 1 or extra:
+            assert noise.multiplier is not None
+            return DecayingBudget(
+                budget, multiplier=noise.multiplier, decay=noise.decay, falls=noise.falls, extra=int(extra), **given
+            )
+        return BudgetPlan(budget, multiplier=noise.multiplier, every_round=False, **given)
 
     @property
     def theta(self) -> np.ndarray:
@@ -275,6 +282,7 @@ class ClientSums:
                     sampler=self.lots_plan.describe(),
                     denominator=self.lots_plan.denominator,
                     noise_stream=f"{self.config.seed}/{noise}/{number // self.lots}/{number % self.lots}/client",
+                    counted_by_paper=place == 0 or rule.counted_by_paper,
                 )
             )
             self.ledger.append(written[-1])

@@ -9,9 +9,23 @@ import dataclasses
 
 import numpy as np
 
+from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS, WHOLE_ORDERS, Claims
 from dpfedbench.config import ClippingConfig, LocalConfig, RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import Participation, make_participation
+
+CLAIMS_OF_TODAY: Claims = {
+    "one-pass": POISSON_MOMENTS,
+    "poisson-lots": WHOLE_ORDERS,
+    "own-records": ONE_RELEASE,
+}
+"""The papers' own accounting, for the samplers that have one."""
+
+
+def claims_of_today(config: RunConfig) -> Claims:
+    """What the paper of a run's method claims."""
+    reptile = config.client_update.kind == "reptile"
+    return {**CLAIMS_OF_TODAY, "own-records": REPTILE_STEPS} if reptile else CLAIMS_OF_TODAY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

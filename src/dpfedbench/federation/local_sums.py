@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.analyses import own_records
 from dpfedbench.config import LocalConfig, RunConfig
-from dpfedbench.federation.composition import Maml, Reptile
-from dpfedbench.privacy import own_records
+from dpfedbench.federation.composition import Maml, Reptile, claims_of_today
 from dpfedbench.privacy.ledger import Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
 
-SUPPORT, QUERY, TASK = "support-gradient-sum", "client-query-gradient-sum", own_records.REPTILE
+SUPPORT, QUERY, TASK = "support-gradient-sum", "client-query-gradient-sum", "task-gradient-sum"
 
 Observer = Callable[[str, int, int, PrivateSum, torch.Tensor], None]
 """Sees what the server sees: a release's name, client, step, the mechanism as it is in the ledger, and what it gave."""
@@ -58,8 +58,9 @@ class LocalSums:
             return
         self._seen_by = "everyone" if values.query == "server" else "server"
         self._noise_multiplier = values.multiplier or own_records.calibrate(
-            self.samplers, epsilon=values.epsilon or 0.0, delta=values.delta, profile=values.profile
-        )
+            self.samplers, epsilon=values.epsilon or 0.0, delta=values.delta, profile=values.profile,
+            claims=claims_of_today(config),
+        )  # fmt: skip
 
     @staticmethod
     def _describe(config: RunConfig, update: Maml | Reptile, values: LocalConfig) -> dict[str, dict[str, Any]]:
@@ -106,6 +107,7 @@ class LocalSums:
             Release(
                 round=round_,
                 name=name,
+                mechanism=made.mechanism,
                 unit="record",
                 adjacency="zero-out",
                 observer=self._seen_by,
@@ -118,6 +120,7 @@ class LocalSums:
                 denominator=float(self.samplers[name]["cohort"]),
                 noise_stream=f"{self._seed}/{name}/{round_}/client/step",
                 data_dependent_threshold=False,
+                counted_by_paper=True,
                 reason="",
             )
             for name, made in self._made.items()

@@ -21,6 +21,7 @@ def as_release(
     sampler: dict[str, Any],
     denominator: float,
     noise_stream: str,
+    counted_by_paper: bool = True,
 ) -> Release:
     """The ledger's line for a private sum, or for those that each client took over its own records.
 
@@ -33,6 +34,7 @@ def as_release(
         sampler: as the participation plan describes itself.
         denominator: what the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise.
+        counted_by_paper: whether the method's paper counts it.
     """
     sums = [total] if isinstance(total, PrivateSum) else list(total)
     values: dict[str, Any] = {
@@ -43,6 +45,7 @@ def as_release(
     return Release(
         round=number,
         name=name,
+        mechanism=sums[0].mechanism,
         unit=parts.unit,
         adjacency="zero-out",
         observer=parts.observer,
@@ -53,5 +56,6 @@ def as_release(
         denominator=denominator,
         noise_stream=noise_stream,
         data_dependent_threshold=not rule.private,
+        counted_by_paper=counted_by_paper,
         reason="" if rule.private else rule.reason or f"{type(rule).__name__} sets the threshold from raw norms",
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from dpfedbench.federation.budget import BudgetPlan
+from dpfedbench.accounting.budgets import BudgetPlan
 from dpfedbench.models.network import Network
 from dpfedbench.privacy.ledger import Release
 

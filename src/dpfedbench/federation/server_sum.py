@@ -11,16 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.budgets import BudgetPlan
+from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.config import RunConfig
-from dpfedbench.federation.budget import BudgetPlan
-from dpfedbench.federation.composition import Composition, LocalSteps, Maml, ModelDifference, Reptile
+from dpfedbench.federation.composition import (
+    Composition,
+    LocalSteps,
+    Maml,
+    ModelDifference,
+    Reptile,
+    claims_of_today,
+)
 from dpfedbench.federation.record_clients import RecordClients
 from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import CohortClients, Observer, Row
 from dpfedbench.federation.server import Server
 from dpfedbench.federation.task_clients import TaskClients
-from dpfedbench.privacy.accounting import rest_multiplier
 from dpfedbench.privacy.clipping import INDICATOR, PrivateQuantile, centred_indicators, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
@@ -98,9 +105,13 @@ class ServerSum:
             rounds=parts.rounds,
         )
         self.rule = None if parts.clipping is None else make_rule(parts.clipping)
-        self.budget = (
-            None if self.rule is None else BudgetPlan(config, self.participation.describe(), counted=self.rule.private)
-        )
+        self.budget = None
+        if self.rule is not None:
+            assert config.budget is not None and config.noise is not None
+            self.budget = BudgetPlan(
+                config.budget, sampler=self.participation.describe(), multiplier=config.noise.multiplier,
+                claims=claims_of_today(config), mechanism=PrivateSum.mechanism, counted=self.rule.private,
+            )  # fmt: skip
         self.gradient_multiplier = 0.0 if self.budget is None else self.budget.noise_multiplier
         if self.budget is not None and self.rule is not None and self.rule.reads_count_release:
             # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).

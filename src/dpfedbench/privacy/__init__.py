@@ -1,1 +1,1 @@
-"""Mechanisms, their ledger, and the accountants that read it."""
+"""Mechanisms, and the ledger of what they released."""

@@ -37,6 +37,8 @@ class ClippingRule:
     reads_raw_norms = False
     reads_norm_release = False
     reads_count_release = False
+    counted_by_paper = True
+    """Whether the paper counts the further release that the rule reads, where it reads one."""
 
     def __init__(self, *, threshold: float) -> None:
         if not 0 < threshold < math.inf:
@@ -179,6 +181,7 @@ class NoisedMeanNorm(NormOfRelease):
     """
 
     reads_norm_release = True
+    counted_by_paper = False
 
     def observe(self, released: torch.Tensor, denominator: float) -> None:
         """The gradients' release says nothing here."""

@@ -27,6 +27,8 @@ class Release:
     Attributes:
         round: from 0; of local steps, all of them in a row.
         name: what was released, e.g. "query-gradient-sum".
+        mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
+            `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
         unit: whose contribution is protected: "client" or "record".
         adjacency: "zero-out": one unit's contribution replaced by zero.
         observer: who sees it: "everyone" or "server".
@@ -38,12 +40,14 @@ class Release:
         sampler: how the cohort was drawn (`federation.participation`): kind, clients, cohort, rounds, rate.
         denominator: public number the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise; known, so privacy is simulated.
+        counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
         data_dependent_threshold: C was computed from private data without a release of its own.
         reason: why, if so; else "".
     """
 
     round: int
     name: str
+    mechanism: str
     unit: str
     adjacency: str
     observer: str
@@ -55,6 +59,7 @@ class Release:
     sampler: dict[str, Any]
     denominator: float
     noise_stream: str
+    counted_by_paper: bool
     data_dependent_threshold: bool
     reason: str
 
@@ -72,6 +77,11 @@ def parse(text: str, where: str) -> list[Release]:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             values = json.loads(line)
+            if isinstance(values, dict) and values.get("name") and "mechanism" not in values:
+                raise BenchError(
+                    f"{where} is of a former version, which did not name the mechanism of a release: "
+                    "move the run's folder away and train the run again"
+                )
             odd = _FIELDS.symmetric_difference(values)
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
@@ -96,7 +106,10 @@ def read_ledger(path: Path | str) -> list[Release]:
     return parse(text, str(path))
 
 
-_COMPARED = ("name", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "data_dependent_threshold")
+_COMPARED = (
+    "name", "mechanism", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "counted_by_paper",
+    "data_dependent_threshold",
+)  # fmt: skip
 
 
 def check_same_mechanism(
@@ -108,8 +121,9 @@ def check_same_mechanism(
 ) -> None:
     """Raise where the ledger that was audited says another mechanism than that of the run.
 
-    Compared are names, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C, release by
-    release. C itself follows the releases, and the number of clients is not compared where records are the unit.
+    Compared are names, mechanism, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C,
+    release by release. C itself follows the releases, and the number of clients is not compared where records are the
+    unit.
 
     Args:
         ran: the run's.

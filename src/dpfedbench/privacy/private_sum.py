@@ -3,13 +3,14 @@
 Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced by zero (zero-out). Each
 contribution is scaled to at most C in one L2 norm over all parameters, so the sums of neighbours differ by at most C,
 and the release is the Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
-`gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C.
+`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -161,7 +162,12 @@ class PrivateSum(_Sum):
         dimension: coordinates d.
         threshold: C > 0, finite.
         noise_multiplier: z > 0, finite.
+
+    Attributes:
+        mechanism: what the ledger calls the noise; other noise needs another word, and an analysis of its own.
     """
+
+    mechanism: ClassVar[str] = "gaussian"
 
     def __init__(self, *, dimension: int, threshold: float, noise_multiplier: float) -> None:
         super().__init__(dimension=dimension)

@@ -20,8 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
+from dpfedbench.accounting.calibration import delta_after
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.accounting import delta_after
+from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.reporting.results import (
     CellResult,
     Published,
@@ -174,7 +175,7 @@ def account_lines(description: Mapping[str, Any]) -> list[Line]:
 def _delta(cell: Mapping[str, Any], profile: str, done: int, epsilon: float) -> float:
     if profile == "holds" and cell["rule"] in ("percentile-of-raw-norms", "mean-of-raw-norms", "median-of-run"):
         return 1.0
-    return delta_after(profile, cell["sampler"], cell["noise_multiplier"], done, epsilon)
+    return delta_after(profile, cell["sampler"], cell["noise_multiplier"], done, epsilon, claims=CLAIMS_OF_TODAY)
 
 
 def _aligned(histories: Sequence[_History], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
+from dpfedbench.accounting import analyses, balls_and_bins, poisson
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy import balls_and_bins, poisson
-from dpfedbench.privacy.accounting import image_use
-from dpfedbench.privacy.gaussian import gaussian_epsilon
-from dpfedbench.privacy.image_level import ImageUse, image_bracket
+from dpfedbench.federation.accounts import image_use
 from tests.federation.conftest import make_config
 
 DELTA = 1e-5
@@ -20,6 +20,10 @@ DELTA = 1e-5
 
 def sampler(kind, rounds, rate):
     return {"kind": kind, "rounds": rounds, "rate": rate}
+
+
+def image_bracket(kind, *given):
+    return analyses.find("gaussian", kind).image_bracket(*given)[0]
 
 
 def one_image(uses):

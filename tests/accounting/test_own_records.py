@@ -4,6 +4,10 @@ import dataclasses
 
 import pytest
 
+from dpfedbench.accounting import account as accounts
+from dpfedbench.accounting.analyses import own_records
+from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import one_own_run
 from dpfedbench.audit.report import bounds_of
@@ -11,13 +15,16 @@ from dpfedbench.config import merge
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.local_sums import LocalSums
 from dpfedbench.methods import METHODS, dp_agrlr, dp_maml_sample, dp_reptile
-from dpfedbench.privacy import own_records
-from dpfedbench.privacy.accounting import account
-from dpfedbench.privacy.gaussian import gaussian_epsilon
 from dpfedbench.privacy.ledger import Release
 from tests.federation.conftest import make_config
 
+CLAIMS = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+REPTILE = {"own-records": REPTILE_STEPS}
 PLAN = {"clients": 48, "rounds": 12, "records": 10}
+
+
+def account(releases, claims=CLAIMS, **given):
+    return accounts.account(releases, claims=claims, **given).to_json()
 
 
 def release(name, z, *, round_=0, steps=1, batches="full"):
@@ -25,14 +32,14 @@ def release(name, z, *, round_=0, steps=1, batches="full"):
         round=round_, name=name, unit="record", adjacency="zero-out", observer="server", noise_multiplier=z,
         threshold=0.2, sensitivity=0.2, noise_std=z * 0.2, dimension=3,
         sampler=own_records.describe(**PLAN, steps=steps, batches=batches), denominator=10.0, noise_stream="0",
-        data_dependent_threshold=False, reason="",
+        data_dependent_threshold=False, reason="", mechanism="gaussian", counted_by_paper=True,
     )  # fmt: skip
 
 
 def test_the_noise_of_dp_agrlr():
     """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs sqrt(k) times that."""
     one, five = (own_records.describe(**PLAN, steps=steps, batches="full") for steps in (1, 5))
-    given = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds"}
+    given = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds", "claims": CLAIMS}
     assert own_records.calibrate({"a": one}, **given) == pytest.approx(1.635)
     assert own_records.calibrate({"a": one, "b": five}, **given) == pytest.approx(1.634 * 5**0.5, rel=1e-3)
 
@@ -40,7 +47,7 @@ def test_the_noise_of_dp_agrlr():
 def test_five_full_steps_of_reptile_and_five_disjoint_ones():
     """The figures of five steps that read all examples, and of five that share them out: 18.4 and 6.18."""
     for batches, wanted in (("full", 18.4), ("disjoint", 6.18)):
-        found = account([release(own_records.REPTILE, 0.585, steps=5, batches=batches)], delta=1e-3)
+        found = account([release("task-gradient-sum", 0.585, steps=5, batches=batches)], REPTILE, delta=1e-3)
         assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(wanted, rel=3e-3)
         assert found["profiles"]["as_claimed"]["status"] == ("void" if batches == "disjoint" else "proved")
         assert found["profiles"]["replace_one"]["epsilon_high"] > found["profiles"]["holds"]["epsilon_high"]
@@ -54,6 +61,18 @@ def test_a_record_is_in_one_of_two_kinds_of_releases():
     assert holds["epsilon_high"] == holds["epsilon_low"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
     assert found["profiles"]["as_claimed"]["epsilon_high"] == pytest.approx(gaussian_epsilon(2.0, 1e-5))
     assert found["profiles"]["as_claimed"]["status"] == "void"
+
+
+def test_a_paper_that_claims_nothing_of_own_sums_has_no_claim_and_no_budget_by_it():
+    found = account([release("support-gradient-sum", 2.0)], {}, delta=1e-5)
+    assert "as_claimed" not in found["profiles"] and found["reasons"]["as_claimed"]
+    given = {"epsilon": 2.5, "delta": 1e-5, "profile": "as_claimed"}
+    one = {"a": own_records.describe(**PLAN, steps=1, batches="full")}
+    with pytest.raises(BenchError, match="claims no epsilon"):
+        own_records.calibrate(one, **given, claims={})
+    # Where the paper claims something of another sampler, what holds is claimed.
+    other = account([release("support-gradient-sum", 2.0, steps=4)], {"one-pass": POISSON_MOMENTS}, delta=1e-5)
+    assert other["profiles"]["as_claimed"] == other["profiles"]["holds"]
 
 
 def test_noise_that_does_not_fit_its_multiplier_is_refused():

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.accounting.poisson import epsilon_of
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.poisson import epsilon_of
 
 NUMBERS = ("fixed", "geometric", "poisson")
 

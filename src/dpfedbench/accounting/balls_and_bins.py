@@ -25,8 +25,8 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
-from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
-from dpfedbench.privacy.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
+from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
+from dpfedbench.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
 
 # Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
 # that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.privacy import poisson
-from dpfedbench.privacy.accounting import CLAIMED_ORDERS, HOLDING_ORDERS
-from dpfedbench.privacy.filters import filter_order, filtered_epsilon, keeps, order_budgets
+from dpfedbench.accounting import poisson
+from dpfedbench.accounting.claims import WHOLE_ORDERS
+from dpfedbench.accounting.filters import HOLDING_ORDERS, filter_order, filtered_epsilon, keeps, order_budgets
 
+CLAIMED_ORDERS = WHOLE_ORDERS.orders
 RATE, DELTA = 78 / 6000, 1e-5
 
 

@@ -1,9 +1,12 @@
-"""The Gaussian mechanism alone: exact (epsilon, delta)."""
+"""The Gaussian mechanism alone: exact (epsilon, delta), and several releases of one cohort as one."""
 
 import math
+from collections.abc import Sequence
 
 import scipy
 from scipy.special import log_ndtr, ndtri
+
+from dpfedbench.errors import BenchError
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
@@ -49,3 +52,27 @@ def guess_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: floa
     chance = min(3.0 * delta / (rounds * rate), 0.4)
     jump = rate * math.exp(min(s * s / 2 - s * float(ndtri(chance)), 600.0))
     return 0.95 * math.log1p(max(normal, jump))
+
+
+def joint_multiplier(multipliers: Sequence[float]) -> float:
+    """The multiplier of several Gaussian releases of one cohort, as one: (sum of z^-2)^-1/2."""
+    return math.fsum(z**-2 for z in multipliers) ** -0.5
+
+
+def rest_multiplier(total: float, other: float) -> float:
+    """The multiplier beside one of `other` with which both releases of a cohort cost what one of `total` does.
+
+    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up.
+
+    Raises:
+        BenchError: the other release alone costs as much already.
+    """
+    if not other > total:
+        raise BenchError(
+            f"a release of multiplier {other:g} beside the gradients' leaves nothing of noise.multiplier {total:g}: "
+            "raise clipping.count_noise (it is half that multiplier) or lower the noise"
+        )
+    found = (total**-2 - other**-2) ** -0.5
+    while joint_multiplier([found, other]) < total:
+        found = math.nextafter(found, math.inf)
+    return found

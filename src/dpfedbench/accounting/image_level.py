@@ -15,26 +15,18 @@ if they point the same way. So, in units of C, the releases move by a vector of 
 - lots of records: each record is at one client, so a record is an image.
 
 Only images in a client's support or query set count: the others it holds enter nothing. The partition is public.
+Each sampler's bracket is in its file of `accounting.analyses`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy import balls_and_bins, poisson
-from dpfedbench.privacy.gaussian import gaussian_epsilon
-from dpfedbench.privacy.groups import (
-    group_epsilon,
-    known_draws_epsilon,
-    squares_of_a_multinomial,
-    squares_of_binomials,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,52 +89,3 @@ class ImageUse:
         places, counts = np.unique(keys, return_counts=True)
         images, rounds = np.divmod(places, done)
         return float(np.bincount(images, weights=(counts / np.asarray(multipliers)[rounds]) ** 2).max())
-
-
-def image_bracket(
-    kind: str, use: ImageUse, multipliers: Sequence[float], sampler: Mapping[str, Any], delta: float
-) -> tuple[float, float]:
-    """Both ends of epsilon for the worst image.
-
-    Args:
-        kind: the sampler's: "one-pass", "balls-and-bins" or "poisson".
-        use: which clients use which image.
-        multipliers: z of each round that was run.
-        sampler: the participation plan's description.
-        delta: in (0, 1).
-
-    Raises:
-        BenchError: another sampler.
-    """
-    if kind == "one-pass":
-        square = use.worst_square(multipliers)
-        exact = gaussian_epsilon(square**-0.5, delta) if square else 0.0
-        return exact, exact
-    uses, done, rate = int(use.counts().max()), len(multipliers), float(sampler["rate"])
-    least, most = min(multipliers), max(multipliers)
-    if kind == "poisson":
-        # The server's noise stays as it is; were it not so, each end would take its safe side.
-        low_schedule, high_schedule = ((most, done),), ((least, done),)
-        high = poisson.upper_epsilon(high_schedule, rate, delta, uses)
-        low = poisson.lower_epsilon(low_schedule, rate, delta, uses)
-        if low == 0.0 < high:
-            low = poisson.lower_epsilon(low_schedule, rate, delta)
-            high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
-        return low, high
-    if kind == "balls-and-bins":
-        return _secret_rounds(uses, least, most, int(sampler["rounds"]), done, delta)
-    raise BenchError(f"no image-level analysis for the sampler {kind!r}")
-
-
-def _secret_rounds(uses: int, least: float, most: float, rounds: int, done: int, delta: float) -> tuple[float, float]:
-    low = balls_and_bins.lower_epsilon(most, rounds, done, delta)
-    if uses == 1:
-        return low, balls_and_bins.upper_epsilon(least, rounds, done, delta)
-    if done == rounds:
-        low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
-    told = known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta)
-    ceiling = min(gaussian_epsilon(least / uses, delta), told)
-    high = group_epsilon(
-        lambda share: balls_and_bins.upper_epsilon(least, rounds, done, share), uses, delta, ceiling=ceiling
-    )
-    return min(low, high), high

@@ -7,16 +7,14 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from dpfedbench.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedbench.privacy.poisson import (
-    DP_ACCOUNTING_ORDERS,
-    TF_PRIVACY_ORDERS,
+from dpfedbench.accounting.claims import TF_PRIVACY_ORDERS
+from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpfedbench.accounting.poisson import (
     lower_epsilon,
     renyi_epsilon,
-    renyi_epsilon_tight,
     upper_epsilon,
 )
-from dpfedbench.privacy.shuffled import shuffled_lower_epsilon
+from tools.published_epsilons import DP_ACCOUNTING_ORDERS, renyi_epsilon_tight, shuffled_lower_epsilon
 
 Q, T, DELTA = 1600 / 400_000, 250, 1e-6
 # PRIVACY.md, one-pass training at N = 400,000, L = 1,600, T = 250, delta = 1e-6.

@@ -1,38 +1,49 @@
 """Profiles of ledgers: the table of PRIVACY.md, what fits what, budgets, and ledgers that do not add up."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from dpfedbench.accounting import account as accounts
+from dpfedbench.accounting import analyses, calibration
+from dpfedbench.accounting.account import PROFILES, Account
+from dpfedbench.accounting.analyses import one_pass
+from dpfedbench.accounting.analyses.one_pass import OnePass
+from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
+from dpfedbench.accounting.claims import ONE_RELEASE
+from dpfedbench.accounting.context import AccountContext
+from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier, rest_multiplier
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.poisson import lower_epsilon, upper_epsilon
+from dpfedbench.accounting.tuning import Search
+from dpfedbench.audit.report import family_of
 from dpfedbench.config import BudgetConfig
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.federation.participation import PoissonLots, make_participation
-from dpfedbench.privacy.accounting import (
-    PROFILES,
-    Circumstances,
-    account,
-    account_run,
-    analysis,
-    calibrate,
-    epsilon_after,
-    image_use,
-    joint_multiplier,
-    rest_multiplier,
-    rounds_allowed,
-)
-from dpfedbench.privacy.gaussian import gaussian_epsilon
-from dpfedbench.privacy.image_level import ImageUse
+from dpfedbench.files import write_json
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.poisson import DP_ACCOUNTING_ORDERS, lower_epsilon, renyi_epsilon_tight, upper_epsilon
-from dpfedbench.privacy.tuning import Search
 from tests.federation.conftest import PLAIN, make_config
+from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
+
+epsilon_after = functools.partial(calibration.epsilon_after, claims=CLAIMS)
+rounds_allowed = functools.partial(calibration.rounds_allowed, claims=CLAIMS)
+calibrate = functools.partial(calibration.calibrate, claims=CLAIMS)
 
 DELTA = 1e-6
 KINDS = ("one-pass", "balls-and-bins", "poisson")
+
+
+def account(releases, claims=CLAIMS, **given):
+    """As privacy.json has it."""
+    return accounts.account(releases, claims=claims, **given).to_json()
 
 
 def sampler(kind, clients=400_000, cohort=1600, rounds=250):
@@ -48,7 +59,7 @@ def releases(kind, count, multipliers=(1.0,), **changes):
             "round": index, "name": "query-gradient-sum", "unit": "client", "adjacency": "zero-out",
             "observer": "everyone", "noise_multiplier": z, "threshold": 0.5, "sensitivity": 0.5, "noise_std": 0.5 * z,
             "dimension": 3, "sampler": plan, "denominator": 100.0, "noise_stream": f"0/noise/{index}",
-            "data_dependent_threshold": False, "reason": "",
+            "data_dependent_threshold": False, "reason": "", "mechanism": "gaussian", "counted_by_paper": True,
         }  # fmt: skip
         events.append(Release(**values | changes))
     return events
@@ -63,19 +74,9 @@ def test_the_one_pass_table(z, claimed, known, secret):
     assert round(epsilon_after("as_claimed", sampler("one-pass"), z, 250, DELTA), 3) == claimed
     assert round(epsilon_after("holds", sampler("one-pass"), z, 250, DELTA), 3) == known
     unit = 1e-4 if z == 1.0 else 1e-3
-    for profile in ("as_claimed", "holds", "balls-and-bins"):
+    for profile in ("as_claimed", "holds"):
         assert epsilon_after(profile, sampler("balls-and-bins"), z, 250, DELTA) == pytest.approx(secret, abs=unit)
     assert epsilon_after("holds", sampler("poisson"), z, 250, DELTA) < claimed
-
-
-@pytest.mark.parametrize("profile", KINDS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_profile_that_does_not_fit_the_sampler_prints_no_number(profile, kind):
-    if profile == kind:
-        assert epsilon_after(profile, sampler(kind), 1.0, 1, DELTA) > 0
-    else:
-        with pytest.raises(BenchError, match=f"{profile} analysis is not for a {kind}"):
-            epsilon_after(profile, sampler(kind), 1.0, 1, DELTA)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +189,7 @@ def lot_releases(count, multipliers=(1.1,), names=("gradient-sum",), **changes):
                 "noise_multiplier": z, "threshold": thresholds, "sensitivity": thresholds,
                 "noise_std": [z * value for value in thresholds], "dimension": 3, "sampler": lots(),
                 "denominator": 78.0, "noise_stream": f"0/noise/{index}", "data_dependent_threshold": False,
-                "reason": "",
+                "reason": "", "mechanism": "gaussian", "counted_by_paper": name != "clipped-norm-sum",
             }  # fmt: skip
             events.append(Release(**values | changes))
     return events
@@ -263,11 +264,107 @@ def test_a_target_is_checked(epsilon):
         calibrate("holds", sampler("one-pass"), epsilon, DELTA)
 
 
-def test_unknown_profiles_and_samplers_are_refused():
+@pytest.mark.parametrize(
+    ("mechanism", "kind"), [("gaussian", "shuffled"), ("correlated", "one-pass"), ("correlated", "poisson")]
+)
+def test_a_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
+    """Noise that is correlated over rounds, say, is not the Gaussian that any analysis here is of."""
+    plan = {"kind": kind, "clients": 4000, "cohort": 100, "rounds": 40, "rate": 0.025}
+    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
+    events = releases("one-pass", 3, sampler=plan, mechanism=mechanism)
+    for attempt in (
+        lambda: analyses.find(mechanism, kind),
+        lambda: epsilon_after("holds", plan, 1.0, 1, DELTA, mechanism=mechanism),
+        lambda: epsilon_after("as_claimed", plan, 1.0, 1, DELTA, mechanism=mechanism),
+        lambda: BudgetPlan(budget, sampler=plan, multiplier=1.0, claims=CLAIMS, mechanism=mechanism),
+        lambda: account(events, delta=1e-5),
+        lambda: family_of(events),
+    ):
+        with pytest.raises(BenchError, match=f"no analysis for {mechanism} noise with the sampler '{kind}'") as raised:
+            attempt()
+        assert "\n" not in str(raised.value)
+
+
+def test_unknown_profiles_are_refused():
     with pytest.raises(BenchError, match="image_level"):
-        analysis("image_level", "one-pass")
-    with pytest.raises(BenchError, match="shuffled"):
-        analysis("holds", "shuffled")
+        epsilon_after("image_level", sampler("one-pass"), 1.0, 1, DELTA)
+
+
+def test_two_analyses_of_one_pair_are_refused(monkeypatch):
+    class Another(OnePass):
+        pass
+
+    monkeypatch.setattr(Another, "__module__", one_pass.__name__)
+    monkeypatch.setattr(one_pass, "Another", Another, raising=False)
+    analyses._known.cache_clear()
+    try:
+        with pytest.raises(BenchError, match="both for"):
+            analyses.find("gaussian", "one-pass")
+    finally:
+        analyses._known.cache_clear()
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "poisson-lots"])
+def test_a_method_whose_paper_claims_nothing_prints_no_claim(kind):
+    plan = lots(40) if kind == "poisson-lots" else sampler(kind, 4000, 100, 40)
+    events = lot_releases(5, sampler=plan) if kind == "poisson-lots" else releases(kind, 5)
+    found = account(events, claims={}, delta=1e-5)
+    assert "as_claimed" not in found["profiles"] and "claims no epsilon" in found["reasons"]["as_claimed"]
+    with_claims = account(events, delta=1e-5)
+    assert found["profiles"] == {name: row for name, row in with_claims["profiles"].items() if name != "as_claimed"}
+    with pytest.raises(BenchError, match="claims no epsilon"):
+        calibration.epsilon_after("as_claimed", plan, 1.0, 1, DELTA)
+    given = {"sampler": plan, "multiplier": 1.0, "claims": {}, "mechanism": "gaussian"}
+    claimed, held = (BudgetConfig(epsilon=2.0, delta=1e-5, profile=name, stop=True) for name in ("as_claimed", "holds"))
+    with pytest.raises(BenchError, match=r"budget\.profile is as_claimed"):
+        BudgetPlan(claimed, **given)
+    spent, holds = BudgetPlan(held, **given).spent(2)
+    assert math.isnan(spent) and holds == epsilon_after("holds", plan, 1.0, 2, 1e-5)
+    if kind == "poisson-lots":
+        with pytest.raises(BenchError, match=r"budget\.profile is as_claimed"):
+            DecayingBudget(claimed, decay=0.9, falls=3, **given)
+        moving = DecayingBudget(held, decay=0.9, falls=3, **given)
+        moving.took(2)
+        assert math.isnan(moving.spent(2)[0]) and moving.allows(3)
+
+
+def test_noise_that_follows_a_loss_is_for_gaussian_lots_alone():
+    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    for mechanism, plan in (("correlated", lots()), ("gaussian", sampler("poisson"))):
+        with pytest.raises(BenchError, match="noise that follows a loss"):
+            DecayingBudget(budget, sampler=plan, multiplier=1.0, decay=0.9, falls=3, claims=CLAIMS, mechanism=mechanism)
+
+
+def test_a_claim_of_another_kind_cannot_be_kept_lot_by_lot():
+    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    with pytest.raises(BenchError, match="lot by lot"):
+        DecayingBudget(
+            budget, sampler=lots(), multiplier=1.0, decay=0.9, falls=3, claims={"poisson-lots": ONE_RELEASE},
+            mechanism="gaussian",
+        )  # fmt: skip
+
+
+def test_an_account_is_read_back(tmp_path):
+    for given in ({}, {"data_dependent_threshold": True, "reason": "raw"}):
+        found = accounts.account(releases("poisson", 3, **given), claims=CLAIMS, delta=1e-5)
+        write_json(tmp_path / "privacy.json", found.to_json())
+        read = Account.read(tmp_path / "privacy.json")
+        assert read.profiles == found.profiles and read.to_json() == found.to_json()
+    nothing = accounts.account([], claims=CLAIMS, delta=1e-5)
+    assert Account.from_json(nothing.to_json()) == nothing
+    for change in ({"profiles": {"holds": {}}}, {"odd": 1}, {"profiles": []}):
+        with pytest.raises(BenchError, match="is not an account"):
+            Account.from_json(found.to_json() | change)
+
+
+def test_claims_are_read_without_a_heavy_import():
+    code = (
+        "import sys, dpfedbench.accounting.claims; "
+        "print(sorted({'numpy', 'scipy', 'torch', 'dp_accounting'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
@@ -281,6 +378,7 @@ def test_unknown_profiles_and_samplers_are_refused():
         ({"noise_std": 0.25}, "deviation 0.25"),
         ({"noise_std": 0.5 / 100}, "deviation 0.005"),
         ({"noise_multiplier": -1.0, "noise_std": -0.5}, "must be above 0"),
+        ({"mechanism": "correlated"}, "no analysis for correlated"),
         ({"noise_multiplier": math.nan}, "must be above 0"),
         ({"sensitivity": 0.25, "noise_std": 0.25}, "declares sensitivity"),
     ],
@@ -336,7 +434,7 @@ def use_of(kind, shared=3):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_of_several_clients_is_less_private_than_one_of_them(kind):
-    found = account(releases(kind, 40), delta=1e-5, given=Circumstances(images=use_of(kind)))
+    found = account(releases(kind, 40), delta=1e-5, given=AccountContext(images=use_of(kind)))
     row, holds = found["profiles"]["image_level"], found["profiles"]["holds"]
     assert holds["epsilon_high"] < row["epsilon_low"] or kind == "balls-and-bins"
     assert holds["epsilon_high"] < row["epsilon_high"] < math.inf
@@ -344,7 +442,7 @@ def test_an_image_of_several_clients_is_less_private_than_one_of_them(kind):
     assert row["uses_mean"] == pytest.approx(4000 / 3998)
     if kind == "one-pass":  # all three in the first block
         assert row["epsilon_high"] == pytest.approx(gaussian_epsilon(1 / 3, 1e-5), rel=1e-12)
-    alone = account(releases(kind, 40), delta=1e-5, given=Circumstances(images=use_of(kind, 1)))["profiles"]
+    alone = account(releases(kind, 40), delta=1e-5, given=AccountContext(images=use_of(kind, 1)))["profiles"]
     assert alone["image_level"]["epsilon_high"] == pytest.approx(holds["epsilon_high"], rel=1e-9)
 
 
@@ -360,7 +458,7 @@ def test_a_record_is_an_image():
 def test_a_search_on_private_data_costs_and_one_on_public_data_does_not(kind, number):
     def tuned(runs, data):
         search = Search(runs=runs, data=data, number=number)
-        return account(releases(kind, 40, (3.0,)), delta=1e-5, given=Circumstances(search=search))["profiles"]
+        return account(releases(kind, 40, (3.0,)), delta=1e-5, given=AccountContext(search=search))["profiles"]
 
     public = tuned(20, "public")
     ends = ("epsilon_low", "epsilon_high", "status")
@@ -375,7 +473,7 @@ def test_a_search_on_private_data_costs_and_one_on_public_data_does_not(kind, nu
 
 def test_a_release_without_an_event_leaves_no_profile_finite_but_the_claim():
     events = releases("one-pass", 3, data_dependent_threshold=True, reason="raw norms")
-    given = Circumstances(images=use_of("one-pass"), search=Search(runs=3, data="private"))
+    given = AccountContext(images=use_of("one-pass"), search=Search(runs=3, data="private"))
     found = account(events, delta=1e-5, given=given)["profiles"]
     for profile in ("holds", "replace_one", "image_level", "tuning"):
         assert found[profile]["epsilon_low"] == found[profile]["epsilon_high"] == math.inf
@@ -386,7 +484,7 @@ def test_a_release_without_an_event_leaves_no_profile_finite_but_the_claim():
 def decays(count, epsilon, profile, **changes):
     """The account of lots whose noise fell, under a budget."""
     budget = BudgetConfig(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
-    given = Circumstances(budget=budget, adaptive=True, **changes)
+    given = AccountContext(budget=budget, adaptive=True, **changes)
     return account(lot_releases(count, [4.0 * 0.99**step for step in range(count)]), delta=1e-5, given=given)
 
 
@@ -409,7 +507,7 @@ def test_noise_that_follows_a_loss_holds_by_the_filter_that_its_budget_was():
 def test_noise_that_was_free_to_fall_is_not_accounted_for_as_if_it_were_not():
     events = lot_releases(20)
     fixed = account(events, delta=1e-5)["profiles"]["holds"]
-    free = account(events, delta=1e-5, given=Circumstances(adaptive=True))["profiles"]["holds"]
+    free = account(events, delta=1e-5, given=AccountContext(adaptive=True))["profiles"]["holds"]
     assert (fixed["status"], free["status"]) == ("proved", "as run")
 
 
@@ -417,25 +515,25 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
     """60 planned lots, at most one fall of 1 % in five of them: the fixed schedule with all 11 falls."""
     plan = lots(60)
     events = lot_releases(60, [4.0 * 0.99 ** (step // 10) for step in range(60)], sampler=plan)
-    found = account(events, delta=1e-5, given=Circumstances(adaptive=True, fall=(0.99, 5)))["profiles"]["holds"]
+    found = account(events, delta=1e-5, given=AccountContext(adaptive=True, fall=(0.99, 5)))["profiles"]["holds"]
     worst = tuple((4.0 * 0.99**fall, 5) for fall in range(12))
     assert found["status"] == "proved" and "every chance" in found["explanation"]
     assert found["epsilon_high"] == upper_epsilon(worst, plan["rate"], 1e-5)
     assert found["epsilon_low"] < found["epsilon_high"] < 1.2 * found["epsilon_low"]
     # With a budget the better of both proofs counts.
     budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
-    given = Circumstances(adaptive=True, fall=(0.99, 5), budget=budget)
+    given = AccountContext(adaptive=True, fall=(0.99, 5), budget=budget)
     assert account(events, delta=1e-5, given=given)["profiles"]["holds"]["epsilon_high"] == found["epsilon_high"]
     # A rule that the ledger did not follow, or one that may fall too far, proves nothing.
     for fall in ((0.99, 20), (0.5, 5)):
-        found = account(events, delta=1e-5, given=Circumstances(adaptive=True, fall=fall))["profiles"]["holds"]
+        found = account(events, delta=1e-5, given=AccountContext(adaptive=True, fall=fall))["profiles"]["holds"]
         assert found["status"] == "as run"
 
 
 def test_a_budget_that_leaves_a_release_out_is_no_filter():
     budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     events = lot_releases(20, [4.0 * 0.99**step for step in range(20)], names=("gradient-sum", "clipped-norm-sum"))
-    found = account(events, delta=1e-5, given=Circumstances(budget=budget, adaptive=True))["profiles"]["holds"]
+    found = account(events, delta=1e-5, given=AccountContext(budget=budget, adaptive=True))["profiles"]["holds"]
     assert found["status"] == "as run"
 
 
@@ -465,7 +563,7 @@ class TestRuns:
         events = releases("one-pass", 5)
         account_run(self.folder(tmp_path, events), tmp_path / "privacy.json")
         written = json.loads((tmp_path / "privacy.json").read_text())
-        expected = account(events, delta=1e-3, given=Circumstances(chosen=True))
+        expected = account(events, delta=1e-3, given=AccountContext(chosen=True))
         assert written == json.loads(json.dumps(expected))
         assert "post-processing for training clients" in written["reasons"]["tuning"]
 

@@ -7,7 +7,7 @@ N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against
 Amplification for Matrix Mechanisms, 2024, Corollary 4.7: vectors may be replaced by bounds of their norms). It is
 attained where all k point the same way. Two accountants:
 
-- Renyi (dp-accounting's orders-wise divergences), with the moments accountant's conversion or the tighter one;
+- Renyi (dp-accounting's orders-wise divergences), with the moments accountant's conversion;
 - the privacy loss distribution: the loss of a round is put on a grid and rounds are convolved in `grid_sums`.
   Upper end: each loss is split between its grid neighbours so that E_Q dP/dQ is kept in each cell
   (Doroshenko et al., Connect the Dots, 2022). Lower end: rounded down on a finer grid. dp-accounting does the
@@ -22,16 +22,9 @@ import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
-from dpfedbench.privacy.gaussian import gaussian_epsilon, guess_epsilon
-from dpfedbench.privacy.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
-
-# A schedule: (noise multiplier, number of rounds at it), ...
-Schedule = tuple[tuple[float, int], ...]
-
-# TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers' claims come out.
-TF_PRIVACY_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
-# dp-accounting's own orders.
-DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
+from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
+from dpfedbench.accounting.schedule import Schedule
 
 # Share of delta that may be spent on cutting the loss's tail.
 CUT = 1e-4
@@ -101,13 +94,6 @@ def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequenc
     alphas = np.asarray(tuple(orders), dtype=float)
     divergence = _renyi_of(schedule, rate, tuple(orders))
     return max(float(np.min(divergence - math.log(delta) / (alphas - 1.0))), 0.0)
-
-
-def renyi_epsilon_tight(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
-    """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al. 2020, Prop. 12)."""
-    from dp_accounting.rdp import compute_epsilon
-
-    return float(compute_epsilon(list(orders), _renyi_of(schedule, rate, tuple(orders)), delta)[0])
 
 
 class _Step:

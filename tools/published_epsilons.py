@@ -1,23 +1,30 @@
 """Accounting as papers print it, where no profile of a run needs it, and the figures of docs/privacy.md.
 
-`uv run python -m dpfedbench.privacy.published` prints the table "Checked figures" of that page.
+`uv run python tools/published_epsilons.py` prints the table "Checked figures" of that page.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import scipy
 import torch
-from scipy.special import gammaln, logsumexp
+from dp_accounting.rdp import compute_epsilon
+from scipy.special import gammaln, log_ndtr, logsumexp
 
-from dpfedbench.privacy import balls_and_bins, poisson
-from dpfedbench.privacy.accounting import CLAIMED_ORDERS, calibrate, epsilon_after, joint_multiplier, rounds_allowed
+from dpfedbench.accounting import balls_and_bins, poisson
+from dpfedbench.accounting.calibration import calibrate, epsilon_after, rounds_allowed
+from dpfedbench.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
+from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
+from dpfedbench.accounting.schedule import Schedule
 from dpfedbench.privacy.clipping import PercentileOfReleases
-from dpfedbench.privacy.gaussian import gaussian_epsilon
-from dpfedbench.privacy.shuffled import shuffled_lower_epsilon
+
+DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
+"""dp-accounting's own."""
+
+CLAIMS = {"one-pass": POISSON_MOMENTS, "poisson-lots": WHOLE_ORDERS}
 
 Figure = tuple[str, str, str, str]
 """What it is of, as it was stated, as it is found, and by what."""
@@ -49,13 +56,59 @@ def literal_rounds(noise_multiplier: float, rate: float, epsilon: float, delta: 
     At each order the rounds are (epsilon (alpha - 1) - log 1/delta) / E (dP/dQ)^alpha; the order that allows most.
     """
     best = 0.0
-    for alpha in CLAIMED_ORDERS:
+    for alpha in WHOLE_ORDERS.orders:
         i = np.arange(alpha + 1)
         logs = gammaln(alpha + 1) - gammaln(i + 1) - gammaln(alpha - i + 1)
         logs = logs + i * math.log(rate) + (alpha - i) * math.log1p(-rate) + (i * i - i) / (2 * noise_multiplier**2)
         left = epsilon * (alpha - 1) + math.log(delta)
         best = max(best, left * math.exp(-float(logsumexp(logs))))
     return math.floor(best)
+
+
+def renyi_epsilon_tight(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
+    """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al. 2020, Prop. 12)."""
+    divergences = np.sum([count * poisson.renyi(z, rate, orders) for z, count in schedule], axis=0)
+    return float(compute_epsilon(list(orders), divergences, delta)[0])
+
+
+def shuffled_lower_delta(noise_multiplier: float, rounds: int, epsilon: float) -> float:
+    """A lower bound of delta(epsilon) of one pass over shuffled batches of fixed size that the observer does not know.
+
+    The blocks of one-pass training are a shuffle, and whether a secret shuffle protects more than known blocks do has
+    no upper bound of use. What can be said is how little it protects (Chua et al., How Private are DP-SGD
+    Implementations?, 2024): against zero-out,
+
+        P = (1/T) sum_t N(2 e_t, z^2 I),    Q = (1/T) sum_t N(e_t, z^2 I)
+
+    (all other clients contribute -C in a direction, so that the batch of the absent client stands out) are a pair that
+    the mechanism produces, and the event max_t x_t > c tells them apart: the largest P - e^eps Q over a grid of c.
+    """
+    z = noise_multiplier
+    cuts = np.linspace(-4 * z, 2 + 12 * z, 20_001)
+    rest = (rounds - 1) * log_ndtr(cuts / z)
+    above_p = -np.expm1(log_ndtr((cuts - 2) / z) + rest)
+    above_q = -np.expm1(log_ndtr((cuts - 1) / z) + rest)
+    return float(np.max(above_p - np.exp(epsilon) * above_q))
+
+
+def shuffled_lower_epsilon(noise_multiplier: float, rounds: int, delta: float) -> float:
+    """A lower bound of epsilon of one pass over T secret batches of fixed size; no upper bound is implied.
+
+    Args:
+        noise_multiplier: z > 0.
+        rounds: T >= 1.
+        delta: in (0, 1).
+    """
+    if shuffled_lower_delta(noise_multiplier, rounds, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while shuffled_lower_delta(noise_multiplier, rounds, high) > delta:
+        high *= 2
+
+    def excess(epsilon: float) -> float:
+        return shuffled_lower_delta(noise_multiplier, rounds, epsilon) - delta
+
+    return max(float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9)) - 1e-8, 0.0)
 
 
 def quantile_noise_factor(noise_multiplier: float, count_noise: float) -> float:
@@ -103,23 +156,23 @@ def _one_pass() -> Iterator[Figure]:
     yield row(
         name + "as claimed",
         "1.517 / 0.355 / 0.238",
-        [epsilon_after("as_claimed", plan, z, 250, delta) for z in schedules],
+        [epsilon_after("as_claimed", plan, z, 250, delta, claims=CLAIMS) for z in schedules],
         3,
         'epsilon_after("as_claimed", ...)',
     )
     yield row(
         name + "Renyi, tighter conversion",
         "1.147 / 0.242 / 0.155",
-        [poisson.renyi_epsilon_tight(s, rate, delta, poisson.DP_ACCOUNTING_ORDERS) for s in schedules.values()],
+        [renyi_epsilon_tight(s, rate, delta, DP_ACCOUNTING_ORDERS) for s in schedules.values()],
         3,
-        "poisson.renyi_epsilon_tight, dp-accounting's orders",
+        "renyi_epsilon_tight, dp-accounting's orders",
     )
     yield row(
         name + "the same at TensorFlow Privacy's orders",
         "-",
-        [poisson.renyi_epsilon_tight(s, rate, delta, poisson.TF_PRIVACY_ORDERS) for s in schedules.values()],
+        [renyi_epsilon_tight(s, rate, delta, TF_PRIVACY_ORDERS) for s in schedules.values()],
         3,
-        "poisson.renyi_epsilon_tight, TF_PRIVACY_ORDERS",
+        "renyi_epsilon_tight, TF_PRIVACY_ORDERS",
     )
     yield row(
         name + "Poisson",
@@ -147,7 +200,7 @@ def _one_pass() -> Iterator[Figure]:
         "4.44 / 0.340 / 0.105",
         [shuffled_lower_epsilon(z, 250, delta) for z in schedules],
         3,
-        "shuffled.shuffled_lower_epsilon",
+        "shuffled_lower_epsilon",
     )
     yield row(
         name + "known blocks",
@@ -172,12 +225,12 @@ def _adap() -> Iterator[Figure]:
     rate, delta, epsilon = 78 / 6000, 1e-5, 2.0
     plan = {"kind": "poisson-lots", "clients": 10, "records": 6000, "cohort": 78, "rounds": 100_000, "rate": rate}
     for profile, stated in (("as_claimed", "451 / 7,921 / 33,495"), ("holds", "979 / 12,528 / 52,555")):
-        rounds = [rounds_allowed(profile, plan, z, delta, epsilon) for z in (1.1, 3.0, 6.0)]
+        rounds = [rounds_allowed(profile, plan, z, delta, epsilon, claims=CLAIMS) for z in (1.1, 3.0, 6.0)]
         text = " / ".join(f"{count:,}" for count in rounds)
         yield f"Adap DP-FL, rounds at 1.1 / 3 / 6, {profile}", stated, text, f'rounds_allowed("{profile}", ...)'
     literal = " / ".join(str(literal_rounds(z, rate, epsilon, delta)) for z in (1.1, 3.0, 6.0))
-    yield "Adap DP-FL, eq. 10 as printed, 1.1 / 3 / 6", "7 / - / -", literal, "published.literal_rounds"
-    both = epsilon_after("as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta)
+    yield "Adap DP-FL, eq. 10 as printed, 1.1 / 3 / 6", "7 / - / -", literal, "literal_rounds"
+    both = epsilon_after("as_claimed", plan, joint_multiplier([1.1, 1.1]), 451, delta, claims=CLAIMS)
     yield "Adap DP-FL, scalar query counted, 451 rounds", "4.73", f"{both:.2f}", "joint_multiplier, epsilon_after"
 
 
@@ -188,7 +241,7 @@ def _fnas() -> Iterator[Figure]:
         found = central_limit_epsilon(1.0, rate, rounds, 1e-5)
         low, high = (end(((1.0, rounds),), rate, 1e-5) for end in (poisson.lower_epsilon, poisson.upper_epsilon))
         name = f"DP-FNAS, {parties} parties, {rounds:,} steps: "
-        yield name + "central limit", limit, f"{found:.3f}", "published.central_limit_epsilon"
+        yield name + "central limit", limit, f"{found:.3f}", "central_limit_epsilon"
         yield name + "composed", composed, f"{low:.4f} to {high:.4f}", "poisson.lower_epsilon, upper_epsilon"
         printed = central_limit_epsilon(1.0, rate, rounds, 1e-5, as_printed=True)
         yield name + "as Theorem 3.1 is printed", "-", f"{printed:.3f}", "as_printed=True"
@@ -198,12 +251,11 @@ def _others() -> Iterator[Figure]:
     yield "DP-AGRLR, z0 for (2.5, 1e-5)", "1.634", f"{_inverse(2.5, 1e-5):.3f}", "gaussian.gaussian_epsilon, inverted"
     yield "the same, replace-one", "double", f"{2 * _inverse(2.5, 1e-5):.3f}", "twice that"
     threshold = mean_form_collapse(dimension=111_936, cohort=1600, rounds=250)
-    yield "mean form, C after 250 rounds of noise", "1e-13", f"{threshold:.1e}", "published.mean_form_collapse"
+    yield "mean form, C after 250 rounds of noise", "1e-13", f"{threshold:.1e}", "mean_form_collapse"
     factor = quantile_noise_factor(1.0, 80.0)
-    yield "private quantile, L = 1,600", "1.00002", f"{factor:.6f}", "published.quantile_noise_factor"
+    yield "private quantile, L = 1,600", "1.00002", f"{factor:.6f}", "quantile_noise_factor"
     claimed = [
-        poisson.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, poisson.TF_PRIVACY_ORDERS)
-        for lot in (10, 50, 100)
+        poisson.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS) for lot in (10, 50, 100)
     ]
     text = " / ".join(f"{value:.3f}" for value in claimed)
     yield "DP-MAML, sample level, lots of 10 / 50 / 100 records", "1.177", text, "poisson.renyi_epsilon"

@@ -18,6 +18,7 @@ With one order this is the tight conversion of its budget, without any loss.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -25,7 +26,41 @@ import numpy as np
 import scipy
 from scipy.special import logsumexp
 
-from dpfedbench.privacy.poisson import renyi
+from dpfedbench.accounting.claims import Claim
+from dpfedbench.accounting.poisson import renyi
+from dpfedbench.errors import BenchError
+
+HOLDING_ORDERS = tuple(range(2, 257))
+"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and any of them is an upper end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filter:
+    """The filter that a run of adaptive noise kept: at each of the orders its budget, fixed in advance."""
+
+    orders: tuple[float, ...]
+    budgets: np.ndarray
+
+    def epsilon(self, delta: float) -> float:
+        """A proved upper end, as `filtered_epsilon`."""
+        return filtered_epsilon(self.budgets, self.orders, delta)
+
+
+def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:
+    """The orders of a budget that is kept lot by lot, and whether its conversion is the tight one.
+
+    Args:
+        profile: the budget's, "as_claimed" or "holds".
+        claim: the paper's for this sampler; None: what holds is claimed.
+
+    Raises:
+        BenchError: the claim does not add up divergences.
+    """
+    if profile == "holds" or claim is None:
+        return HOLDING_ORDERS, True
+    if not claim.orders:
+        raise BenchError("the paper's claim cannot be kept lot by lot: set budget.profile to holds")
+    return claim.orders, False
 
 
 def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tight: bool) -> np.ndarray:
@@ -36,8 +71,8 @@ def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tigh
 
 
 def filter_order(
-    noise_multiplier: float, rate: float, orders: Sequence[int], *, epsilon: float, delta: float
-) -> tuple[int, ...]:
+    noise_multiplier: float, rate: float, orders: Sequence[float], *, epsilon: float, delta: float
+) -> tuple[float, ...]:
     """The one order of a filter: that at which noise which stayed as it starts would last longest.
 
     Args:

@@ -1,0 +1,203 @@
+"""The account of a run: from its ledger to epsilon under each profile.
+
+- `as_claimed`: the accounting that the run's paper did (`claims`), or the reason why there is none. For a sampler that
+  the paper does not account for (balls-and-bins, Poisson: our repaired variants), the claim is what holds.
+- `holds`: what the sampler and the observer justify (`analyses`).
+- `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
+  by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
+- `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
+- `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
+
+Where a profile says nothing of a run, the account has a reason in place of a number. All but `replace_one` are for
+zero-out adjacency, with the sensitivity that the ledger states. Brackets are proved: the low end is below, the high end
+above the exact epsilon. Several releases of one round that read the same cohort are one Gaussian of multiplier
+(sum of z^-2)^-1/2.
+
+Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`), and by the
+schedule that falls at every chance where there were few of them; without either the account is of the schedule that
+was run, and says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.accounting.analyses import own_records
+from dpfedbench.accounting.claims import Claims
+from dpfedbench.accounting.context import AccountContext
+from dpfedbench.accounting.profiles import Entry, Profiles
+from dpfedbench.accounting.schedule import ends
+from dpfedbench.errors import BenchError
+from dpfedbench.files import read_json
+from dpfedbench.privacy.ledger import Release
+
+PROFILES = ("as_claimed", "holds", "replace_one", "image_level", "tuning")
+"""What an account is read under, in this order; each has a number or a reason."""
+
+_NOTHING_PRIVATE = "no release claims privacy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Account:
+    """The account of a run, or of its releases that protect one unit from one observer.
+
+    Attributes:
+        delta: at which epsilon is given.
+        unit: whom the releases protect; None where none claims privacy.
+        rounds: that were run.
+        noise_multiplier: the least, of the releases that the paper counts.
+        sampler: how the cohort was drawn.
+        profiles: by the names of `PROFILES`.
+        reasons: why each other profile has no number.
+        notices: what a reader must be told.
+        also: the same of another unit or observer, where clients take private sums of their own beside the server's.
+    """
+
+    delta: float
+    unit: str | None = None
+    rounds: int = 0
+    noise_multiplier: float | None = None
+    sampler: Mapping[str, Any] | None = None
+    profiles: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, str]
+    notices: Sequence[str] = ()
+    also: Sequence[Account] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """What privacy.json holds."""
+        if self.unit is None:
+            return {
+                "delta": self.delta, "rounds": 0, "unit": None, "profiles": {}, "reasons": dict(self.reasons),
+                "reason": _NOTHING_PRIVATE,
+            }  # fmt: skip
+        profiles = {
+            name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+            for name, entry in self.profiles.items()
+        }
+        values: dict[str, Any] = {
+            "delta": self.delta,
+            "unit": self.unit,
+            "rounds": self.rounds,
+            "noise_multiplier": self.noise_multiplier,
+            "sampler": dict(self.sampler or {}),
+            "profiles": profiles,
+            "reasons": dict(self.reasons),
+            "notices": list(self.notices),
+        }
+        return values | ({"also": [account.to_json() for account in self.also]} if self.also else {})
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
+        """The inverse of `to_json`, also of what was read from a file, where infinity is text.
+
+        Raises:
+            BenchError: a field is missing, unknown or of another type.
+        """
+        try:
+            known = {key: value for key, value in values.items() if key != "reason"}
+            profiles = {name: _entry(entry) for name, entry in known["profiles"].items()}
+            also = tuple(cls.from_json(account, where) for account in known.get("also", ()))
+            return cls(**known | {"profiles": profiles, "also": also, "notices": tuple(known.get("notices", ()))})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BenchError(f"{where} is not an account ({error}): delete it and run the workflow again") from error
+
+    @classmethod
+    def read(cls, path: Path | str) -> Account:
+        """A run's privacy.json.
+
+        Raises:
+            BenchError: the file is missing or damaged.
+        """
+        return cls.from_json(read_json(path), str(path))
+
+
+def _entry(values: Mapping[str, Any]) -> Entry:
+    ends = {name: float(values[name]) for name in ("epsilon_low", "epsilon_high")}
+    return Entry(**{**values, **ends})
+
+
+def account(
+    releases: Sequence[Release],
+    *,
+    delta: float,
+    claims: Claims,
+    own_delta: float | None = None,
+    given: AccountContext | None = None,
+) -> Account:
+    """All profiles of a run's releases.
+
+    Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
+    together on the safe side; one pass is exact, since the client of the least noisy round is the worst off; for
+    balls-and-bins the high end takes the smallest for all rounds and the low end the largest.
+
+    Args:
+        releases: the run's ledger; empty for a run that released nothing under privacy.
+        delta: at which epsilon is given.
+        claims: the method's.
+        own_delta: delta of sums that clients take over their own examples, where the server takes one too.
+        given: what else is known of the run.
+
+    Raises:
+        BenchError: an inconsistent ledger, one of a mechanism or sampler without an analysis, or delta out of bounds.
+    """
+    if not 0 < delta < 1:
+        raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
+    if not releases:
+        return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
+    own = [event for event in releases if event.sampler["kind"] == own_records.KIND]
+    served = [event for event in releases if event.sampler["kind"] != own_records.KIND]
+    given = given or AccountContext()
+    # Only the server's noise may follow a loss.
+    given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
+    if not served:
+        return _account_of(own, delta, claims, given_own)
+    first = _account_of(served, delta, claims, given)
+    if not own:
+        return first
+    second = _account_of(own, own_delta or delta, claims, given_own)
+    if (served[0].unit, served[0].observer) == (own[0].unit, own[0].observer):
+        return _either(first, second)
+    return dataclasses.replace(first, also=(second,))
+
+
+def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    found = Profiles(releases, delta, claims, given)
+    profiles, reasons = found.read()
+    sampler, unit = releases[0].sampler, releases[0].unit
+    units = sampler.get("records", sampler["clients"])
+    notices = []
+    if delta * units >= 1:
+        notices.append(f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s")
+    return Account(
+        delta=delta,
+        unit=unit,
+        rounds=len(found.reading.multipliers),
+        noise_multiplier=ends(found.reading.claimed)[0],
+        sampler=sampler,
+        profiles=profiles,
+        reasons=reasons,
+        notices=tuple(notices),
+    )
+
+
+def _either(first: Account, second: Account) -> Account:
+    """One account of records each of which is in the releases of the first or of the second: the worse of both."""
+    profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
+    for name in PROFILES:
+        if name not in first.profiles or name not in second.profiles:
+            continue
+        less, more = sorted((first.profiles[name], second.profiles[name]), key=lambda entry: entry.epsilon_high)
+        void = [entry for entry in (less, more) if entry.status == "void"]
+        told = void[0] if void else more
+        profiles[name] = dataclasses.replace(
+            more,
+            epsilon_low=max(less.epsilon_low, more.epsilon_low),
+            status=told.status,
+            explanation=f"the worse of the support set's releases and the query set's; {told.explanation}",
+        )
+    return dataclasses.replace(
+        first, profiles=profiles, reasons={name: why for name, why in reasons.items() if name not in profiles}
+    )

@@ -1,0 +1,72 @@
+"""How each sampler is accounted for, one file each, found by place.
+
+| sampler | analysis | guarantee |
+|---|---|---|
+| one-pass | blocks known to the observer: a client is in one Gaussian release, the rest follows from it | exact |
+| balls-and-bins | each client draws one secret round (Chua et al. 2024), by its privacy loss distribution | bracket |
+| poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
+| poisson-lots | the same for the records of one client: no record is at two clients | bracket |
+| own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
+
+All are of the mechanism "gaussian". An analysis is for one mechanism and one sampler: another pair raises and prints no
+number. A new one is a new file with a class that names its pair.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpfedbench.errors import BenchError
+
+if TYPE_CHECKING:
+    from dpfedbench.accounting.analyses.base import Analysis
+    from dpfedbench.privacy.ledger import Release
+
+
+@functools.cache
+def _known() -> dict[tuple[str, str], Analysis]:
+    from dpfedbench.accounting.analyses.base import Analysis
+
+    found: dict[tuple[str, str], Analysis] = {}
+    for module in pkgutil.iter_modules(__path__):
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        for value in vars(loaded).values():
+            if isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == loaded.__name__:
+                if value is Analysis:
+                    continue
+                pair = value.mechanism, value.sampler
+                if pair in found:
+                    raise BenchError(
+                        f"{value.__module__} and {type(found[pair]).__module__} are both for {pair}: keep one"
+                    )
+                found[pair] = value()
+    return found
+
+
+def find(mechanism: str, kind: str) -> Analysis:
+    """The analysis of a mechanism under a kind of sampler.
+
+    Raises:
+        BenchError: there is none.
+    """
+    known = _known()
+    if (mechanism, kind) not in known:
+        pairs = ", ".join(f"{noise} with {sampler}" for noise, sampler in known)
+        raise BenchError(
+            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are {pairs}"
+        )
+    return known[mechanism, kind]
+
+
+def of(releases: Sequence[Release]) -> Analysis:
+    """The analysis of a ledger's releases, by the first of them.
+
+    Raises:
+        BenchError: there is none for one of them.
+    """
+    found = [find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)]
+    return found[0]

@@ -1,0 +1,139 @@
+"""Private sums that a few-shot client takes over its own examples: what they tell of one of them.
+
+A client takes part once, in a round that the observer may know, and each of its examples is in its support set or in
+its query set. So an example is in a known number of Gaussian releases of sensitivity C_0, and in no others: exact.
+(Simulated clients share images. An image that several clients hold is in each one's releases.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import scipy
+
+from dpfedbench.accounting.analyses.base import Reading, rounds_of, schedule_of
+from dpfedbench.accounting.analyses.one_pass import OnePass
+from dpfedbench.accounting.claims import NO_CLAIM, Claim, Claims
+from dpfedbench.accounting.gaussian import gaussian_epsilon, rounded_up
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.schedule import Bracket, Sampler, ends
+from dpfedbench.errors import BenchError
+from dpfedbench.privacy.ledger import Release
+
+KIND = "own-records"
+"""The sampler of these releases: every client that takes part, over its own records."""
+
+
+def describe(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> dict[str, Any]:
+    """The sampler, for the ledger.
+
+    Args:
+        clients: N, who take part at most once.
+        rounds: planned.
+        records: those of one client that its releases of this kind read.
+        steps: releases of this kind that one client makes.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of its own.
+    """
+    cohort = records if batches == "full" else records // steps
+    return {
+        "kind": KIND, "clients": clients, "records": records, "cohort": cohort, "rounds": rounds,
+        "rate": cohort / records, "steps": steps,
+    }  # fmt: skip
+
+
+def releases_with(sampler: Sampler) -> int:
+    """How many of its client's releases one record is in."""
+    return int(sampler["steps"]) if sampler["cohort"] == sampler["records"] else 1
+
+
+def joint(releases: Iterable[Release]) -> float:
+    """The multiplier of the one Gaussian that says as much of a record as all of its client's releases.
+
+    A record is in the releases of one name: each name is a set of records of its own.
+    """
+    return min(event.noise_multiplier / releases_with(event.sampler) ** 0.5 for event in releases)
+
+
+def _claimed(claim: Claim, sampler: Sampler, noise_multiplier: float, delta: float) -> float:
+    return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)
+
+
+def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, profile: str, claims: Claims) -> float:
+    """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
+
+    Args:
+        samplers: of the releases that are made, by their names.
+        epsilon, delta: epsilon_0 and delta_0.
+        profile: "holds", or "as_claimed" for the paper's own count.
+        claims: the method's.
+
+    Raises:
+        BenchError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no epsilon.
+    """
+    if profile == "as_claimed" and not claims:
+        raise BenchError(f"{NO_CLAIM}: set local.profile to holds")
+    claim = claims.get(KIND) if profile == "as_claimed" else None
+
+    def excess(z: float) -> float:
+        if claim is None:
+            return max(gaussian_epsilon(z / releases_with(s) ** 0.5, delta) for s in samplers.values()) - epsilon
+        return max(_claimed(claim, sampler, z, delta) for sampler in samplers.values()) - epsilon
+
+    low, high = 0.05, 10_000.0
+    if excess(high) > 0:
+        raise BenchError(
+            f"no noise multiplier up to {high:,.0f} meets local.epsilon {epsilon:g} at local.delta {delta:g}: raise one"
+        )
+    if excess(low) <= 0:
+        return low
+    return rounded_up(float(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
+
+
+class OwnRecords(OnePass):
+    """Releases of several names, each over a set of records of its own: one Gaussian for each, exactly."""
+
+    sampler = KIND
+    shared_records = True
+
+    def read(self, releases: Sequence[Release]) -> Reading:
+        named: dict[str, list[Release]] = {}
+        for event in releases:
+            named.setdefault(event.name, []).append(event)
+        kinds = [rounds_of(events) for events in named.values()]
+        if len({len(rounds) for rounds in kinds}) > 1:
+            raise BenchError(
+                "the ledger's rounds differ in what they released: delete the run's folder and train again"
+            )
+        events = [[event for (event,) in together] for together in zip(*kinds, strict=True)]
+        multipliers = [joint(together) for together in events]
+        merged = [
+            [dataclasses.replace(together[0], noise_multiplier=z)]
+            for together, z in zip(events, multipliers, strict=True)
+        ]
+        return Reading(
+            unit=releases[0].unit,
+            sampler=releases[0].sampler,
+            samplers={event.name: event.sampler for event in events[0]},
+            schedule=schedule_of(merged),
+            claimed=schedule_of([together[:1] for together in events]),
+            multipliers=multipliers,
+            uncounted=[],
+        )
+
+    def explain(self, reading: Reading) -> str:
+        counts = {name: releases_with(sampler) for name, sampler in reading.samplers.items()}
+        told = ", or ".join(f"in {count} of {name}" for name, count in counts.items())
+        return f"a client takes part once, and one of its examples is {told}: one Gaussian; exact"
+
+    def claimed(self, claim: Claim, reading: Reading, delta: float) -> tuple[float, str, str]:
+        z, samplers = ends(reading.claimed)[0], reading.samplers.values()
+        epsilon = max(_claimed(claim, sampler, z, delta) for sampler in samplers)
+        return epsilon, *claim.statement(max(samplers, key=lambda sampler: int(sampler["steps"])))
+
+    def image_level(self, reading: Reading, holds: Bracket, use: ImageUse, delta: float) -> tuple[Bracket, str]:
+        most = int(use.counts().max())
+        high = gaussian_epsilon(ends(reading.schedule)[0] / most**0.5, delta)
+        text = f"an image is an example of up to {most} simulated clients, each of which makes releases of its own"
+        return (holds[0], max(high, holds[1])), text

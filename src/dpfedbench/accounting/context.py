@@ -1,0 +1,53 @@
+"""What an account has to know beside the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.tuning import Search
+
+
+class Budget(Protocol):
+    """What a run may spend; a configuration's section `budget` is one.
+
+    Attributes:
+        epsilon: the limit; None: there is none.
+        delta: at which epsilon is counted.
+        profile: "as_claimed" or "holds": how it is counted.
+        stop: whether training stops at the limit.
+    """
+
+    @property
+    def epsilon(self) -> float | None: ...
+    @property
+    def delta(self) -> float: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def stop(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountContext:
+    """What an account has to know beside the ledger.
+
+    Attributes:
+        images: which clients use which image; None where that is unknown or says nothing, for the reason given.
+        no_images: that reason.
+        search: the declared search for hyper-parameters; None: none was declared.
+        chosen: whether checkpoints were chosen by validation clients.
+        budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
+        adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
+        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None where no such rule
+            was declared.
+    """
+
+    images: ImageUse | None = None
+    no_images: str = "the run's partition was not given"
+    search: Search | None = None
+    chosen: bool = False
+    budget: Budget | None = None
+    adaptive: bool | None = None
+    fall: tuple[float, int] | None = None
