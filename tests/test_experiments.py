@@ -182,9 +182,12 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
     found = plan(configuration())
     item = found.items["dp-maml", "figure12"]
     assert item.kind == "account" and not item.runs and len(item.cells) == 24
-    described = item.describe(dict.fromkeys(METHODS, ""))
-    first = described["cells"][0]
-    assert first["folders"] == [] and first["sampler"]["rate"] == 1600 / 380800 and first["noise_multiplier"] == 1.0
+    cells = item.describe(dict.fromkeys(METHODS, "")).cells
+    first = cells[0].mechanism
+    assert first is not None and cells[0].folders == ()
+    assert first.sampler["rate"] == 1600 / 380800 and first.noise_multiplier == 1.0
+    # What reads raw norms is in no release that an account counts.
+    assert {cell.series for cell in cells if cell.mechanism and not cell.mechanism.counted} == {"claimed", "published"}
     shown = {entry["folders"][0].split("/")[-2] for entry in found.private(dict.fromkeys(METHODS, ""))}
     assert not shown & {cell.runs[0].key for cell in item.cells}
     series = "experiments.dp-maml.figures.figure12.series.claimed"
@@ -358,8 +361,8 @@ def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> No
     same = set_key(set_key(given, f"{where}.test", {"steps": 5, "tasks": own}), f"{where}.x.values", [1])
     series = {name: None for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]}
     same = set_key(same, f"{where}.series", series | {"maml": {"method": "maml"}})
-    cell = plan(same).items["dp-fedmeta", "figure5"].describe({"maml": "MAML"})["cells"][0]
-    assert cell["metrics"] == "metrics.json"
+    cell = plan(same).items["dp-fedmeta", "figure5"].describe({"maml": "MAML"}).cells[0]
+    assert cell.metrics == "metrics.json"
     with pytest.raises(BenchError, match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot: "):
         plan(set_key(given, f"{where}.x.key", "test.shot"))
     with pytest.raises(BenchError, match=r"figure5\.test\.shots is 0: expected a whole number at least 1"):

@@ -16,6 +16,8 @@ from typing import Any
 from dpfedbench import data
 from dpfedbench.config import RunConfig, check, leaves, merge, nearest, schema, set_key
 from dpfedbench.errors import BenchError
+from dpfedbench.privacy.clipping import make_rule
+from dpfedbench.reporting import described
 
 _TEST = "test."
 
@@ -65,50 +67,51 @@ class Item:
             for run, test in zip(cell.runs, cell.tests, strict=False)
         }
 
-    def describe(self, titles: Mapping[str, str]) -> dict[str, Any]:
-        """What reporting needs to know, as plain data: it reads results by folder and knows no configuration.
+    def describe(self, titles: Mapping[str, str]) -> described.Item:
+        """What reporting needs to know: it reads results by folder and knows no configuration.
 
         Args:
             titles: for each method's name, the title to print.
         """
-        return {
-            "paper": self.paper,
-            "name": self.name,
-            "kind": self.kind,
-            "spec": dict(self.spec),
-            "cells": [
-                {
-                    "series": cell.series,
-                    "label": cell.label,
-                    "variant": cell.variant,
-                    "x": cell.x,
-                    "method": cell.runs[0].method,
-                    "title": titles[cell.runs[0].method],
-                    "dataset": cell.runs[0].dataset,
-                    "published_dataset": cell.published_dataset,
-                    "task": cell.runs[0].task_name,
-                    "tested": (*cell.tests, *cell.runs)[0].task_name,
-                    "mismatch": cell.mismatch,
-                    "metrics": f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
-                    "folders": [run.folder for run in cell.runs if self.kind != "account"],
-                }
-                | (_mechanism(cell.runs[0]) if self.kind == "account" else {})
+        computed = self.kind == "account"
+        return described.Item(
+            paper=self.paper,
+            name=self.name,
+            kind=self.kind,
+            spec=self.spec,
+            cells=tuple(
+                described.Cell(
+                    series=cell.series,
+                    label=cell.label,
+                    variant=cell.variant,
+                    x=cell.x,
+                    method=cell.runs[0].method,
+                    title=titles[cell.runs[0].method],
+                    dataset=cell.runs[0].dataset,
+                    published_dataset=cell.published_dataset,
+                    task=cell.runs[0].task_name,
+                    tested=(*cell.tests, *cell.runs)[0].task_name,
+                    mismatch=cell.mismatch,
+                    metrics=f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
+                    folders=() if computed else tuple(run.folder for run in cell.runs),
+                    mechanism=_mechanism(cell.runs[0]) if computed else None,
+                )
                 for cell in self.cells
-            ],
-        }
+            ),
+        )
 
 
-def _mechanism(run: RunConfig) -> dict[str, Any]:
+def _mechanism(run: RunConfig) -> described.Mechanism:
     """What an accountant has to know of a run that is not trained."""
-    plan, rule = run.participation, "" if run.clipping is None else run.clipping.rule
-    return {
-        "sampler": {
+    plan = run.participation
+    return described.Mechanism(
+        sampler={
             "kind": plan.kind, "clients": run.clients.count, "cohort": plan.cohort, "rounds": plan.rounds,
             "rate": plan.cohort / run.clients.count,
         },
-        "noise_multiplier": None if run.noise is None else run.noise.multiplier,
-        "rule": rule,
-    }  # fmt: skip
+        noise_multiplier=None if run.noise is None else run.noise.multiplier,
+        counted=run.clipping is not None and make_rule(run.clipping, first=1.0).private,
+    )  # fmt: skip
 
 
 def audited_as(run: RunConfig) -> str:

@@ -75,7 +75,7 @@ def page_items():
                 {
                     "path": path.as_posix(),
                     "command": command_of(target),
-                    "description": item and item.describe(TITLES),
+                    "item": item and item.describe(TITLES).plain(),
                 }
             )
     return items
@@ -149,7 +149,7 @@ def item_of(wildcards):
 
 def described(wildcards):
     """The table or figure as plain data, for its script."""
-    return item_of(wildcards).describe(TITLES)
+    return item_of(wildcards).describe(TITLES).plain()
 
 
 def category_of(wildcards):
