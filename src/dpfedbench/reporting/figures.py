@@ -23,7 +23,14 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.results import CellResult, Published, attributed_notices, read_cell, read_published
+from dpfedbench.reporting.results import (
+    CellResult,
+    Published,
+    attributed_notices,
+    read_cell,
+    read_history,
+    read_published,
+)
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -89,12 +96,12 @@ def history_lines(item: Item, results: str | Path) -> list[Line]:
     """
     lines, axis = [], item.spec["x"]["column"]
     for cell in item.cells:
-        histories = [_History(Path(results, "runs", folder, "history.csv")) for folder in cell.folders]
+        paths = [Path(results, "runs", folder, "history.csv") for folder in cell.folders]
         for column, curve in item.spec["series"][cell.series].get("curves", item.spec.get("curves", {})).items():
-            xs, found = _aligned(histories, axis, column, curve.get("per"))
+            xs, found = _aligned(paths, axis, column, curve.get("per"))
             low, high = found.min(axis=0), found.max(axis=0)
             if "band" in curve:
-                ends = (_aligned(histories, axis, name, curve.get("per"))[1] for name in curve["band"])
+                ends = (_aligned(paths, axis, name, curve.get("per"))[1] for name in curve["band"])
                 low, high = (end.mean(axis=0) for end in ends)
             label, dashed = curve.get("label", cell.label), curve.get("dashed", False)
             lines.append(Line(cell.series, column, label, xs, found.mean(axis=0), low, high, dashed))
@@ -139,38 +146,23 @@ def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
     return delta_after(profile, found.sampler, found.noise_multiplier, done, epsilon, claims=CLAIMS_OF_TODAY)
 
 
-def _aligned(histories: Sequence[_History], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
+def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
     """The places [n] and the values [seeds, n] of a column that may not be filled in every round.
 
     A budget may stop one seed before another, and noise that decays spends it at another pace: seeds are brought to
     the places of the one that came least far, between their own by straight lines.
     """
     found = []
-    for history in histories:
-        numbers = history.column(column, per)
+    for path in paths:
+        table = read_history(path)
+        given = {name: table[name].to_numpy(float) for name in table if not table[name].isna().all()}
+        if missing := [name for name in (column, per, axis) if name is not None and name not in given]:
+            raise BenchError(f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, given))}")
+        numbers = given[column] if per is None else given[column] / given[per]
         filled = np.isfinite(numbers)
-        found.append((history.column(axis)[filled], numbers[filled]))
+        found.append((given[axis][filled], numbers[filled]))
     xs = min((places for places, _ in found), key=lambda places: places[-1])
     return xs, np.stack([np.interp(xs, places, numbers) for places, numbers in found])
-
-
-class _History:
-    """A run's history.csv."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self.table = pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
-        self._path = path
-
-    def column(self, name: str, per: str | None = None) -> np.ndarray:
-        """A column, divided by another if `per` names one."""
-        if name not in self.table or self.table[name].isna().all():
-            filled = [str(known) for known in self.table if not self.table[known].isna().all()]
-            raise BenchError(f"{self._path} has no {name} to draw: name one of {', '.join(filled)}")
-        numbers = self.table[name].to_numpy(dtype=np.float64)
-        return numbers if per is None else numbers / self.column(per)
 
 
 def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], footer: str) -> Figure:

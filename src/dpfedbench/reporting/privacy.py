@@ -112,16 +112,13 @@ def _rows(entry: Private, results: Path, printed: Sequence[Published]) -> list[R
     rows = []
     try:
         audits = {(part["unit"], part["observer"]): part for part in reversed([audit, *audit.get("also", [])])}
-        for of_unit in zip(*([account, *account.get("also", [])] for account in accounts), strict=False):
+        for of_unit in zip(*([account, *account.get("also", [])] for account in accounts), strict=True):
             holds = of_unit[0]["profiles"]["holds"]
-            if (holds["unit"], holds["observer"]) not in audits:
-                raise BenchError(
-                    f"the audit of {folder.parent} is of other releases: delete its audit.json and run again"
-                )
-            found = audits[holds["unit"], holds["observer"]]
-            rows.append(
-                _row(entry, cell, of_unit, found, ", ".join(filter(None, [found.get("reason"), also])), printed)
-            )
+            found = audits.get((holds["unit"], holds["observer"]))
+            if found is None:
+                raise BenchError(f"the audit of {folder.parent} is of other releases: delete its audit.json, run again")
+            of_audit = ", ".join(filter(None, [found.get("reason"), also]))
+            rows.append(_row(entry, cell, of_unit, found, of_audit, printed))
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"an account or audit of {folder.parent} lacks {error}: delete it and run again") from error
     return rows
@@ -140,7 +137,8 @@ def _row(
     holds = accounts[0]["profiles"]["holds"]
     images = [found for account in accounts if (found := account["profiles"].get("image_level")) is not None]
     levels = [written(one["epsilon_high"]) for one in images if one.get("epsilon_high") is not None]
-    said = {"claimed": claimed.explanation, "holds": held.explanation}
+    said = {"claimed": claimed.explanation or accounts[0].get("reasons", {}).get("as_claimed", "")}
+    said["holds"] = held.explanation
     said |= {"image level": images[0].get("explanation", "") if images else "", "audit": of_audit}
     return Row(
         entry=entry,

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import read_json
@@ -115,6 +117,20 @@ def _read_run(folder: Path, metrics_file: str) -> RunFiles:
     metrics, privacy, training = (read_json(folder / name) for name in (metrics_file, "privacy.json", "training.json"))
     refuse_newer(training, str(folder))
     return RunFiles(folder=folder, metrics=metrics, privacy=privacy, training=training)
+
+
+def read_history(path: Path) -> pd.DataFrame:
+    """A run's history.csv, one row for each round.
+
+    Raises:
+        BenchError: it is missing, or is no CSV with a column `round`.
+    """
+    try:
+        table = pd.read_csv(path)
+        table["round"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+    return table
 
 
 def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
