@@ -43,11 +43,7 @@ def image_use(config: RunConfig, clients_dir: Path | str) -> ImageUse:
 
 
 def account_run(
-    run_dir: Path | str,
-    out_path: Path | str,
-    *,
-    clients_dir: Path | str | None = None,
-    search: Search | None = None,
+    run_dir: Path | str, out_path: Path | str, *, clients_dir: Path | str | None = None, search: Search | None = None
 ) -> None:
     """Read a finished run's ledger and write its privacy.json.
 

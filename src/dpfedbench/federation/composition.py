@@ -14,11 +14,7 @@ from dpfedbench.config import ClippingConfig, LocalConfig, RunConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.participation import Participation, make_participation
 
-CLAIMS_OF_TODAY: Claims = {
-    "one-pass": POISSON_MOMENTS,
-    "poisson-lots": WHOLE_ORDERS,
-    "own-records": ONE_RELEASE,
-}
+CLAIMS_OF_TODAY: Claims = {"one-pass": POISSON_MOMENTS, "poisson-lots": WHOLE_ORDERS, "own-records": ONE_RELEASE}
 """The papers' own accounting, for the samplers that have one."""
 
 

@@ -14,14 +14,7 @@ import torch
 from dpfedbench.accounting.budgets import BudgetPlan
 from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import (
-    Composition,
-    LocalSteps,
-    Maml,
-    ModelDifference,
-    Reptile,
-    claims_of_today,
-)
+from dpfedbench.federation.composition import Composition, LocalSteps, Maml, ModelDifference, Reptile, claims_of_today
 from dpfedbench.federation.record_clients import RecordClients
 from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from dpfedbench.federation.releases import as_release
@@ -38,13 +31,7 @@ COUNT_RELEASE = "below-threshold-count"
 
 
 def _own_clients(
-    config: RunConfig,
-    parts: Composition,
-    *,
-    data_dir: Path | None,
-    clients_dir: Path | None,
-    threads: int,
-    device: str,
+    config: RunConfig, parts: Composition, *, data_dir: Path | None, clients_dir: Path | None, threads: int, device: str
 ) -> CohortClients:
     """The clients that the partition describes."""
     assert data_dir is not None and clients_dir is not None
@@ -148,9 +135,7 @@ class ServerSum:
             total: PrivateSum | PlainSum = PlainSum(dimension=self.net.dimension)
         else:
             total = PrivateSum(
-                dimension=self.net.dimension,
-                threshold=rule.threshold,
-                noise_multiplier=self.gradient_multiplier,
+                dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=self.gradient_multiplier
             )
         count = None
         if isinstance(rule, PrivateQuantile):
@@ -174,10 +159,7 @@ class ServerSum:
             row |= {"clients": participation.denominator, "released_norm": float(released.norm())}
         elif isinstance(total, PlainSum):
             quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
-            row |= {
-                "clients": len(cohort),
-                "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan,
-            }
+            row |= {"clients": len(cohort), "loss": float(np.mean(np.concatenate(losses))) if losses else np.nan}
             row |= dict(zip(NORMS, map(float, quantiles), strict=True))
             row["released_norm"] = float(released.norm())
         else:
