@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 
 from dpfedbench.config import RunConfig
-from dpfedbench.experiments import Item, Plan, make_plan
+from dpfedbench.experiments import Plan, make_plan
 from dpfedbench.files import write_json
 from dpfedbench.methods import METHODS
-from dpfedbench.reporting import figures, page, tables
+from dpfedbench.reporting import figures, page, tables, values
+from dpfedbench.reporting.described import Item as Described
+from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
 
 DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
@@ -129,13 +131,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
     return folder
 
 
-REASON = "holds: " + "each record of a client in each lot with the same chance; " * 4
-PRIVACY = f"""paper,method,variant,dataset,unit,delta,epsilon_claimed,epsilon_holds_low,epsilon_holds_high,\
-epsilon_image_level,accuracy,reason
-dp-fedmeta,dp-agr,one-pass,glyphs,client,1e-06,1.5,4.887,4.887,none,72.4,short
-dp-fedmeta,dp-agr,Poisson,glyphs,client,1e-06,1.5,1.49,1.51,9.5,71,short
-adap-dp-fl,adap-dp-fl,"C <b>from</b> raw norms",digits,record,1e-05,0.215,,inf,inf,61.9,{REASON}
-"""
+REASON = "each record of a client in each lot with the same chance; " * 4
 SITE_ITEMS = ("table2", "figure2b", "figure4b")
 
 
@@ -144,7 +140,7 @@ class Site:
     """A results folder with its page, and what the page was made from."""
 
     folder: Path
-    items: list[dict[str, Any]]
+    items: list[page.Made]
     arguments: dict[str, Any]
 
     @property
@@ -152,37 +148,61 @@ class Site:
         return self.folder / "index.html"
 
 
+def with_accounts(results: Path, folders: tuple[str, ...], **profiles: Any) -> None:
+    """Write other values of some profiles into accounts."""
+    for folder in folders:
+        path = results / "runs" / folder / "privacy.json"
+        account = json.loads(path.read_text(encoding="utf-8"))
+        for name, given in profiles.items():
+            account["profiles"][name] = account["profiles"].get(name, {}) | given
+        path.write_text(json.dumps(account), encoding="utf-8")
+
+
 @pytest.fixture(scope="session")
 def site(
     tmp_path_factory: pytest.TempPathFactory, plan: Plan, results: Path, published: Path, configuration: dict[str, Any]
 ) -> Site:
-    """Table 2 and two figures of DP-FedMeta, and a table and a figure that no configuration describes, on a page."""
+    """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure, on a page."""
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
-    items: list[dict[str, Any]] = []
+    # Three configurations: with one ε, with a range and an account of images, and of another paper without a finite ε.
+    entries = [Private.read(entry) for entry in plan.private(TITLES)]
+    found = [entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired]
+    private = [dataclasses.replace(found[0], variant="one-pass"), dataclasses.replace(found[1], variant="Poisson")]
+    other = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
+    other |= {"variant": "C <b>from</b> raw norms", "dataset": "digits", "audited": found[2].folders[0]}
+    private += [dataclasses.replace(found[2], **other)]  # type: ignore[arg-type]
+    with_accounts(
+        folder, private[1].folders, holds={"epsilon_low": 1.49, "epsilon_high": 1.51}, image_level={"epsilon_high": 9.5}
+    )
+    own = {"unit": "record", "observer": "the server"}
+    with_accounts(
+        folder, private[2].folders, holds=own | {"epsilon_high": "inf", "status": "void", "explanation": REASON}
+    )
+    place = folder / "runs" / private[2].folders[0] / "audit.json"
+    place.write_text(json.dumps(json.loads(place.read_text(encoding="utf-8")) | own), encoding="utf-8")
+    items = []
     for name in SITE_ITEMS:
-        item = plan.items["dp-fedmeta", name]
-        description = item.describe(TITLES)
+        item = plan.items["dp-fedmeta", name].describe(TITLES)
         path = folder / ("tables" if item.kind == "table" else "figures") / "dp-fedmeta" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if item.kind == "table":
             path = path.with_suffix(".csv")
-            rows = tables.read_rows(description, folder)
-            tidy = tables.tidy(description, rows, published)
-            path.write_text(tables.to_csv(tidy), encoding="utf-8")
-            path.with_suffix(".md").write_text(tables.to_markdown(description, rows, tidy, "it"), encoding="utf-8")
+            table = tables.read(item, folder, published)
+            path.write_text(values.csv_text(tables.tidy(table)), encoding="utf-8")
+            path.with_suffix(".md").write_text(tables.to_markdown(table, "it"), encoding="utf-8")
         else:
             path = path.with_suffix(".png")
-            drawing, drawn = figures.make(description, folder, published)
+            drawing, drawn = figures.make(item, folder, published)
             drawing.savefig(path)
-            path.with_suffix(".csv").write_text(figures.to_csv(drawn), encoding="utf-8")
+            path.with_suffix(".csv").write_text(values.csv_text(drawn), encoding="utf-8")
         relative = path.relative_to(folder).as_posix()
-        items.append({"path": relative, "command": f"snakemake results/{relative}", "description": description})
-    (folder / "tables" / "privacy.csv").write_text(PRIVACY, encoding="utf-8")
-    (folder / "tables" / "privacy.md").write_text("# t\n\n- What it rests on.\n\nMade by\n\n- x\n", encoding="utf-8")
+        items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=item))
+    for name in ("tables/privacy.csv", "tables/privacy.md", "figures/privacy.csv"):
+        (folder / name).write_text("what a link leads to, and nobody reads\n", encoding="utf-8")
     shutil.copy(folder / "figures" / "dp-fedmeta" / "figure4b.png", folder / "figures" / "privacy.png")
     for relative in ("tables/privacy.csv", "figures/privacy.png"):
-        items.append({"path": relative, "command": f"snakemake results/{relative}", "description": None})
+        items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=None))
     stand_ins = {"omniglot": "glyphs"}
     write_json(folder / "provenance.json", provenance(folder, "snakemake all", stand_ins=stand_ins))
     papers = {
@@ -190,20 +210,19 @@ def site(
     }
     datasets = [{"name": "glyphs", "version": "1", "source": "drawn", "licence": "MIT"}]
     arguments = {
-        "results": folder, "folder": folder, "published": published, "papers": papers, "datasets": datasets,
-        "made": "today",
+        "private": private, "results": folder, "folder": folder, "published": published, "papers": papers,
+        "datasets": datasets, "made": "today",
     }  # fmt: skip
     (folder / "index.html").write_text(page.make(items, **arguments), encoding="utf-8")
     return Site(folder, items, arguments)
 
 
 @pytest.fixture(scope="session")
-def described(plan: Plan) -> Callable[[str], dict[str, Any]]:
-    """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it."""
+def described(plan: Plan) -> Callable[..., Described]:
+    """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it from Snakemake."""
 
-    def describe(name: str, paper: str = "dp-fedmeta") -> dict[str, Any]:
-        item: Item = plan.items[paper, name]
-        return item.describe(TITLES)
+    def describe(name: str, paper: str = "dp-fedmeta") -> Described:
+        return Described.read(json.loads(json.dumps(plan.items[paper, name].describe(TITLES).plain())))
 
     return describe
 

@@ -11,11 +11,12 @@ from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.accounting.gaussian import gaussian_delta
 from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.reporting import figures, page
+from dpfedbench.reporting.described import Item
 
-Describe = Callable[..., dict[str, Any]]
+Describe = Callable[..., Item]
 
 
-def lines_of(description: dict[str, Any]) -> dict[str, figures.Line]:
+def lines_of(description: Item) -> dict[str, figures.Line]:
     return {line.series: line for line in figures.account_lines(description)}
 
 
@@ -35,8 +36,9 @@ def test_delta_over_the_tasks_is_what_the_accountants_say(described: Describe) -
 def test_delta_over_the_rounds_is_the_least_that_keeps_epsilon(described: Describe) -> None:
     description = described("figure7b", "dp-maml")
     found = lines_of(description)
-    sampler = description["cells"][0]["sampler"]
-    assert {cell["x"] for cell in description["cells"]} == {None}
+    mechanism = description.cells[0].mechanism
+    assert mechanism is not None and {cell.x for cell in description.cells} == {None}
+    sampler = mechanism.sampler
     for series, z, epsilon in (("z1", 1.0, 1.5), ("z2", 2.0, 0.34), ("z3", 3.0, 0.23)):
         line = found[series]
         assert line.x is not None and (line.x[0], line.x[-1]) == (1, 250) and (np.diff(line.value) > 0).all()
@@ -59,7 +61,7 @@ def test_the_page_shows_it_beside_the_figures_of_runs(described: Describe, site:
     place.mkdir(parents=True)
     drawing, _ = figures.make(description, site.folder, published)
     drawing.savefig(place / "figure12.png")
-    item = {"path": "figures/dp-maml/figure12.png", "command": "snakemake it", "description": description}
+    item = page.Made(path="figures/dp-maml/figure12.png", command="snakemake it", item=description)
     text = page.make([*site.items, item], **site.arguments)
     assert "Accounting alone: nothing is trained." in text and "DP-MAML, Figure 12" in text
 

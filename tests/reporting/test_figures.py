@@ -13,10 +13,11 @@ import pandas as pd
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting import figures
+from dpfedbench.reporting import figures, values
+from dpfedbench.reporting.described import Item
 from dpfedbench.reporting.results import attributed_notices, read_cell
 
-Describe = Callable[[str], dict[str, Any]]
+Describe = Callable[[str], Item]
 
 
 def texts(figure: Any) -> str:
@@ -35,7 +36,7 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
     figure.savefig(tmp_path / "figure.png")
     image = matplotlib.image.imread(tmp_path / "figure.png")
     assert image.shape[1] == round(figures.WIDTH * figures.DPI) and np.ptp(image) > 0.5
-    spec = description["spec"]
+    spec = description.spec
     said = texts(figure)
     for text in (
         spec["x"]["label"],
@@ -47,17 +48,17 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
     assert {"x", "value", "low", "high", "source"} <= set(drawn.columns)
     measured = drawn[drawn["source"] == "measured"]
     assert len(measured) and measured["value"].notna().all()
-    assert len(pd.read_csv(io.StringIO(figures.to_csv(drawn)))) == len(drawn)
+    assert len(pd.read_csv(io.StringIO(values.csv_text(drawn)))) == len(drawn)
 
 
 def test_a_sweep_draws_the_cells_accuracies(described: Describe, results: Path, published: Path) -> None:
     description = described("figure4a")
     _, drawn = figures.make(description, results, published)
     measured = drawn[drawn["source"] == "measured"]
-    for (_, row), cell in zip(measured.iterrows(), description["cells"], strict=True):
-        accuracy = read_cell(results, cell["folders"]).accuracy
+    for (_, row), cell in zip(measured.iterrows(), description.cells, strict=True):
+        accuracy = read_cell(results, cell.folders).accuracy
         assert (row["value"], row["low"], row["high"]) == (accuracy.mean, accuracy.low, accuracy.high)
-        assert row["x"] == cell["x"] or (np.isnan(row["x"]) and cell["x"] is None)
+        assert row["x"] == cell.x or (np.isnan(row["x"]) and cell.x is None)
 
 
 def test_published_points_are_marked_and_not_comparable_on_a_stand_in(
@@ -76,7 +77,8 @@ def test_published_points_are_comparable_on_the_papers_data(
     described: Describe, results: Path, published: Path
 ) -> None:
     description = described("figure4a")
-    description["cells"] = [cell | {"mismatch": ""} for cell in description["cells"]]
+    cells = tuple(dataclasses.replace(cell, mismatch="") for cell in description.cells)
+    description = dataclasses.replace(description, cells=cells)
     figure, _ = figures.make(description, results, published)
     assert "published: 93.9 (k=90)" in texts(figure) and "not comparable" not in texts(figure)
 
@@ -93,8 +95,8 @@ def test_a_history_draws_means_over_seeds_and_divides_where_told(
 ) -> None:
     description = described("figure2b")
     _, drawn = figures.make(description, results, published)
-    agr = next(cell for cell in description["cells"] if cell["series"] == "dp-agr")
-    tables = [pd.read_csv(results / "runs" / folder / "history.csv") for folder in agr["folders"]]
+    agr = next(cell for cell in description.cells if cell.series == "dp-agr")
+    tables = [pd.read_csv(results / "runs" / folder / "history.csv") for folder in agr.folders]
     expected = np.mean([table["released_norm"] / table["clients"] for table in tables], axis=0)
     found = drawn[drawn["curve"] == "released_norm"]
     assert found["value"].to_numpy() == pytest.approx(expected)
@@ -108,7 +110,7 @@ def test_seeds_that_stopped_apart_are_drawn_as_far_as_all_went(
 ) -> None:
     description = described("figure2b")
     shutil.copytree(results / "runs", tmp_path / "runs")
-    path = tmp_path / "runs" / description["cells"][1]["folders"][0] / "history.csv"
+    path = tmp_path / "runs" / description.cells[1].folders[0] / "history.csv"
     pd.read_csv(path).head(7).to_csv(path, index=False)
     _, drawn = figures.make(description, tmp_path, published)
     assert (drawn["curve"] == "threshold").sum() == 7
@@ -119,7 +121,7 @@ def test_a_column_that_is_not_there_is_named(
 ) -> None:
     description = described("figure2b")
     shutil.copytree(results / "runs", tmp_path / "runs")
-    path = tmp_path / "runs" / description["cells"][1]["folders"][0] / "history.csv"
+    path = tmp_path / "runs" / description.cells[1].folders[0] / "history.csv"
     table = pd.read_csv(path)
     table["threshold"] = np.nan
     table.to_csv(path, index=False)
@@ -147,7 +149,7 @@ def test_colours_are_okabe_and_itos() -> None:
 
 
 def test_a_notice_that_is_not_true_of_all_says_of_which(results: Path, described: Describe) -> None:
-    cell = read_cell(results, described("figure4b")["cells"][0]["folders"])
+    cell = read_cell(results, described("figure4b").cells[0].folders)
     raw = dataclasses.replace(cell, notices=(*cell.notices, "reads raw norms"))
     assert attributed_notices([("a", cell), ("b", raw)]) == [
         "Simulated privacy: the noise seed is public.",

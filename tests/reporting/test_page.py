@@ -2,9 +2,11 @@
 
 import base64
 import csv
+import dataclasses
 import io
 import itertools
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from PIL import Image
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments import Plan
-from dpfedbench.reporting import page
+from dpfedbench.reporting import page, values
 from tests.reporting.conftest import SITE_ITEMS, Site
 
 TEMPLATES = Path(page.__file__).parent / "templates"
@@ -67,7 +69,7 @@ def read(text: str) -> Read:
     return Read(text)
 
 
-def made(site: Site, items: list[dict[str, Any]] | None = None, **changed: Any) -> str:
+def made(site: Site, items: list[page.Made] | None = None, **changed: Any) -> str:
     return page.make(site.items if items is None else items, **(site.arguments | changed))
 
 
@@ -83,12 +85,12 @@ def test_every_link_is_relative_and_leads_somewhere(site: Site, read: Read) -> N
             assert (site.folder / unquote(link)).is_file(), link
     for name in ("ledger.jsonl", "logs/train.log", "config.yaml", "history.csv", "privacy.json"):
         assert sum(link.endswith(f"/{name}") for link in links) == sum(
-            len(group[0]["folders"]) for group in groups(site)
+            len(group.cell.folders) for group in groups(site)
         )
 
 
 def groups(site: Site) -> list[Any]:
-    return list(page._groups([item["description"] for item in site.items if item["description"]]).values())
+    return page._groups([made.item for made in site.items if made.item is not None])
 
 
 def test_links_of_a_presets_page_lead_to_the_shared_runs(site: Site, tmp_path: Path) -> None:
@@ -119,11 +121,11 @@ def test_nothing_is_loaded_from_outside(read: Read) -> None:
 
 def test_items_have_title_command_and_place(site: Site, text: str, read: Read) -> None:
     for item in site.items:
-        assert f"<code>{item['command']}</code>" in text
-        if item["description"] is not None:
-            assert f"{item['description']['spec']['title']}" in text
+        assert f"<code>{item.command}</code>" in text
+        if item.item is not None:
+            assert item.item.spec["title"] in text
     order = [attrs["id"] for tag, attrs in read.tags if tag in ("section", "figure") and attrs.get("class") == "item"]
-    # What is named privacy opens the page, whatever was given first.
+    # Privacy opens the page, whatever was given first.
     assert order[:2] == ["tables-privacy", "figures-privacy"]
     assert set(order) == {"tables-privacy", "figures-privacy", "tables-dp-fedmeta-table2",
                           "figures-dp-fedmeta-figure2b", "figures-dp-fedmeta-figure4b"}  # fmt: skip
@@ -131,7 +133,7 @@ def test_items_have_title_command_and_place(site: Site, text: str, read: Read) -
 
 
 def test_without_a_privacy_table_the_first_table_opens_the_page(site: Site) -> None:
-    tags = Read(made(site, [item for item in site.items if item["description"]])).tags
+    tags = Read(made(site, [item for item in site.items if item.item is not None])).tags
     lead = next(index for index, (_, attrs) in enumerate(tags) if (attrs.get("class") or "").startswith("lead"))
     assert tags[lead][1]["class"] == "lead" and tags[lead + 1][1]["id"] == "tables-dp-fedmeta-table2"
 
@@ -155,25 +157,35 @@ def test_what_is_the_same_in_every_row_is_said_once(text: str) -> None:
     assert "data: glyphs · unit: client where there is one" in text
 
 
-def test_any_csv_becomes_a_table(text: str, read: Read) -> None:
-    table = next(table for table in read.tables if "ε holds" in table[0])
+def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) -> None:
+    table = next(table for table in read.tables if "ε audited" in table[0])
     assert table[0] == [
-        "method", "dataset", "accuracy", "ε claimed", "ε holds", "ε image level", "paper", "unit", "δ", "reason",
+        "method", "dataset", "accuracy", "ε printed", "ε claimed", "ε holds", "ε audited", "ε image level",
+        "claimed status", "holds status", "paper", "unit", "observer", "seeds", "reason", "runs",
     ]  # fmt: skip
-    # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no lower end.
-    assert table[1][:5] == ["DP-AGR one-pass", "glyphs", "72.4", "1.5", "4.887"]
-    assert table[2][4] == "1.49 to 1.51" and table[3][4] == "∞"
-    assert [row[5] for row in table[1:]] == ["none", "9.5", "∞"]  # a column of words and numbers
+    # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no upper end.
+    assert table[1][:2] + table[1][4:7] == ["DP-AGR one-pass", "glyphs", "1.5", "4.887", "0.8"]
+    assert table[2][5] == "1.49 to 1.51" and table[3][5] == "4.887 to ∞"
+    assert [row[7] for row in table[1:]] == ["none", "9.5", "none"]
+    assert table[3][9] == "void" and table[3][11:13] == ["record", "the server"]
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
-    assert "<li>What it rests on.</li>" in text and "<li>x</li>" not in text
+    assert "adjacency: zero-out · " in text and "<li>Printed: the paper&#39;s own number" in text
 
 
 @pytest.mark.parametrize(
-    ("shown", "key"),
-    [("4.89", 4.89), ("1.2 to 1.5", 1.5), ("4.44 to ∞", float("inf")), ("–", None), ("", None), ("5-way", "5-way")],
+    ("shown", "text", "key"),
+    [
+        (values.between(4.887, 4.887), "4.89", 4.887),
+        (values.between(1.2, 1.5), "1.2 to 1.5", 1.5),
+        (values.between(4.44, math.inf), "4.44 to ∞", math.inf),
+        (values.number(None), "–", None),
+        (values.number(math.nan, nothing="none"), "none", "none"),
+        (values.words(""), "–", None),
+        (values.words("5-way"), "5-way", "5-way"),
+    ],
 )
-def test_values_are_sorted_by_their_upper_end(shown: str, key: float | str | None) -> None:
-    assert page._key(shown) == key
+def test_values_are_sorted_by_their_upper_end(shown: values.Shown, text: str, key: float | str | None) -> None:
+    assert (shown.text, shown.key) == (text, key)
 
 
 def test_figures_are_the_same_pixels(site: Site, read: Read) -> None:
@@ -231,10 +243,11 @@ def test_facets_are_json_and_say_what_is_not_claimed(read: Read) -> None:
 
 
 def test_titles_are_text_not_markup(site: Site) -> None:
-    item = site.items[0]
+    shown = site.items[0]
+    assert shown.item is not None
     title = '<script>alert(1)</script> & "quotes" {{ 7 * 7 }}'
-    description = item["description"] | {"spec": item["description"]["spec"] | {"title": title}}
-    text = made(site, [item | {"description": description}])
+    item = dataclasses.replace(shown.item, spec=dict(shown.item.spec) | {"title": title})
+    text = made(site, [dataclasses.replace(shown, item=item)])
     assert "<script>alert" not in text and "&lt;script&gt;alert(1)" in text and "{{ 7 * 7 }}" in text
 
 
@@ -244,7 +257,6 @@ def test_titles_are_text_not_markup(site: Site) -> None:
         ("figures/dp-fedmeta/figure2b.png", None, "figure2b.png is missing: run the workflow again to make it"),
         ("figures/dp-fedmeta/figure2b.png", b"\x89PNG", "figure2b.png is no whole image (.*): delete it and run"),
         ("tables/dp-fedmeta/table2.csv", None, "table2.csv is missing: run the workflow again to make it"),
-        ("tables/privacy.csv", b"", "privacy.csv cannot be read (.*): delete it and run the workflow again"),
         ("provenance.json", b"{", "provenance.json is not valid JSON (.*): delete it and run the workflow again"),
     ],
 )

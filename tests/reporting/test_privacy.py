@@ -6,70 +6,75 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 from matplotlib.text import Annotation
 
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.experiments import Plan
 from dpfedbench.privacy.ledger import Release
-from dpfedbench.reporting import privacy
+from dpfedbench.reporting import privacy, values
+from dpfedbench.reporting.described import Private
 
 from .conftest import TITLES
+
+
+def csv_text(rows: list[privacy.Row]) -> str:
+    return values.csv_text(privacy.tidy(rows), "none")
+
 
 LETTERS = ("glyphs", "5-way 1-shot")
 
 
 @pytest.fixture(scope="module")
-def entries(plan: Plan) -> list[dict[str, Any]]:
+def entries(plan: Plan) -> list[Private]:
     """The client-level configurations, whose runs the fixture has made."""
-    found = [entry for entry in plan.private(TITLES) if entry["paper"] == "dp-fedmeta"]
-    return [entry for entry in found if entry["method"] != "dp-transfer"]
+    found = [Private.read(entry) for entry in plan.private(TITLES)]
+    return [entry for entry in found if entry.paper == "dp-fedmeta" and entry.method != "dp-transfer"]
 
 
 def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
-    entries = plan.private(TITLES)
+    entries = [Private.read(entry) for entry in plan.private(TITLES)]
     keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
-    assert {str(Path(entry["folders"][0]).parent) for entry in entries} == keys and len(entries) == len(keys)
-    folders = [folder for entry in entries for folder in entry["folders"]]
+    assert {str(Path(entry.folders[0]).parent) for entry in entries} == keys and len(entries) == len(keys)
+    folders = [folder for entry in entries for folder in entry.folders]
     assert sorted(folders) == sorted(run.folder for run in plan.runs.values() if run.private)
 
 
-def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[dict[str, Any]]) -> None:
+def test_a_configuration_that_a_table_shows_is_named_as_there(entries: list[Private]) -> None:
     named = {
-        entry["variant"]: entry
+        entry.variant: entry
         for entry in entries
-        if (entry["paper"], entry["dataset"], entry["task"]) == ("dp-fedmeta", "glyphs", "5-way 1-shot")
+        if (entry.paper, entry.dataset, entry.task) == ("dp-fedmeta", "glyphs", "5-way 1-shot")
     }
     published = named["dp-agr"]
-    assert [place["item"] for place in published["tables"]] == ["table2", "repairs"]
-    assert len(published["folders"]) == 3
-    assert not named["z=2"]["tables"]
-    assert named["balls-and-bins, ε = 1.5 holds"]["tables"][0]["repairs"] == "published"
+    assert [place.item for place in published.tables] == ["table2", "repairs"]
+    assert len(published.folders) == 3
+    assert not named["z=2"].tables
+    assert named["balls-and-bins, ε = 1.5 holds"].tables[0].repairs == "published"
 
 
-def two_fold(entries: list[dict[str, Any]]) -> int:
+def two_fold(entries: list[Private]) -> int:
     """How many protect a client and its records, and so have two rows."""
-    return sum(entry["method"] == "dp-agrlr" for entry in entries)
+    return sum(entry.method == "dp-agrlr" for entry in entries)
 
 
-def test_two_fold_privacy_has_a_row_for_each_unit(
-    entries: list[dict[str, Any]], results: Path, published: Path
-) -> None:
-    table = privacy.read(entries, results, published)
-    rows = table[table["method"] == "dp-agrlr"]
+def test_two_fold_privacy_has_a_row_for_each_unit(entries: list[Private], results: Path, published: Path) -> None:
+    read = privacy.read(entries, results, published)
+    rows = privacy.tidy(read).loc[lambda table: table["method"] == "dp-agrlr"]
     assert set(rows.groupby("runs")["unit"].agg(tuple)) == {("client", "record")} and two_fold(entries) > 1
-    assert set(privacy.drawn(table, entries).loc[lambda shown: shown["method"] == "dp-agrlr", "unit"]) == {
+    assert set(privacy.drawn(read).loc[lambda shown: shown["method"] == "dp-agrlr", "unit"]) == {
         "client", "record",
     }  # fmt: skip
 
 
-def test_no_cell_is_empty(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
-    table = privacy.read(entries, results, published)
-    assert list(table.columns) == privacy.COLUMNS and len(table) == len(entries) + two_fold(entries)
-    read = pd.read_csv(io.StringIO(privacy.to_csv(table)), keep_default_na=False, dtype=str)
+def test_no_cell_is_empty(entries: list[Private], results: Path, published: Path) -> None:
+    rows = privacy.read(entries, results, published)
+    table = privacy.tidy(rows)
+    assert len(table) == len(entries) + two_fold(entries)
+    read = pd.read_csv(io.StringIO(csv_text(rows)), keep_default_na=False, dtype=str)
     assert (read != "").all().all()
     row = table[(table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")].iloc[0]
     assert (row["epsilon_printed"], row["epsilon_claimed"], row["epsilon_holds_high"]) == (1.5, 1.5, 4.887)
@@ -79,26 +84,22 @@ def test_no_cell_is_empty(entries: list[dict[str, Any]], results: Path, publishe
     assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}
 
 
-def test_an_infinite_epsilon_says_why(
-    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
-) -> None:
-    entry = next(entry for entry in entries if entry["variant"] == "z=2")
-    for folder in entry["folders"]:
+def test_an_infinite_epsilon_says_why(entries: list[Private], results: Path, published: Path, tmp_path: Path) -> None:
+    entry = next(entry for entry in entries if entry.variant == "z=2")
+    for folder in entry.folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
         path = tmp_path / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text())
         account["profiles"]["holds"] |= {"epsilon_high": "inf", "explanation": "a release without an event: raw norms"}
         path.write_text(json.dumps(account))
-    row = privacy.read([entry], tmp_path, published).iloc[0]
-    assert math.isinf(row["epsilon_holds_high"]) and "a release without an event: raw norms" in row["reason"]
-    assert "inf" in privacy.to_csv(privacy.read([entry], tmp_path, published))
+    row = privacy.read([entry], tmp_path, published)[0]
+    assert math.isinf(row.holds.high) and "a release without an event: raw norms" in row.reason
+    assert "inf" in csv_text(privacy.read([entry], tmp_path, published))
 
 
-def test_a_missing_audit_is_one_line(
-    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
-) -> None:
+def test_a_missing_audit_is_one_line(entries: list[Private], results: Path, published: Path, tmp_path: Path) -> None:
     entry = entries[0]
-    for folder in entry["folders"]:
+    for folder in entry.folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
         (tmp_path / "runs" / folder / "audit.json").unlink()
     with pytest.raises(BenchError, match=r"audit\.json is missing"):
@@ -106,63 +107,62 @@ def test_a_missing_audit_is_one_line(
 
 
 def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
-    entries: list[dict[str, Any]], results: Path, published: Path, tmp_path: Path
+    entries: list[Private], results: Path, published: Path, tmp_path: Path
 ) -> None:
-    entry = next(entry for entry in entries if entry["audited"] != entry["folders"][0])
-    (row, *_) = privacy.read([entry], results, published).to_dict("records")
-    assert f"audit: made for {Path(entry['audited']).parent}, whose mechanism is the same" in row["reason"]
-    for folder in {*entry["folders"], entry["audited"]}:
+    entry = next(entry for entry in entries if entry.audited != entry.folders[0])
+    row = privacy.read([entry], results, published)[0]
+    assert f"audit: made for {Path(entry.audited).parent}, whose mechanism is the same" in row.reason
+    for folder in {*entry.folders, entry.audited}:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
-    (tmp_path / "runs" / entry["folders"][0] / "audit.json").unlink()  # not needed
+    (tmp_path / "runs" / entry.folders[0] / "audit.json").unlink()  # not needed
     privacy.read([entry], tmp_path, published)
     release = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
-    (tmp_path / "runs" / entry["audited"] / "ledger.jsonl").write_text(json.dumps(release) + "\n")
-    with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry['audited']} 1: delete"):
+    (tmp_path / "runs" / entry.audited / "ledger.jsonl").write_text(json.dumps(release) + "\n")
+    with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
         privacy.read([entry], tmp_path, published)
 
 
-def test_markdown_has_a_line_a_row(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+def test_markdown_has_a_line_a_row(entries: list[Private], results: Path, published: Path) -> None:
     text = privacy.to_markdown(privacy.read(entries, results, published), "uv run snakemake")
     assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries) + two_fold(entries)
     assert "(repaired)" in text and "uv run snakemake" in text
 
 
-def first_task(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [entry for entry in entries if entry["tables"] and (entry["dataset"], entry["task"]) == LETTERS]
+def first_task(entries: list[Private]) -> list[Private]:
+    return [entry for entry in entries if entry.tables and (entry.dataset, entry.task) == LETTERS]
 
 
-def test_the_figure_draws_the_first_task_of_each_table(
-    entries: list[dict[str, Any]], results: Path, published: Path
-) -> None:
+def test_the_figure_draws_the_first_task_of_each_table(entries: list[Private], results: Path, published: Path) -> None:
     table = privacy.read(entries, results, published)
-    figure = privacy.draw(table, entries)
+    figure = privacy.draw(table)
     shown = first_task(entries)
-    assert len(shown) < sum(bool(entry["tables"]) for entry in entries)
+    assert len(shown) < sum(bool(entry.tables) for entry in entries)
     left, right = figure.axes
-    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table, entries))
+    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
     # An arrow from the published variant to each repair.
     arrows = [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
-    assert len(arrows) == sum(place["repairs"] != "" for entry in shown for place in entry["tables"]) == 3
+    assert len(arrows) == sum(place.repairs != "" for entry in shown for place in entry.tables) == 3
 
 
-def test_repairs_are_drawn_without_what_they_repair(
-    entries: list[dict[str, Any]], results: Path, published: Path
-) -> None:
+def test_repairs_are_drawn_without_what_they_repair(entries: list[Private], results: Path, published: Path) -> None:
     """As where a configuration leaves the published series out of the table."""
-    repairs = [entry for entry in first_task(entries) if any(place["repairs"] for place in entry["tables"])]
-    _, right = privacy.draw(privacy.read(repairs, results, published), repairs).axes
+    repairs = [entry for entry in first_task(entries) if any(place.repairs for place in entry.tables)]
+    _, right = privacy.draw(privacy.read(repairs, results, published)).axes
     assert len(right.containers) == len(repairs) == 3
     assert not [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
 
 
-def test_each_point_is_its_own_rows(entries: list[dict[str, Any]], results: Path, published: Path) -> None:
+def test_each_point_is_its_own_rows(entries: list[Private], results: Path, published: Path) -> None:
     """Tasks of two data sets have the same name, and a table the same series for both."""
-    table = privacy.read(entries, results, published)
-    table["accuracy"] = [20.0 + place for place in range(len(table))]
-    table["ci_low"], table["ci_high"] = table["accuracy"] - 0.1, table["accuracy"] + 0.2
-    _, right = privacy.draw(table, entries).axes
+    table = [
+        dataclasses.replace(row, cell=dataclasses.replace(row.cell, accuracy=Interval(
+            mean=20.0 + place, low=19.9 + place, high=20.2 + place, count=3, over="seeds",
+        )))
+        for place, row in enumerate(privacy.read(entries, results, published))
+    ]  # fmt: skip
+    _, right = privacy.draw(table).axes
     found = {float(bars[0].get_ydata()[0]) for bars in right.containers}
-    shown = privacy.drawn(table, entries)
-    compared = [entry["variant"] for entry in entries if any(place["item"] == "repairs" for place in entry["tables"])]
+    shown = privacy.drawn(table)
+    compared = [entry.variant for entry in entries if any(place.item == "repairs" for place in entry.tables)]
     here = shown["variant"].isin(compared) & ~shown["method"].isin(["dp-agrlr", "dp-reptile"])
     assert found == set(shown.loc[here, "accuracy"]) and len(found) == len(compared)

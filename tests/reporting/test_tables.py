@@ -1,22 +1,23 @@
 """Tables: the tidy columns, what is said to people, and damaged runs."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting import tables
+from dpfedbench.reporting import tables, values
+from dpfedbench.reporting.described import Item
 from dpfedbench.reporting.results import Epsilon, read_cell, read_published
 
-Describe = Callable[[str], dict[str, Any]]
+Describe = Callable[..., Item]
 # The columns that issue 2 asks for, in its order.
 ASKED = (
     "dataset, task, method, variant, value, ci_low, ci_high, seeds, epsilon_claimed, epsilon_holds, delta, unit, "
@@ -33,11 +34,9 @@ OTHER_DELTA = json.dumps(
 
 
 def made(described: Describe, results: Path, published: Path) -> tuple[list[dict[str, str]], str]:
-    description = described("table2")
-    rows = tables.read_rows(description, results)
-    tidy = tables.tidy(description, rows, published)
-    text = tables.to_csv(tidy)
-    return list(csv.DictReader(io.StringIO(text))), tables.to_markdown(description, rows, tidy, "snakemake it")
+    table = tables.read(described("table2"), results, published)
+    text = values.csv_text(tables.tidy(table))
+    return list(csv.DictReader(io.StringIO(text))), tables.to_markdown(table, "snakemake it")
 
 
 def test_columns_are_those_asked_for(described: Describe, results: Path, published: Path) -> None:
@@ -48,14 +47,14 @@ def test_columns_are_those_asked_for(described: Describe, results: Path, publish
 def test_values_are_those_of_the_runs(described: Describe, results: Path, published: Path) -> None:
     rows, _ = made(described, results, published)
     description = described("table2")
-    for row, cell in zip(rows, description["cells"], strict=True):
+    for row, cell in zip(rows, description.cells, strict=True):
         means = []
-        for folder in cell["folders"]:
+        for folder in cell.folders:
             metrics = json.loads((results / "runs" / folder / "metrics.json").read_text(encoding="utf-8"))
             means.append(np.mean(metrics["per_task"]))
         assert float(row["value"]) == pytest.approx(np.mean(means), rel=1e-5)
         assert float(row["ci_low"]) < float(row["value"]) < float(row["ci_high"])
-        assert row["seeds"] == str(len(cell["folders"]))
+        assert row["seeds"] == str(len(cell.folders))
 
 
 def test_privacy_is_given_where_it_is_claimed_and_empty_elsewhere(
@@ -85,12 +84,14 @@ def test_published_values_are_beside_ours_and_not_comparable_on_a_stand_in(
 
 def test_comparable_where_data_and_scale_are_the_papers(described: Describe, results: Path, published: Path) -> None:
     description = described("table2")
-    description["cells"] = [cell | {"mismatch": ""} for cell in description["cells"]]
-    rows = tables.read_rows(description, results)
-    assert tables.tidy(description, rows, published)["comparable"].all()
-    description["cells"] = [cell | {"published_dataset": "none"} for cell in description["cells"]]
-    rows = tables.read_rows(description, results)
-    assert not tables.tidy(description, rows, published)["comparable"].any()
+
+    def comparable(**changed: str) -> set[bool]:
+        cells = tuple(dataclasses.replace(cell, **changed) for cell in description.cells)  # type: ignore[arg-type]
+        table = tables.read(dataclasses.replace(description, cells=cells), results, published)
+        return set(tables.tidy(table)["comparable"])
+
+    assert comparable(mismatch="") == {True}
+    assert comparable(mismatch="", published_dataset="none") == {False}
 
 
 def test_people_are_told_what_the_numbers_are(described: Describe, results: Path, published: Path) -> None:
@@ -119,13 +120,13 @@ def test_people_are_told_what_the_numbers_are(described: Describe, results: Path
     ],
 )  # fmt: skip
 def test_an_epsilon_says_its_range_and_status(epsilon: Epsilon, text: str) -> None:
-    assert tables.epsilon_text(epsilon) == text
+    assert values.epsilon(epsilon).line == text
 
 
 def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
     described: Describe, results: Path, tmp_path: Path
 ) -> None:
-    folders = described("table2")["cells"][2]["folders"]
+    folders = described("table2").cells[2].folders
     for index, folder in enumerate(folders):
         target = tmp_path / "runs" / folder
         shutil.copytree(results / "runs" / folder, target)
@@ -152,7 +153,7 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
 def test_a_damaged_run_is_refused_in_one_line(
     described: Describe, results: Path, tmp_path: Path, name: str, content: str | None, part: str
 ) -> None:
-    folders = described("table2")["cells"][2]["folders"]
+    folders = described("table2").cells[2].folders
     for folder in folders:
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     damaged = tmp_path / "runs" / folders[0] / name
@@ -166,8 +167,8 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
     rows = read_published(published, "dp-fedmeta", "table2")
     # Six tasks, five columns (Table 2).
     assert len(rows) == 30
-    assert len({(row["dataset"], row["task"], row["method"]) for row in rows}) == 30
-    assert all(20 < float(row["value"]) < 100 for row in rows)
+    assert len({(row.dataset, row.task, row.method) for row in rows}) == 30
+    assert all(20 < row.value < 100 for row in rows)
     with pytest.raises(BenchError, match="is missing"):
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
     (tmp_path / "published.csv").write_text("paper,item\n", encoding="utf-8")
@@ -176,28 +177,35 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("paper", "name"), [("dp-fedmeta", "table3-time"), ("dp-maml", "table4-time")])
-def test_a_table_of_time_is_of_time(
-    described: Callable[..., dict[str, Any]], results: Path, published: Path, paper: str, name: str
-) -> None:
-    description = described(name, paper)
-    rows = tables.read_rows(description, results)
-    tidy = tables.tidy(description, rows, published)
+def test_a_table_of_time_is_of_time(described: Describe, results: Path, published: Path, paper: str, name: str) -> None:
+    table = tables.read(described(name, paper), results, published)
+    tidy = tables.tidy(table)
     assert tidy["value"].tolist() == [10.0] * 6 and tidy["ci_low"].isna().all()
     assert tidy["published"].tolist() == [39.9, 54.7, 68.7, 81.3, 112.3, 102.7]
     # Another machine's, whatever the data.
     assert not tidy["comparable"].any()
-    text = tables.to_markdown(description, rows, tidy, "snakemake it")
+    text = tables.to_markdown(table, "snakemake it")
     assert "time, ms a task (95 % interval)" in text and "accuracy" not in text
     assert "| **10** (one seed) |" in text and "published, ms" in text and "another machine's" in text
 
 
-def test_a_run_without_a_time_is_named(described: Callable[..., dict[str, Any]], results: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_time_is_named(described: Describe, results: Path, published: Path, tmp_path: Path) -> None:
     description = described("table3-time")
     shutil.copytree(results, tmp_path / "results")
-    place = tmp_path / "results" / "runs" / description["cells"][0]["folders"][0] / "training.json"
+    place = tmp_path / "results" / "runs" / description.cells[0].folders[0] / "training.json"
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
     place.write_text(json.dumps(training), encoding="utf-8")
-    rows = tables.read_rows(description, tmp_path / "results")
     with pytest.raises(BenchError, match="table3-time shows times, which an older run does not have"):
-        tables.shown(description, rows[0][1])
+        tables.read(description, tmp_path / "results", published)
+
+
+def test_markup_and_formulas_are_text(described: Describe, results: Path, published: Path) -> None:
+    item = described("table2")
+    first = dataclasses.replace(item.cells[0], variant="=cmd|' /C calc'!A1 <i>")
+    spec = dict(item.spec) | {"title": "a <script>"}
+    table = tables.read(dataclasses.replace(item, spec=spec, cells=(first, *item.cells[1:])), results, published)
+    text = tables.to_markdown(table, "it")
+    assert text.startswith("# a &lt;script>\n") and r"=cmd\|' /C calc'!A1 &lt;i>" in text and "<i>" not in text
+    row = next(csv.DictReader(io.StringIO(values.csv_text(tables.tidy(table)))))
+    assert row["variant"] == "'=cmd|' /C calc'!A1 <i>" and float(row["value"]) > 0

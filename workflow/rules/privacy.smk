@@ -56,9 +56,11 @@ rule privacy:
         entries=PRIVATE,
         command=lambda wildcards, output: command_of(output.csv),
         code=digest(
+            "src/dpfedbench/reporting/described.py",
             "src/dpfedbench/reporting/privacy.py",
             "src/dpfedbench/reporting/figures.py",
             "src/dpfedbench/reporting/results.py",
+            "src/dpfedbench/reporting/values.py",
             "src/dpfedbench/evaluation/intervals.py",
             "src/dpfedbench/privacy/ledger.py",
         ),

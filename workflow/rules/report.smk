@@ -6,7 +6,9 @@ below results/, or below results/PRESET/.
 
 # What tables and figures are made with; an edit of the page does not draw them again.
 DRAWN_WITH = digest(
+    "src/dpfedbench/reporting/described.py",
     "src/dpfedbench/reporting/results.py",
+    "src/dpfedbench/reporting/values.py",
     "src/dpfedbench/reporting/tables.py",
     "src/dpfedbench/reporting/figures.py",
     "src/dpfedbench/accounting/**/*.py",
@@ -143,6 +145,7 @@ rule page:
                 "training.json",
             )
         ],
+        sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
         provenance=rules.provenance.output,
         published=ROOT / "config/published.csv",
         datasets=ROOT / "config/datasets.tsv",
@@ -159,6 +162,7 @@ rule page:
         gpu=0,
     params:
         shown=page_items(),
+        private=PRIVATE,
         papers={
             name: {"title": paper.title, "source": paper.source}
             for name, paper in CONFIGURATION.experiments.items()

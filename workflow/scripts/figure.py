@@ -1,27 +1,26 @@
 """Draw a figure from finished runs."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.jobs import job
-from dpfedbench.reporting import figures
+from dpfedbench.reporting import figures, values
+from dpfedbench.reporting.described import Item
 
 
-def figure(description: Mapping[str, Any], *, results: Path, published: Path, image: Path, csv: Path) -> None:
+def figure(item: Item, *, results: Path, published: Path, image: Path, csv: Path) -> None:
     """Write the figure as an image and what was drawn as CSV."""
-    drawing, drawn = figures.make(description, results, published)
+    drawing, drawn = figures.make(item, results, published)
     with atomic_path(image) as temporary:
         drawing.savefig(temporary)
-    write_text(csv, figures.to_csv(drawn))
+    write_text(csv, values.csv_text(drawn))
 
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
         figure(
-            snakemake.params.description,
+            Item.read(snakemake.params.description),
             results=Path("results"),
             published=Path(snakemake.input.published),
             image=Path(snakemake.output.image),

@@ -1,16 +1,16 @@
 """Make the table of privacy and its figure from finished runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.jobs import job
-from dpfedbench.reporting import privacy
+from dpfedbench.reporting import privacy, values
+from dpfedbench.reporting.described import Private
 
 
 def table_and_figure(
-    entries: Sequence[Mapping[str, Any]],
+    entries: Sequence[Private],
     *,
     results: Path,
     published: Path,
@@ -21,20 +21,19 @@ def table_and_figure(
     drawn: Path,
 ) -> None:
     """Write the table as CSV and Markdown, and the figure."""
-    table = privacy.read(entries, results, published)
-    drawing = privacy.draw(table, entries)
+    rows = privacy.read(entries, results, published)
     with atomic_path(image) as temporary:
-        drawing.savefig(temporary)
-    write_text(csv, privacy.to_csv(table))
-    write_text(drawn, privacy.to_csv(privacy.drawn(table, entries)))
-    write_text(markdown, privacy.to_markdown(table, command))
+        privacy.draw(rows).savefig(temporary)
+    write_text(csv, values.csv_text(privacy.tidy(rows), "none"))
+    write_text(drawn, values.csv_text(privacy.drawn(rows), "none"))
+    write_text(markdown, privacy.to_markdown(rows, command))
 
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "table of privacy"):
         table_and_figure(
-            snakemake.params.entries,
+            [Private.read(entry) for entry in snakemake.params.entries],
             results=Path("results"),
             published=Path(snakemake.input.published),
             command=snakemake.params.command,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import matplotlib
 
@@ -23,15 +21,16 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 from dpfedbench.accounting.calibration import delta_after
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.composition import CLAIMS_OF_TODAY
+from dpfedbench.reporting import values
+from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import (
     CellResult,
     Published,
     attributed_notices,
-    parse_published,
     read_cell,
+    read_history,
     read_published,
 )
-from dpfedbench.reporting.tables import epsilon_text
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -47,8 +46,7 @@ class _MinorDecimals(LogFormatter):
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """A line to draw: `low` and `high` are the ends of its band, NaN where it has none.
 
     `x` None makes it level: a value that does not depend on what the axis shows. `notes` are put beside the
@@ -66,40 +64,28 @@ class Line:
     notes: tuple[str, ...] = ()
 
 
-def sweep_lines(description: Mapping[str, Any], cells: Sequence[CellResult]) -> list[Line]:
+def sweep_lines(item: Item, cells: Sequence[CellResult]) -> list[Line]:
     """The lines of a sweep: one for each series, its accuracy in percent over the swept values."""
     lines = []
-    for series in dict.fromkeys(cell["series"] for cell in description["cells"]):
-        found = [
-            (cell, result) for cell, result in zip(description["cells"], cells, strict=True) if cell["series"] == series
-        ]
-        swept = found[0][0]["x"] is not None
-        if swept:
-            found.sort(key=lambda pair: pair[0]["x"])
-        accuracies = [result.accuracy for _, result in found]
-        lines.append(
-            Line(
-                series=series,
-                curve="accuracy",
-                label=found[0][0]["label"],
-                x=np.array([cell["x"] for cell, _ in found]) if swept else None,
-                value=np.array([accuracy.mean for accuracy in accuracies]),
-                low=np.array([accuracy.low for accuracy in accuracies]),
-                high=np.array([accuracy.high for accuracy in accuracies]),
-                dashed=not swept,
-                notes=_epsilons([result for _, result in found]) if swept else (),
-            )
-        )
+    for series in dict.fromkeys(cell.series for cell in item.cells):
+        found = [(cell, result) for cell, result in zip(item.cells, cells, strict=True) if cell.series == series]
+        swept = found[0][0].x is not None
+        found.sort(key=lambda pair: pair[0].x or 0.0)
+        xs = np.array([cell.x for cell, _ in found]) if swept else None
+        bands = [(result.accuracy.mean, result.accuracy.low, result.accuracy.high) for _, result in found]
+        mean, low, high = np.array(bands).T
+        notes = _epsilons([result for _, result in found]) if swept else ()
+        lines.append(Line(series, "accuracy", found[0][0].label, xs, mean, low, high, not swept, notes))
     return lines
 
 
 def _epsilons(cells: Sequence[CellResult]) -> tuple[str, ...]:
     """Both ε of each point, where the points differ in them: an axis that moves the privacy has to say so."""
-    pairs = [f"ε {epsilon_text(cell.claimed)} / {epsilon_text(cell.holds)}" for cell in cells]
+    pairs = [f"ε {values.epsilon(cell.claimed).line} / {values.epsilon(cell.holds).line}" for cell in cells]
     return tuple(pairs) if len(set(pairs)) > 1 else ()
 
 
-def history_lines(description: Mapping[str, Any], results: str | Path) -> list[Line]:
+def history_lines(item: Item, results: str | Path) -> list[Line]:
     """The lines of a history: for each curve the mean over seeds of a column of history.csv.
 
     A curve may be divided by another column (`per`). Its band is the mean of two more columns where it names
@@ -108,30 +94,17 @@ def history_lines(description: Mapping[str, Any], results: str | Path) -> list[L
     Raises:
         BenchError: a run's history is missing or has no such column, or an empty one.
     """
-    lines = []
-    for cell in description["cells"]:
-        histories = [_History(Path(results, "runs", folder, "history.csv")) for folder in cell["folders"]]
-        spec = description["spec"]
-        for column, curve in spec["series"][cell["series"]].get("curves", spec.get("curves", {})).items():
-            xs, values = _aligned(histories, description["spec"]["x"]["column"], column, curve.get("per"))
-            low, high = values.min(axis=0), values.max(axis=0)
+    lines, axis = [], item.spec["x"]["column"]
+    for cell in item.cells:
+        paths = [Path(results, "runs", folder, "history.csv") for folder in cell.folders]
+        for column, curve in item.spec["series"][cell.series].get("curves", item.spec.get("curves", {})).items():
+            xs, found = _aligned(paths, axis, column, curve.get("per"))
+            low, high = found.min(axis=0), found.max(axis=0)
             if "band" in curve:
-                low, high = (
-                    _aligned(histories, description["spec"]["x"]["column"], name, curve.get("per"))[1].mean(axis=0)
-                    for name in curve["band"]
-                )
-            lines.append(
-                Line(
-                    series=cell["series"],
-                    curve=column,
-                    label=curve.get("label", cell["label"]),
-                    x=xs,
-                    value=values.mean(axis=0),
-                    low=low,
-                    high=high,
-                    dashed=curve.get("dashed", False),
-                )
-            )
+                ends = (_aligned(paths, axis, name, curve.get("per"))[1] for name in curve["band"])
+                low, high = (end.mean(axis=0) for end in ends)
+            label, dashed = curve.get("label", cell.label), curve.get("dashed", False)
+            lines.append(Line(cell.series, column, label, xs, found.mean(axis=0), low, high, dashed))
     return lines
 
 
@@ -139,107 +112,82 @@ _POINTS = 25
 """Rounds at which delta over the rounds is computed."""
 
 
-def account_lines(description: Mapping[str, Any]) -> list[Line]:
+def account_lines(item: Item) -> list[Line]:
     """The lines of a figure of accounts: for each series delta at its epsilon, by accounting alone.
 
     Over a swept value it is delta after all rounds, over the column "round" after so many. A threshold that reads what
     no release protects leaves delta at 1 under `holds`.
     """
-    spec, lines = description["spec"], []
-    for series in dict.fromkeys(cell["series"] for cell in description["cells"]):
-        found = [cell for cell in description["cells"] if cell["series"] == series]
-        given = spec["series"][series]
-        points = [(cell, cell["x"], cell["sampler"]["rounds"]) for cell in found]
-        if "column" in spec["x"]:
-            total = found[0]["sampler"]["rounds"]
+    lines = []
+    for series in dict.fromkeys(cell.series for cell in item.cells):
+        found = sorted((cell for cell in item.cells if cell.series == series), key=lambda cell: cell.x or 0.0)
+        given = item.spec["series"][series]
+        points = [(cell, cell.x or 0.0, _rounds(cell)) for cell in found]
+        if "column" in item.spec["x"]:
+            total = _rounds(found[0])
             places = dict.fromkeys(round(place) for place in np.linspace(1, total, min(_POINTS, total)))
-            points = [(found[0], place, place) for place in places]
-        points.sort(key=lambda point: point[1])
-        deltas = [_delta(cell, given["profile"], int(done), given["epsilon"]) for cell, _, done in points]
-        nothing = np.full(len(points), math.nan)
-        lines.append(
-            Line(
-                series=series,
-                curve="delta",
-                label=found[0]["label"],
-                x=np.array([float(x) for _, x, _ in points]),
-                value=np.array(deltas),
-                low=nothing,
-                high=nothing,
-                dashed=given["profile"] == "as_claimed",
-            )
-        )
+            points = [(found[0], float(place), place) for place in places]
+        xs, nothing = np.array([x for _, x, _ in points]), np.full(len(points), math.nan)
+        deltas = np.array([_delta(cell, given["profile"], done, given["epsilon"]) for cell, _, done in points])
+        dashed = given["profile"] == "as_claimed"
+        lines.append(Line(series, "delta", found[0].label, xs, deltas, nothing, nothing, dashed))
     return lines
 
 
-def _delta(cell: Mapping[str, Any], profile: str, done: int, epsilon: float) -> float:
-    if profile == "holds" and cell["rule"] in ("percentile-of-raw-norms", "mean-of-raw-norms", "median-of-run"):
+def _rounds(cell: Cell) -> int:
+    return 0 if cell.mechanism is None else int(cell.mechanism.sampler["rounds"])
+
+
+def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
+    """1 where no account says less: without noise, and under `holds` where something is read that none counts."""
+    found = cell.mechanism
+    if found is None or found.noise_multiplier is None or (profile == "holds" and not found.counted):
         return 1.0
-    return delta_after(profile, cell["sampler"], cell["noise_multiplier"], done, epsilon, claims=CLAIMS_OF_TODAY)
+    return delta_after(profile, found.sampler, found.noise_multiplier, done, epsilon, claims=CLAIMS_OF_TODAY)
 
 
-def _aligned(histories: Sequence[_History], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
+def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:
     """The places [n] and the values [seeds, n] of a column that may not be filled in every round.
 
     A budget may stop one seed before another, and noise that decays spends it at another pace: seeds are brought to
     the places of the one that came least far, between their own by straight lines.
     """
     found = []
-    for history in histories:
-        values = history.column(column, per)
-        filled = np.isfinite(values)
-        found.append((history.column(axis)[filled], values[filled]))
+    for path in paths:
+        table = read_history(path)
+        given = {name: table[name].to_numpy(float) for name in table if not table[name].isna().all()}
+        if missing := [name for name in (column, per, axis) if name is not None and name not in given]:
+            raise BenchError(f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, given))}")
+        numbers = given[column] if per is None else given[column] / given[per]
+        filled = np.isfinite(numbers)
+        found.append((given[axis][filled], numbers[filled]))
     xs = min((places for places, _ in found), key=lambda places: places[-1])
-    return xs, np.stack([np.interp(xs, places, values) for places, values in found])
+    return xs, np.stack([np.interp(xs, places, numbers) for places, numbers in found])
 
 
-class _History:
-    """A run's history.csv."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self.table = pd.read_csv(path)
-        except (OSError, ValueError) as error:
-            raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
-        self._path = path
-
-    def column(self, name: str, per: str | None = None) -> np.ndarray:
-        """A column, divided by another if `per` names one."""
-        if name not in self.table or self.table[name].isna().all():
-            filled = [str(known) for known in self.table if not self.table[known].isna().all()]
-            raise BenchError(f"{self._path} has no {name} to draw: name one of {', '.join(filled)}")
-        values = self.table[name].to_numpy(dtype=np.float64)
-        return values if per is None else values / self.column(per)
-
-
-def draw(
-    description: Mapping[str, Any],
-    lines: Sequence[Line],
-    published: Sequence[Published],
-    footer: str,
-) -> Figure:
+def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], footer: str) -> Figure:
     """Draw the lines with their bands, and the published numbers where there are any.
 
     Args:
-        description: the figure's description, whose spec gives title, labels and scales.
+        item: the figure's description, whose spec gives title, labels and scales.
         lines: what was measured.
         published: the paper's numbers: those with an x are points, the others level lines.
         footer: what it was measured on and what the bands are, in small print below.
     """
-    spec = description["spec"]
+    spec = item.spec
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     sweep = "key" in spec["x"]
     for index, line in enumerate(lines):
         _draw_line(axes, line, index, marked=sweep)
     for number in published:
-        _draw_published(axes, number, comparable=not _mismatches(description))
+        _draw_published(axes, number, comparable=not item.mismatches)
     axes.set_xscale(spec["x"].get("scale", "linear"))
     axes.set_yscale(spec["y"].get("scale", "linear"))
     if spec["y"].get("scale") == "log":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
-    marks = description["kind"] == "sweep"  # counts of clients are too long to stand at each value
+    marks = item.kind == "sweep"  # counts of clients are too long to stand at each value
     swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
     if 0 < len(swept) <= 12:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
@@ -247,7 +195,7 @@ def draw(
     if spec["x"].get("column") == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
-    if description["kind"] == "account":
+    if item.kind == "account":
         # Room for the legend below lines that go all the way across.
         low, high = axes.get_ylim()
         axes.set_ylim(low * (low / high) ** 0.45, high)
@@ -258,9 +206,7 @@ def draw(
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if description["kind"] == "account" else "best"
-    )
+    axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if item.kind == "account" else "best")
     figure.supxlabel(footer, fontsize=7, color="#444444", x=0.01, ha="left")
     return figure
 
@@ -305,28 +251,22 @@ def _draw_published(axes: Axes, number: Published, *, comparable: bool) -> None:
         axes.plot(number.x, number.value, "*", ms=12, mec=PUBLISHED, mfc=face, linestyle="none", label=label)
 
 
-def _mismatches(description: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(cell["mismatch"] for cell in description["cells"] if cell["mismatch"]))
-
-
-def make(description: Mapping[str, Any], results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
+def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
     """Read a figure's runs and draw it.
 
     Returns:
         The figure and a table of what was drawn: series, curve, label, x, value, low, high, source.
     """
-    computed = description["kind"] == "account"
-    cells = [read_cell(results, cell["folders"], cell["metrics"]) for cell in description["cells"] if not computed]
-    rows = read_published(published, description["paper"], description["name"])
-    numbers = [parse_published(row) for row in rows]
+    computed = item.kind == "account"
+    cells = [read_cell(results, cell.folders, cell.metrics) for cell in item.cells if not computed]
+    numbers = read_published(published, item.paper, item.name)
     if computed:
-        lines = account_lines(description)
-    elif description["kind"] == "sweep":
-        lines = sweep_lines(description, cells)
+        lines = account_lines(item)
+    elif item.kind == "sweep":
+        lines = sweep_lines(item, cells)
     else:
-        lines = history_lines(description, results)
-    figure = draw(description, lines, numbers, _footer(description, cells, lines, numbers))
-    return figure, drawn(description, lines, numbers)
+        lines = history_lines(item, results)
+    return draw(item, lines, numbers, _footer(item, cells, lines, numbers)), drawn(item, lines, numbers)
 
 
 def _wrapped(said: Sequence[str], width: int = 118) -> str:
@@ -335,28 +275,22 @@ def _wrapped(said: Sequence[str], width: int = 118) -> str:
     return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
 
 
-def _footer(
-    description: Mapping[str, Any],
-    cells: Sequence[CellResult],
-    lines: Sequence[Line],
-    published: Sequence[Published],
-) -> str:
+def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], published: Sequence[Published]) -> str:
     """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
-    if description["kind"] == "account":
+    if item.kind == "account":
         said = [
             "Accounting alone: nothing is trained, so that every point is at the scale that the axis and text name."
         ]
         if any((line.value == 1).all() for line in lines):
             said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
         return _wrapped(said)
-    names = dict.fromkeys(cell["dataset"] for cell in description["cells"])
-    data = ", ".join(
-        f"{name} {', '.join(dict.fromkeys(c['tested'] for c in description['cells'] if c['dataset'] == name))}"
-        for name in names
-    )
+    tested: dict[str, dict[str, None]] = {}
+    for cell in item.cells:
+        tested.setdefault(cell.dataset, {})[cell.tested] = None
+    data = ", ".join(f"{name} {', '.join(tasks)}" for name, tasks in tested.items())
     seeds = max(cell.seeds for cell in cells)
-    said = [f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."]
-    if description["kind"] == "sweep":
+    said = [f"Measured on {data}, {values.plural(seeds, 'seed')}."]
+    if item.kind == "sweep":
         over = "seeds" if cells[0].accuracy.over == "seeds" else f"the {cells[0].counted}s of one seed"
         said[0] += f" Bands: 95 % t intervals over {over}."
     elif seeds > 1:
@@ -365,54 +299,24 @@ def _footer(
         delta = next(cell.delta for cell in cells if cell.delta is not None)
         said.append(f"Beside the points: ε as claimed / that holds, at δ = {delta:g}.")
     if published:
-        said += [f"Not comparable: {text}." for text in _mismatches(description)]
-    said += attributed_notices(
-        [(cell["label"], result) for cell, result in zip(description["cells"], cells, strict=True)]
-    )
+        said += [f"Not comparable: {text}." for text in item.mismatches]
+    said += attributed_notices([(cell.label, result) for cell, result in zip(item.cells, cells, strict=True)])
     return _wrapped(said)
 
 
-def drawn(description: Mapping[str, Any], lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:
+def drawn(item: Item, lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:
     """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it."""
     columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high", "source"]
-    first = description["cells"][0]
-    records: list[dict[str, Any]] = []
+    of_series = {cell.series: (cell.dataset, cell.task) for cell in reversed(item.cells)}
+    records: list[tuple[object, ...]] = []
     for line in lines:
-        cell = next(cell for cell in description["cells"] if cell["series"] == line.series)
         xs = [math.nan] * len(line.value) if line.x is None else line.x
-        records += [
-            {
-                "dataset": cell["dataset"],
-                "task": cell["task"],
-                "series": line.series,
-                "curve": line.curve,
-                "label": line.label,
-                "x": x,
-                "value": value,
-                "low": low,
-                "high": high,
-                "source": "measured",
-            }
-            for x, value, low, high in zip(xs, line.value, line.low, line.high, strict=True)
-        ]
-    records += [
-        {
-            "dataset": first["published_dataset"],
-            "task": first["task"],
-            "series": "published",
-            "curve": "accuracy",
-            "label": number.variant,
-            "x": math.nan if number.x is None else number.x,
-            "value": number.value,
-            "low": math.nan,
-            "high": math.nan,
-            "source": f"{description['paper']}, {number.source}",
-        }
-        for number in published
-    ]
+        for x, value, low, high in zip(xs, line.value, line.low, line.high, strict=True):
+            place = (*of_series[line.series], line.series, line.curve, line.label)
+            records.append((*place, x, value, low, high, "measured"))
+    first = item.cells[0]
+    for number in published:
+        place = (first.published_dataset, first.task, "published", "accuracy", number.variant)
+        x = math.nan if number.x is None else number.x
+        records.append((*place, x, number.value, math.nan, math.nan, f"{item.paper}, {number.source}"))
     return pd.DataFrame(records, columns=columns)
-
-
-def to_csv(table: pd.DataFrame) -> str:
-    """CSV text with six significant digits."""
-    return str(table.to_csv(index=False, float_format="%.6g", lineterminator="\n", quoting=csv.QUOTE_MINIMAL))

@@ -1,15 +1,13 @@
 """Small plots of a run's history for the page of results: SVG that takes the page's colours, light or dark."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup, escape
 
-from dpfedbench.errors import BenchError
+from dpfedbench.reporting.results import read_history
 
 # What a history may hold, as readers know it, with what tells most about a run first.
 QUANTITIES = {
@@ -47,22 +45,15 @@ def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]
     Raises:
         BenchError: a history is missing or is no CSV with a column `round`.
     """
-    tables = []
-    for seed, path in histories:
-        try:
-            table = pd.read_csv(path)
-            tables.append((seed, table, table["round"].to_numpy(dtype=np.float64)))
-        except (OSError, ValueError, KeyError) as error:
-            raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+    tables = [(seed, read_history(path)) for seed, path in histories]
     found = {}
     for column in QUANTITIES:
-        curves = []
-        for seed, table, rounds in tables:
-            values = table[column].to_numpy(dtype=np.float64) if column in table else np.full(len(rounds), math.nan)
-            filled = np.isfinite(values)
-            curves.append(Curve(seed=seed, rounds=rounds[filled], values=values[filled]))
-        if all(len(curve.values) > 1 for curve in curves):
-            found[column] = curves
+        filled = [(seed, table[np.isfinite(table[column].astype(float))]) for seed, table in tables if column in table]
+        if len(filled) == len(tables) and all(len(table) > 1 for _, table in filled):
+            found[column] = [
+                Curve(seed=seed, rounds=table["round"].to_numpy(float), values=table[column].to_numpy(float))
+                for seed, table in filled
+            ]
     return found
 
 

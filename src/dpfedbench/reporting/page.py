@@ -11,77 +11,82 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup
 from PIL import Image, UnidentifiedImageError
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
-from dpfedbench.reporting import history_svg, tables
-from dpfedbench.reporting.results import CellResult, read_cell
+from dpfedbench.reporting import history_svg, privacy, tables, values
+from dpfedbench.reporting.described import Cell, Item, Private
+from dpfedbench.reporting.results import CellResult, RunFiles, read_cell
+from dpfedbench.reporting.values import NOTHING, Shown
 
-LEADING = "privacy"  # the item that the page opens with, where there is one of this name
-TITLES = {LEADING: "Three ε: as claimed, that holds, audited"}
-NOTHING = "–"
-# What comes first in a row: which it is, then what was found.
-IDENTIFYING = ("method", "data", "dataset", "task")
-FOUND = ("accuracy", "value", "ε", "published", "status")
+PRIVACY_TITLE = "Three ε: as claimed, that holds, audited"
+# The columns of a table of a paper: what a row is of first, then what was found.
+ORDER = ("method", "data", "task", "accuracy", "time", "ε claimed", "ε that holds", "published", "δ", "unit")
 # A column that says one thing in every row is said once, above the table; these stay where they are looked for.
-NEVER_LIFTED = re.compile(r"method|variant|accuracy|ε|published|seeds|status")
+NEVER_LIFTED = re.compile(r"method|accuracy|ε|published|seeds|status")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facet:
-    """What the page can be filtered by: `epsilon` is the upper end of the ε that holds, None where none is claimed."""
+class Made:
+    """A table (CSV) or figure (PNG) that the page shows, and the command that makes it.
+
+    `path` is below the page's folder; `item` is what the configuration says of it, None for the privacy of all papers.
+    """
+
+    path: str
+    command: str
+    item: Item | None
+
+    @property
+    def anchor(self) -> str:
+        """E.g. "tables-dp-fedmeta-table2": an id for the page."""
+        return _anchor(self.path)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table."""
+        return self.path.startswith("tables/")
+
+
+Links = Sequence[tuple[str, str]]
+"""Names, and where they lead from the page."""
+
+
+class Facet(NamedTuple):
+    """What the page can be filtered by: `epsilon` is the upper end of the ε that holds, None where none is finite."""
 
     paper: str
     dataset: str
     method: str
     epsilon: float | None
 
-    @property
-    def plain(self) -> list[Any]:
-        """As JSON, which knows no infinity: no finite ε is None, claimed or not."""
-        finite = self.epsilon is not None and math.isfinite(self.epsilon)
-        return [self.paper, self.dataset, self.method, self.epsilon if finite else None]
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Field:
-    """A cell of a table: a value, what is said of it in small print, and what it is sorted by (None goes last)."""
-
-    text: str
-    note: str = ""
-    key: float | str | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A row of a table; `anchor` is the place of its runs on the page, "" where it has none."""
 
-    fields: Sequence[Field]
+    fields: Sequence[Shown]
     facets: Sequence[Facet]
-    anchor: str = ""
+    anchor: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
     """A table as the page shows it; `said_once` are the columns that are the same in each row."""
 
-    anchor: str
+    made: Made
     title: str
-    paper: str
     headings: Sequence[str]
     rows: Sequence[Row]
     said_once: Sequence[str]
     notes: Sequence[str]
-    command: str
-    links: Sequence[tuple[str, str]]
+    links: Links
 
     def numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which stand right-aligned."""
@@ -89,25 +94,21 @@ class Table:
         return bool(keys) and all(isinstance(key, float) for key in keys)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Figure:
+class Figure(NamedTuple):
     """A figure as the page shows it: `source` is the image itself, as a data URI; without facets no filter hides it."""
 
-    anchor: str
+    made: Made
     title: str
-    paper: str
     source: str
     width: int
     height: int
     alt: str
     caption: str
-    command: str
-    links: Sequence[tuple[str, str]]
+    links: Links
     facets: Sequence[Facet]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeedRun:
+class SeedRun(NamedTuple):
     """One seed of a configuration: its facts and its files, as links from the page."""
 
     seed: int
@@ -115,27 +116,46 @@ class SeedRun:
     rounds: str
     seconds: float
     spark: Markup
-    links: Sequence[tuple[str, str]]
+    links: Links
+
+
+@dataclasses.dataclass(kw_only=True)
+class Group:
+    """A configuration: its folder, a cell with all seeds that any item shows, and the items that do."""
+
+    folder: str
+    cell: Cell
+    labels: list[str] = dataclasses.field(default_factory=list)
+    items: list[Item] = dataclasses.field(default_factory=list)
+
+    @property
+    def anchor(self) -> str:
+        """Its place on the page."""
+        return _run_anchor(self.folder)
+
+    @property
+    def name(self) -> str:
+        """The method, and what a table or figure calls the configuration where that says more."""
+        plain = {self.cell.title.casefold(), self.cell.method}
+        return ": ".join([self.cell.title, *[label for label in self.labels if label.casefold() not in plain][:1]])
+
+    @property
+    def shown_in(self) -> list[tuple[str, str]]:
+        """The names and places of the items."""
+        kinds = [("tables" if item.kind == "table" else "figures", item) for item in self.items]
+        return [(f"{item.paper}, {item.name}", _anchor(f"{kind}/{item.paper}/{item.name}")) for kind, item in kinds]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Runs:
     """The runs of one configuration, a seed each."""
 
-    anchor: str
-    name: str
-    folder: str
-    dataset: str
-    task: str
+    group: Group
+    result: CellResult
     seeds: Sequence[SeedRun]
-    accuracy: str
-    claimed: str
-    holds: str
-    notices: Sequence[str]
     configuration: str
     spark: Markup
     plots: Sequence[tuple[str, Markup]]
-    shown_in: Sequence[tuple[str, str]]
     facets: Sequence[Facet]
 
     @property
@@ -145,8 +165,9 @@ class Runs:
 
 
 def make(
-    items: Sequence[Mapping[str, Any]],
+    items: Sequence[Made],
     *,
+    private: Sequence[Private],
     results: str | Path,
     folder: str | Path,
     published: str | Path,
@@ -157,8 +178,8 @@ def make(
     """The page's HTML.
 
     Args:
-        items: every table (CSV) and figure (PNG): `path` below `folder`, the `command` that makes it, and its
-            `description` (`Item.describe`), None for one that the configuration does not describe.
+        items: every table and figure.
+        private: the private configurations, for the table of privacy where it is among the items.
         results: the results folder, which holds the runs.
         folder: where the page will lie, with tables/, figures/ and provenance.json beside it.
         published: the published numbers.
@@ -169,51 +190,46 @@ def make(
     Raises:
         BenchError: a file that the page shows is missing or damaged.
     """
-    described = [item["description"] for item in items if item["description"] is not None]
     results, folder = Path(results), Path(folder)
-    groups = _groups(described)
-    cells = {group: read_cell(results, cell["folders"]) for group, (cell, _) in groups.items()}
-    facets = {
-        group: [Facet(paper=paper, dataset=cell["dataset"], method=cell["method"], epsilon=_epsilon(cells[group]))
-                for paper in dict.fromkeys(description["paper"] for description in shown)]
-        for group, (cell, shown) in groups.items()
-    }  # fmt: skip
-    methods = {cell["method"]: cell["title"] for cell, _ in groups.values()}
-    shown_tables = [_table(item, results, folder, published, methods) for item in items if _is(item, "tables")]
-    shown_figures = [_figure(item, folder, facets) for item in items if _is(item, "figures")]
-    runs = [
-        _runs(group, cell, shown, cells[group], facets[group], results, folder)
-        for group, (cell, shown) in groups.items()
-    ]
-    leading_tables, other_tables = _leading(shown_tables)
-    leading_figures, other_figures = _leading(shown_figures)
+    groups = _groups([item.item for item in items if item.item is not None])
+    runs = [_runs(group, read_cell(results, group.cell.folders), folder) for group in groups]
+    facets = {entry.group.folder: entry.facets for entry in runs}
+    shown_tables = [_table(item, private, results, folder, published) for item in items if item.is_table]
+    shown_figures = [_figure(item, folder, facets) for item in items if not item.is_table]
+    leading_tables = [table for table in shown_tables if table.made.item is None]
+    leading_figures = [figure for figure in shown_figures if figure.made.item is None]
     if not leading_tables and not leading_figures:
-        leading_tables, other_tables = other_tables[:1], other_tables[1:]
-    every = [facet for row in _filtered(runs, shown_figures, shown_tables) for facet in row.facets]
+        leading_tables = shown_tables[:1]
+    every = [facet for entry in runs for facet in entry.facets]
+    every += [facet for figure in shown_figures for facet in figure.facets]
+    every += [facet for table in shown_tables for row in table.rows for facet in row.facets]
+    titles = {group.cell.method: group.cell.title for group in groups}
+    chosen = {name: sorted({getattr(facet, name) for facet in every} - {""}) for name in Facet._fields[:3]}
     given = read_json(folder / "provenance.json")
-    used = sorted({cell["dataset"] for cell, _ in groups.values()})
+    used = sorted({group.cell.dataset for group in groups})
     return str(
         _environment().get_template("page.html").render(
             leading_tables=leading_tables,
             leading_figures=leading_figures,
-            tables=other_tables,
-            figures=other_figures,
+            tables=[table for table in shown_tables if table not in leading_tables],
+            figures=[figure for figure in shown_figures if figure not in leading_figures],
             runs=runs,
-            count=sum(len(group.seeds) for group in runs),
-            seconds=sum(group.seconds for group in runs),
+            count=sum(len(entry.seeds) for entry in runs),
+            seconds=sum(entry.seconds for entry in runs),
             papers={name: papers[name] for name in dict.fromkeys(facet.paper for facet in every) if name in papers},
             choices={
-                "paper": {name: papers.get(name, {}).get("title", name) for name in _values(every, "paper")},
-                "dataset": {name: name for name in _values(every, "dataset")},
-                "method": {name: methods.get(name, name) for name in _values(every, "method")},
+                "paper": {name: papers.get(name, {}).get("title", name) for name in chosen["paper"]},
+                "dataset": {name: name for name in chosen["dataset"]},
+                "method": {name: titles.get(name, name) for name in chosen["method"]},
             },
             used=used,
             datasets=[row for row in datasets if row["name"] in used],
             provenance=given,
             stand_ins=_stand_ins(given.get("stand_ins", {})),
-            trained_with=_trained_with(results, groups),
-            notices=list(dict.fromkeys(text for cell in cells.values() for text in cell.notices)),
+            trained_with=list(dict.fromkeys(_trained_with(run) for entry in runs for run in entry.result.runs)),
+            notices=list(dict.fromkeys(text for entry in runs for text in entry.result.notices)),
             made=made,
+            values=values,
         )
     )  # fmt: skip
 
@@ -228,272 +244,99 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def _is(item: Mapping[str, Any], group: str) -> bool:
-    return Path(item["path"]).parts[0] == group
-
-
-def _filtered(runs: Sequence[Runs], figures: Sequence[Figure], shown: Sequence[Table]) -> Iterator[Runs | Figure | Row]:
-    """Everything that has facets."""
-    yield from runs
-    yield from figures
-    for table in shown:
-        yield from table.rows
-
-
-def _values(facets: Sequence[Facet], name: str) -> list[str]:
-    return sorted({getattr(facet, name) for facet in facets if getattr(facet, name)})
-
-
-def _leading(items: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Those that the page opens with, and the others."""
-    first = [item for item in items if item.anchor.rpartition("-")[2] == LEADING]
-    return first, [item for item in items if item not in first]
-
-
-def _group(cell: Mapping[str, Any]) -> str:
-    """The folder that the seeds of a cell share."""
-    return str(Path(cell["folders"][0]).parent)
-
-
-def _anchor_of(group: str) -> str:
-    return f"run-{Path(group).name}"
-
-
 def _anchor(path: str) -> str:
-    """E.g. "tables-dp-fedmeta-table2": an id for the page, which is also what LEADING is looked for in."""
     return re.sub(r"[^\w-]+", "-", str(Path(path).with_suffix("")))
 
 
-def _groups(
-    described: Sequence[Mapping[str, Any]],
-) -> dict[str, tuple[Mapping[str, Any], list[Mapping[str, Any]]]]:
-    """The configurations: for each folder a cell with all seeds that any item shows, and the items that do."""
-    found: dict[str, tuple[dict[str, Any], list[Mapping[str, Any]]]] = {}
-    for description in described:
-        for cell in description["cells"]:
-            if not cell["folders"]:
-                continue  # computed, and nothing trained
-            kept, shown = found.setdefault(_group(cell), (dict(cell) | {"labels": []}, []))
-            kept["folders"] = sorted({*kept["folders"], *cell["folders"]}, key=lambda name: (len(name), name))
-            kept["labels"] = list(dict.fromkeys([*kept["labels"], cell["variant"] or cell["label"]]))
-            if description not in shown:
-                shown.append(description)
-    return dict(found)
+def _run_anchor(group: str) -> str:
+    return f"run-{Path(group).name}"
 
 
-def _epsilon(cell: CellResult) -> float | None:
-    return None if math.isnan(cell.holds.high) else cell.holds.high
+def _facet(paper: str, of: Cell | Private, epsilon: float) -> Facet:
+    return Facet(paper, of.dataset, of.method, epsilon if math.isfinite(epsilon) else None)
+
+
+def _groups(items: Sequence[Item]) -> list[Group]:
+    """The configurations that the items show; none of what is computed and not trained."""
+    found: dict[str, Group] = {}
+    for item in items:
+        for cell in (cell for cell in item.cells if cell.folders):
+            group = found.setdefault(cell.group, Group(folder=cell.group, cell=cell))
+            folders = sorted({*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name))
+            group.cell = dataclasses.replace(group.cell, folders=tuple(folders))
+            if (label := cell.variant or cell.label) not in group.labels:
+                group.labels.append(label)
+            if item not in group.items:
+                group.items.append(item)
+    return list(found.values())
 
 
 # Tables
 
 
-def _table(
-    item: Mapping[str, Any], results: Path, folder: Path, published: str | Path, methods: Mapping[str, str]
-) -> Table:
-    path, description = folder / item["path"], item["description"]
+def _table(made: Made, private: Sequence[Private], results: Path, folder: Path, published: str | Path) -> Table:
+    path = folder / made.path
     if not path.exists():
         raise BenchError(f"{path} is missing: run the workflow again to make it")
-    beside = path.with_suffix(".md")
-    if description is None or description["kind"] != "table":
-        headings, rows, title = _tidy_rows(path, methods)
-        notes = _notes_of(beside)
+    if made.item is None:
+        entries = privacy.read(private, results, published)
+        title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(entries)
+        places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in entries]
     else:
-        read = tables.read_rows(description, results)
-        frame = tables.tidy(description, read, published)
-        headings, title = tables.headings(description), description["spec"]["title"]
-        notes = tables.notes(description, read, frame)
-        rows = [
-            Row(
-                fields=[_field(text, split=name != "method") for name, text in zip(headings, texts, strict=True)],
-                facets=[
-                    Facet(
-                        paper=description["paper"],
-                        dataset=cell["dataset"],
-                        method=cell["method"],
-                        epsilon=_epsilon(result),
-                    )
-                ],
-                anchor=_anchor_of(_group(cell)),
-            )
-            for (cell, result), texts in zip(read, tables.texts(description, read, frame), strict=True)
+        read = tables.read(made.item, results, published)
+        title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
+        found = [
+            dict(sorted(read.fields(row).items(), key=lambda field: ORDER.index(field[0].split(",")[0])))
+            for row in read.rows
         ]
-    headings, rows, said_once = _arranged(headings, rows)
+        places = [([_facet(paper, row.cell, row.result.holds.high)], _run_anchor(row.cell.group)) for row in read.rows]
+    kept, said_once = _lifted(found)
     return Table(
-        anchor=_anchor(item["path"]),
+        made=made,
         title=title,
-        paper=_paper(item),
-        headings=headings,
-        rows=rows,
+        headings=kept,
+        rows=[Row([row[name] for name in kept], *place) for row, place in zip(found, places, strict=True)],
         said_once=said_once,
         notes=notes,
-        command=item["command"],
-        links=[(_kind(file), _link(file, folder)) for file in (path, beside) if file.exists()],
+        links=_links(made, folder, {".csv": "CSV", ".md": "Markdown"}),
     )
 
 
-def _paper(item: Mapping[str, Any]) -> str:
-    """The folder between tables/ and the file; "" for an item of all papers."""
-    return "/".join(Path(item["path"]).parts[1:-1])
-
-
-def _tidy_rows(path: Path, methods: Mapping[str, str]) -> tuple[list[str], list[Row], str]:
-    """Headings, rows and title of any CSV file.
-
-    It is filtered by its columns `dataset`, `method`, `paper` and `epsilon_holds`; a `variant` is small print to its
-    method, and two columns `NAME_low` and `NAME_high` are one range.
-    """
-    try:
-        frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
-    names = {title: name for name, title in methods.items()}
-    given_columns = [str(name) for name in frame]
-    ranges = {name: f"{name.removesuffix('_low')}_high" for name in given_columns if name.endswith("_low")}
-    ranges = {low: high for low, high in ranges.items() if high in given_columns}
-    dropped = {"variant" if "method" in frame else None, *ranges.values()}
-    columns = [name for name in given_columns if name not in dropped]
-    rows = []
-    for record in frame.to_dict("records"):
-        holds = record.get("epsilon_holds_high", record.get("epsilon_holds"))
-        given = _cell_text(record.get("method"))
-        facet = Facet(
-            paper=_cell_text(record.get("paper")),
-            dataset=_cell_text(record.get("dataset")),
-            method=names.get(given, given),
-            epsilon=float(holds) if isinstance(holds, (int, float)) and not math.isnan(holds) else None,
-        )
-        fields = []
-        for column in columns:
-            text, note = _cell_text(record[column]), ""
-            if column in ranges:
-                text = _range_text(text, _cell_text(record[ranges[column]]))
-            elif column == "method":
-                text, note = methods.get(given, given), _cell_text(record.get("variant"))
-            fields.append(Field(text=text or NOTHING, note=note, key=_key(text)))
-        rows.append(Row(fields=fields, facets=[facet]))
-    headings = [_heading(column.removesuffix("_low") if column in ranges else column) for column in columns]
-    return headings, rows, TITLES.get(path.stem, path.stem.replace("-", " ").replace("_", " ").capitalize())
-
-
-def _range_text(low: str, high: str) -> str:
-    """Both ends where they differ, as in `tables.epsilon_text`."""
-    return high if low in ("", high) else f"{low} to {high or NOTHING}"
-
-
-def _heading(column: str) -> str:
-    words = column.replace("_", " ").strip()
-    return re.sub(r"\bdelta\b", "δ", re.sub(r"\bepsilon\b", "ε", words))
-
-
-def _cell_text(value: Any) -> str:
-    """A value of a CSV file for people; "" for an empty one."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return "∞" if math.isinf(value) else f"{value:.4g}"
-    return "∞" if value == "inf" else str(value)  # a text where other rows of its column have one
-
-
-def _notes_of(markdown: Path) -> list[str]:
-    """The list items of a table's Markdown before it says what it was made by."""
-    if not markdown.exists():
-        return []
-    said = markdown.read_text(encoding="utf-8").partition("\nMade by\n")[0]
-    return [line[2:].strip() for line in said.splitlines() if line.startswith("- ")]
-
-
-def _field(text: str, *, split: bool) -> Field:
-    """A text of `tables.texts`: "**72.4** (68.1 to 76.7)" is a value and what is said of it."""
-    plain = text.replace("**", "")
-    value, note = plain, ""
-    if split and (found := re.fullmatch(r"(.+?) \((.+)\)", plain)):
-        value, note = found.groups()
-    return Field(text=value, note=note, key=_key(value))
-
-
-def _key(text: str) -> float | str | None:
-    """What a value is sorted by: a range by its upper end, what is not there not at all."""
-    if text in ("", NOTHING):
-        return None
-    try:
-        return float(text.rpartition(" to ")[2].replace("∞", "inf"))
-    except ValueError:
-        return text
-
-
-def _arranged(headings: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row], list[str]]:
-    """What a row is of first, then what was found; columns that are the same in every row apart, as sentences."""
-
-    def place(column: int) -> int:
-        heading = headings[column]
-        if heading in IDENTIFYING:
-            return IDENTIFYING.index(heading)
-        kind = next((index for index, word in enumerate(FOUND) if word in heading), len(FOUND))
-        return len(IDENTIFYING) + kind
-
-    order = sorted(range(len(headings)), key=place)
+def _lifted(rows: Sequence[Mapping[str, Shown]]) -> tuple[list[str], list[str]]:
+    """The columns to show; and, as sentences, those that say the same in every row."""
     kept, said_once = [], []
-    for column in order:
-        values = {row.fields[column].text for row in rows}
-        given = values - {NOTHING}
-        if len(rows) > 1 and len(given) <= 1 and not NEVER_LIFTED.search(headings[column]):
-            if given:
-                where = " where there is one" if NOTHING in values else ""
-                said_once.append(f"{headings[column]}: {given.pop()}{where}")
-        else:
-            kept.append(column)
-    moved = [dataclasses.replace(row, fields=[row.fields[column] for column in kept]) for row in rows]
-    return [headings[column] for column in kept], moved, said_once
+    for name in rows[0] if rows else ():
+        texts = {row[name].text for row in rows}
+        given = texts - {NOTHING}
+        if len(rows) == 1 or len(given) > 1 or NEVER_LIFTED.search(name):
+            kept.append(name)
+        elif given:
+            said_once.append(f"{name}: {given.pop()}{' where there is one' if NOTHING in texts else ''}")
+    return kept, said_once
 
 
 # Figures
 
 
-def _figure(item: Mapping[str, Any], folder: Path, facets: Mapping[str, Sequence[Facet]]) -> Figure:
-    path, description = folder / item["path"], item["description"]
+def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> Figure:
+    path, item = folder / made.path, made.item
     source, width, height = _embedded(path)
-    numbers = path.with_suffix(".csv")
-    where = " The numbers drawn are in the CSV file beside it." if numbers.exists() else ""
-    if description is None or "x" not in description["spec"]:
-        title = TITLES.get(path.stem, path.stem.replace("-", " ").replace("_", " ").capitalize())
-        alt, caption, own = f"{title}.{where}", "", []
-    else:
-        spec, cells = description["spec"], description["cells"]
-        title, caption = spec["title"], _measured_on(cells)
-        lines = "; ".join(dict.fromkeys(cell["label"] for cell in cells))
+    where = " The numbers drawn are in the CSV file beside it." if path.with_suffix(".csv").exists() else ""
+    title, alt, caption, own = PRIVACY_TITLE, f"{PRIVACY_TITLE}.{where}", "", list[Facet]()
+    if item is not None:
+        spec, trained = item.spec, [cell for cell in item.cells if cell.folders]
+        title, caption = spec["title"], "Accounting alone: nothing is trained."
+        lines = "; ".join(dict.fromkeys(cell.label for cell in item.cells))
         alt = f"Chart of {spec['y']['label']} over {spec['x']['label']}: {lines}.{where}"
-        own = [
-            facet
-            for group in dict.fromkeys(_group(cell) for cell in cells if cell["folders"])
-            for facet in facets[group]
-            if facet.paper == description["paper"]
-        ]
-        if not any(cell["folders"] for cell in cells):
-            own = [Facet(paper=description["paper"], dataset="", method=cells[0]["method"], epsilon=None)]
-    return Figure(
-        anchor=_anchor(item["path"]),
-        title=title,
-        paper=_paper(item),
-        source=source,
-        width=width,
-        height=height,
-        alt=alt,
-        caption=caption,
-        command=item["command"],
-        links=[(_kind(file), _link(file, folder)) for file in (path, numbers) if file.exists()],
-        facets=own,
-    )
-
-
-def _measured_on(cells: Sequence[Mapping[str, Any]]) -> str:
-    if not any(cell["folders"] for cell in cells):
-        return "Accounting alone: nothing is trained."
-    data = ", ".join(dict.fromkeys(f"{cell['dataset']} {cell['tested']}" for cell in cells))
-    seeds = max(len(cell["folders"]) for cell in cells)
-    return f"Measured on {data}, {seeds} seed{'' if seeds == 1 else 's'}."
+        own = [Facet(item.paper, "", item.cells[0].method, None)]
+        if trained:
+            data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in trained))
+            seeds = values.plural(max(len(cell.folders) for cell in trained), "seed")
+            caption = f"Measured on {data}, {seeds}."
+            groups = dict.fromkeys(cell.group for cell in trained)
+            own = [facet for group in groups for facet in facets[group] if facet.paper == item.paper]
+    links = _links(made, folder, {".png": "PNG", ".csv": "CSV"})
+    return Figure(made, title, source, width, height, alt, caption, links, own)
 
 
 def _embedded(path: Path) -> tuple[str, int, int]:
@@ -516,64 +359,37 @@ def _embedded(path: Path) -> tuple[str, int, int]:
 # Runs
 
 
-def _runs(
-    group: str,
-    cell: Mapping[str, Any],
-    shown: Sequence[Mapping[str, Any]],
-    result: CellResult,
-    facets: Sequence[Facet],
-    results: Path,
-    folder: Path,
-) -> Runs:
-    places = [(int(Path(name).name.removeprefix("seed")), results / "runs" / name) for name in cell["folders"]]
-    curves = history_svg.read_curves([(seed, place / "history.csv") for seed, place in places])
-    first = next(iter(curves), None)
-    seeds = []
-    for index, (seed, place) in enumerate(places):
-        training, metrics = read_json(place / "training.json"), read_json(place / "metrics.json")
-        own = Markup("")
-        if first is not None:
-            own = history_svg.draw([curves[first][index]], label=history_svg.QUANTITIES[first], small=True)
-        seeds.append(
-            SeedRun(
-                seed=seed,
-                accuracy=f"{metrics['accuracy']:.1f}",
-                rounds=_rounds(training),
-                seconds=float(training.get("seconds", 0.0)),
-                spark=own,
-                links=_files(place, folder),
-            )
-        )
+def _runs(group: Group, result: CellResult, folder: Path) -> Runs:
+    seeds = [int(run.folder.name.removeprefix("seed")) for run in result.runs]
+    paths = [run.folder / "history.csv" for run in result.runs]
+    curves = history_svg.read_curves(list(zip(seeds, paths, strict=True)))
     drawn = [(history_svg.QUANTITIES[column], found) for column, found in curves.items()]
-    plain = {cell["title"].casefold(), cell["method"]}
-    labels = [label for label in cell["labels"] if label.casefold() not in plain]
-    accuracy = tables.accuracy_text(result.accuracy)
+
+    def spark(*chosen: int) -> Markup:
+        if not drawn:
+            return Markup("")
+        label, found = drawn[0]
+        return history_svg.draw([found[index] for index in chosen], label=label, small=True)
+
     return Runs(
-        anchor=_anchor_of(group),
-        name=f"{cell['title']}: {labels[0]}" if labels else cell["title"],
-        folder=f"results/runs/{group}",
-        dataset=cell["dataset"],
-        task=cell["task"],
-        seeds=seeds,
-        accuracy=accuracy,
-        claimed=tables.epsilon_text(result.claimed),
-        holds=tables.epsilon_text(result.holds),
-        notices=result.notices,
-        configuration=_configuration(places[0][1] / "config.yaml"),
-        spark=history_svg.draw(drawn[0][1], label=drawn[0][0], small=True) if drawn else Markup(""),
+        group=group,
+        result=result,
+        seeds=[
+            SeedRun(
+                seed,
+                f"{run.metrics['accuracy']:.1f}",
+                _rounds(run.training),
+                float(run.training.get("seconds", 0.0)),
+                spark(index),
+                _files(run.folder, folder),
+            )
+            for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True))
+        ],
+        configuration=_configuration(result.runs[0].folder / "config.yaml"),
+        spark=spark(*range(len(seeds))),
         plots=[(label, history_svg.draw(found, label=label)) for label, found in drawn],
-        shown_in=[(_place(description), _anchor(_path(description))) for description in shown],
-        facets=facets,
+        facets=[_facet(paper, group.cell, result.holds.high) for paper in {item.paper: 0 for item in group.items}],
     )
-
-
-def _path(description: Mapping[str, Any]) -> str:
-    group = "tables" if description["kind"] == "table" else "figures"
-    return f"{group}/{description['paper']}/{description['name']}"
-
-
-def _place(description: Mapping[str, Any]) -> str:
-    return f"{description['paper']}, {description['name']}"
 
 
 def _rounds(training: Mapping[str, Any]) -> str:
@@ -601,16 +417,11 @@ def _configuration(path: Path) -> str:
     return "\n".join(line for line in lines if not line.startswith("seed:"))
 
 
-def _trained_with(results: Path, groups: Mapping[str, tuple[Mapping[str, Any], Any]]) -> list[str]:
-    """Where and with what the runs were trained, as they themselves wrote down: not always what made the page."""
-    found: dict[str, None] = {}
-    for cell, _ in groups.values():
-        for name in cell["folders"]:
-            training = read_json(results / "runs" / name / "training.json")
-            given = training.get("versions", {})
-            said = ", ".join(f"{library} {version}" for library, version in given.items())
-            found[f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {said}"] = None
-    return list(found)
+def _trained_with(run: RunFiles) -> str:
+    """Where and with what a run was trained, as it wrote down itself: not always what made the page."""
+    training = run.training
+    said = ", ".join(f"{library} {version}" for library, version in training.get("versions", {}).items())
+    return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {said}"
 
 
 def _stand_ins(replaced: Mapping[str, str]) -> str:
@@ -622,8 +433,10 @@ def _stand_ins(replaced: Mapping[str, str]) -> str:
     return "; ".join(said)
 
 
-def _kind(path: Path) -> str:
-    return {".md": "Markdown", ".csv": "CSV", ".png": "PNG"}[path.suffix]
+def _links(made: Made, folder: Path, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A file and those beside it, by their kinds."""
+    files = [((folder / made.path).with_suffix(suffix), kind) for suffix, kind in kinds.items()]
+    return [(kind, _link(path, folder)) for path, kind in files if path.exists()]
 
 
 def _link(path: Path, folder: Path) -> str:

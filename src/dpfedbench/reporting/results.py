@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import read_json
@@ -24,17 +26,27 @@ class Epsilon:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """What one finished run wrote down."""
+
+    folder: Path
+    metrics: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+    training: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The runs of one cell: accuracy in percent, and what their accounts say.
+    """The runs of one cell, one for each seed: accuracy in percent, and what their accounts say.
 
     `tasks` is how many test tasks, or records, the seeds have in all, and `counted` which of the two it is.
     `milliseconds` is the time of training for each client or record, over seeds; None where a run says nothing of it.
     `delta` and `unit` are None where no privacy is claimed.
     """
 
+    runs: tuple[RunFiles, ...]
     accuracy: Interval
     milliseconds: Interval | None
-    seeds: int
     tasks: int
     counted: str
     claimed: Epsilon
@@ -43,11 +55,19 @@ class CellResult:
     unit: str | None
     notices: tuple[str, ...]
 
+    @property
+    def seeds(self) -> int:
+        """How many there are."""
+        return len(self.runs)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
     """A number that a paper prints: `x` places it on a figure's axis, where it has one."""
 
+    dataset: str
+    task: str
+    method: str
     variant: str
     x: float | None
     value: float
@@ -65,30 +85,24 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
     Raises:
         BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
     """
-    runs = [Path(results, "runs", folder) for folder in folders]
-    metrics = [read_json(run / metrics_file) for run in runs]
-    privacy = [read_json(run / "privacy.json") for run in runs]
-    training = [read_json(run / "training.json") for run in runs]
-    for run, trained in zip(runs, training, strict=True):
-        refuse_newer(trained, str(run))
+    runs = tuple(_read_run(Path(results, "runs", folder), metrics_file) for folder in folders)
+    metrics, where = [run.metrics for run in runs], runs[0].folder.parent
     try:
-        given = {(account.get("delta"), account.get("unit")) for account in privacy if account["profiles"]}
-        notices = dict.fromkeys(text for account in training for text in account.get("notices", ()))
+        given = {(run.privacy.get("delta"), run.privacy.get("unit")) for run in runs if run.privacy["profiles"]}
+        notices = dict.fromkeys(text for run in runs for text in run.training.get("notices", ()))
         by_record = "records" in metrics[0]
         per_task = [[] if by_record else [float(value) for value in metric["per_task"]] for metric in metrics]
         accuracy = _over_records(metrics) if by_record else seeds_interval(per_task)
-        claimed, holds = (worst_epsilon(privacy, profile) for profile in ("as_claimed", "holds"))
+        claimed, holds = (worst_epsilon([run.privacy for run in runs], name) for name in ("as_claimed", "holds"))
     except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(
-            f"a result of {runs[0].parent} lacks {error}: delete that folder and run the workflow again"
-        ) from error
+        raise BenchError(f"a result of {where} lacks {error}: delete that folder and run the workflow again") from error
     if len(given) > 1:
-        raise BenchError(f"the seeds of {runs[0].parent} differ in delta or unit: delete that folder and run again")
+        raise BenchError(f"the seeds of {where} differ in delta or unit: delete that folder and run again")
     delta, unit = next(iter(given), (None, None))
     return CellResult(
+        runs=runs,
         accuracy=accuracy,
-        milliseconds=_milliseconds(training),
-        seeds=len(runs),
+        milliseconds=_milliseconds([run.training for run in runs]),
         tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
         counted="record" if by_record else "task",
         claimed=claimed,
@@ -97,6 +111,26 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
         unit=unit,
         notices=tuple(notices),
     )
+
+
+def _read_run(folder: Path, metrics_file: str) -> RunFiles:
+    metrics, privacy, training = (read_json(folder / name) for name in (metrics_file, "privacy.json", "training.json"))
+    refuse_newer(training, str(folder))
+    return RunFiles(folder=folder, metrics=metrics, privacy=privacy, training=training)
+
+
+def read_history(path: Path) -> pd.DataFrame:
+    """A run's history.csv, one row for each round.
+
+    Raises:
+        BenchError: it is missing, or is no CSV with a column `round`.
+    """
+    try:
+        table = pd.read_csv(path)
+        table["round"]
+    except (OSError, ValueError, KeyError) as error:
+        raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
+    return table
 
 
 def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
@@ -123,16 +157,16 @@ def worst_epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon
     found = [account["profiles"][profile] for account in privacy if profile in account["profiles"]]
     if not found:
         return Epsilon(low=math.nan, high=math.nan, status="none", explanation="")
-    worst = max(found, key=lambda account: number(account["epsilon_high"]))
+    worst = max(found, key=lambda account: written(account["epsilon_high"]))
     return Epsilon(
-        low=number(worst["epsilon_low"]),
-        high=number(worst["epsilon_high"]),
+        low=written(worst["epsilon_low"]),
+        high=written(worst["epsilon_high"]),
         status=worst["status"],
         explanation=worst.get("explanation", ""),
     )
 
 
-def number(value: Any) -> float:
+def written(value: Any) -> float:
     """JSON has no infinity: it is written as text. None stands for a bound that nobody can give."""
     return math.inf if value is None else float(value)
 
@@ -149,39 +183,31 @@ def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
     return said
 
 
-def read_published(path: str | Path, paper: str, item: str) -> list[dict[str, str]]:
-    """The published numbers of one table or figure, as rows of text.
+def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
+    """The published numbers of one table or figure.
 
     Raises:
-        BenchError: the file is missing or lacks a column.
+        BenchError: the file is missing, lacks a column, or has a number that is none.
     """
-    needed = {"paper", "item", "dataset", "task", "method", "variant", "x", "value", "source"}
+    texts = ("dataset", "task", "method", "variant", "source")
+    needed = {"paper", "item", "x", "value", *texts}
     try:
         with open(path, newline="", encoding="utf-8") as handle:
             reader = csv.DictReader(handle)
-            missing = needed - set(reader.fieldnames or ())
-            if missing:
+            if missing := needed - set(reader.fieldnames or ()):
                 raise BenchError(
                     f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}"
                 )
-            return [row for row in reader if (row["paper"], row["item"]) == (paper, item)]
+            return [
+                Published(
+                    x=float(row["x"]) if row["x"] else None,
+                    value=float(row["value"]),
+                    **{name: row[name] for name in texts},
+                )
+                for row in reader
+                if (row["paper"], row["item"]) == (paper, item)
+            ]
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: restore it from the repository") from error
-
-
-def published_for(rows: Sequence[Mapping[str, str]], cell: Mapping[str, Any]) -> Published | None:
-    """The published number of a cell, found by the data set of the paper, task, method and variant."""
-    for row in rows:
-        wanted = (cell["published_dataset"], cell["task"], cell["method"], cell["variant"])
-        if (row["dataset"], row["task"], row["method"], row["variant"]) == wanted:
-            return parse_published(row)
-    return None
-
-
-def parse_published(row: Mapping[str, str]) -> Published:
-    """A row of the published numbers, as numbers."""
-    try:
-        x = float(row["x"]) if row["x"] else None
-        return Published(variant=row["variant"], x=x, value=float(row["value"]), source=row["source"])
     except ValueError as error:
-        raise BenchError(f"a published number of {row['paper']} {row['item']} is not a number ({error})") from error
+        raise BenchError(f"a published number of {paper} {item} is not a number ({error})") from error

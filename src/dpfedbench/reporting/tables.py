@@ -1,143 +1,138 @@
-"""Tables: a tidy CSV for programs and Markdown for people."""
+"""Tables: what runs say as rows of typed values, and from these a tidy CSV for programs and Markdown for people."""
 
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
-from dpfedbench.reporting.results import (
-    CellResult,
-    Epsilon,
-    attributed_notices,
-    published_for,
-    read_cell,
-    read_published,
-)
-
-COLUMNS = [
-    "dataset",
-    "task",
-    "method",
-    "variant",
-    "value",
-    "ci_low",
-    "ci_high",
-    "seeds",
-    "epsilon_claimed",
-    "epsilon_holds",
-    "delta",
-    "unit",
-    "published",
-    "comparable",
-]
-
-HEADINGS = (
-    "data",
-    "task",
-    "method",
-    "accuracy, % (95 % interval)",
-    "ε claimed",
-    "ε that holds",
-    "δ",
-    "unit",
-    "published, %",
-)
-
-TIME = "time, ms a task (95 % interval)"
-"""In place of the accuracy where a table is of time."""
-
-Row = tuple[Mapping[str, Any], CellResult]
+from dpfedbench.reporting import values
+from dpfedbench.reporting.described import Cell, Item
+from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
+from dpfedbench.reporting.values import Shown
 
 
-def of_time(description: Mapping[str, Any]) -> bool:
-    """Whether a table shows the time of training a client, in place of accuracy."""
-    return bool(description["spec"].get("value", "accuracy") == "milliseconds")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """A cell of the plan with its value, what its runs say of privacy, and the published value where there is one.
+
+    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not.
+    """
+
+    cell: Cell
+    result: CellResult
+    value: Interval
+    published: float | None
+    comparable: bool
+
+    @property
+    def place(self) -> str:
+        """What it is of, as a text."""
+        variant = f" ({self.cell.variant})" if self.cell.variant else ""
+        return f"{self.cell.dataset} {self.cell.task}, {self.cell.title}{variant}"
 
 
-def headings(description: Mapping[str, Any]) -> list[str]:
-    """`HEADINGS`, for what the table shows."""
-    if not of_time(description):
-        return list(HEADINGS)
-    return [{HEADINGS[3]: TIME, "published, %": "published, ms"}.get(heading, heading) for heading in HEADINGS]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy."""
+
+    item: Item
+    rows: Sequence[Row]
+    of_time: bool
+
+    def fields(self, row: Row) -> dict[str, Shown]:
+        """A row for people, by the column's heading."""
+        cell, result = row.cell, row.result
+        name = f"{cell.title}, {cell.variant}" if cell.variant else cell.title
+        printed = values.number(row.published, "g")
+        if row.published is not None and not row.comparable:
+            printed = dataclasses.replace(printed, note="not comparable")
+        return {
+            "data": values.words(cell.dataset),
+            "task": values.words(cell.task),
+            "method": values.words(name),
+            self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
+            "ε claimed": values.epsilon(result.claimed),
+            "ε that holds": values.epsilon(result.holds),
+            "δ": values.number(result.delta, "g"),
+            "unit": values.words(result.unit or ""),
+            f"published, {'ms' if self.of_time else '%'}": printed,
+        }
+
+    @property
+    def measured(self) -> str:
+        """The heading of what was measured."""
+        return f"{'time, ms a task' if self.of_time else 'accuracy, %'} (95 % interval)"
 
 
-def shown(description: Mapping[str, Any], result: CellResult) -> Interval:
-    """The value of a cell.
+def read(item: Item, results: str | Path, published: str | Path) -> Table:
+    """The table that a description asks for, from its runs' files and the published numbers.
 
     Raises:
-        BenchError: a run that was trained before times were written down.
+        BenchError: a file is missing or damaged, or a run for a table of time was trained before times were written.
     """
-    if not of_time(description):
-        return result.accuracy
-    if result.milliseconds is None:
-        raise BenchError(
-            f"{description['paper']} {description['name']} shows times, which an older run does not have: "
-            "delete its folder and run the workflow again"
-        )
-    return result.milliseconds
+    of_time = item.spec.get("value", "accuracy") == "milliseconds"
+    printed = {
+        (number.dataset, number.task, number.method, number.variant): number.value
+        for number in reversed(read_published(published, item.paper, item.name))
+    }
+    rows = []
+    for cell in item.cells:
+        result = read_cell(results, cell.folders)
+        value = result.milliseconds if of_time else result.accuracy
+        if value is None:
+            raise BenchError(
+                f"{item.paper} {item.name} shows times, which an older run does not have: "
+                "delete its folder and run the workflow again"
+            )
+        known = printed.get((cell.published_dataset, cell.task, cell.method, cell.variant))
+        # Nobody has the machine of the paper.
+        comparable = known is not None and not cell.mismatch and not of_time
+        rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
+    return Table(item=item, rows=rows, of_time=of_time)
 
 
-def read_rows(description: Mapping[str, Any], results: str | Path) -> list[Row]:
-    """Each cell of a table's description with what its runs say."""
-    return [(cell, read_cell(results, cell["folders"])) for cell in description["cells"]]
+def tidy(table: Table) -> pd.DataFrame:
+    """One row for each cell.
 
-
-def tidy(description: Mapping[str, Any], rows: list[Row], published: str | Path) -> pd.DataFrame:
-    """One row for each cell, with the columns of `COLUMNS`.
-
-    `value` and its 95 % interval are accuracies in percent (or milliseconds a client);
-    `epsilon_claimed` and `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is
-    claimed; `unit` what is protected;
-    `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
+    `value` and its 95 % interval are accuracies in percent (or milliseconds a client); `epsilon_claimed` and
+    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `unit` what is
+    protected; `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
     """
-    printed = read_published(published, description["paper"], description["name"])
-    records = []
-    for cell, result in rows:
-        number, value = published_for(printed, cell), shown(description, result)
-        records.append(
-            {
-                "dataset": cell["dataset"],
-                "task": cell["task"],
-                "method": cell["method"],
-                "variant": cell["variant"],
-                "value": value.mean,
-                "ci_low": value.low,
-                "ci_high": value.high,
-                "seeds": result.seeds,
-                "epsilon_claimed": result.claimed.high,
-                "epsilon_holds": result.holds.high,
-                "delta": math.nan if result.delta is None else result.delta,
-                "unit": result.unit,
-                "published": None if number is None else number.value,
-                # Nobody has the machine of the paper.
-                "comparable": number is not None and not cell["mismatch"] and not of_time(description),
-            }
-        )
-    return pd.DataFrame(records, columns=COLUMNS)
+    return pd.DataFrame(
+        {
+            "dataset": row.cell.dataset,
+            "task": row.cell.task,
+            "method": row.cell.method,
+            "variant": row.cell.variant,
+            "value": row.value.mean,
+            "ci_low": row.value.low,
+            "ci_high": row.value.high,
+            "seeds": row.result.seeds,
+            "epsilon_claimed": row.result.claimed.high,
+            "epsilon_holds": row.result.holds.high,
+            "delta": math.nan if row.result.delta is None else row.result.delta,
+            "unit": row.result.unit,
+            "published": row.published,
+            "comparable": row.comparable,
+        }
+        for row in table.rows
+    )
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """CSV text: six significant digits, "inf" for no bound, true and false in lower case."""
-    shown = table.assign(comparable=table["comparable"].map({True: "true", False: "false"}))
-    return str(shown.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-
-
-def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataFrame, command: str) -> str:
+def to_markdown(table: Table, command: str) -> str:
     """The table for people: measured on what, how sure, how private, and how to make it again."""
+    rows = [table.fields(row) for row in table.rows]
+    texts = [[shown.bold if name == table.measured else shown.line for name, shown in row.items()] for row in rows]
     lines = [
-        f"# {description['spec']['title']}",
+        f"# {values.escaped(table.item.spec['title'])}",
         "",
-        f"| {' | '.join(headings(description))} |",
-        f"|{' --- |' * len(HEADINGS)}",
-    ]
-    lines += ["| " + " | ".join(fields) + " |" for fields in texts(description, rows, table)]
-    lines += [
+        *values.markdown_table(list(rows[0]), texts),
         "",
-        *(f"- {note}" for note in notes(description, rows, table)),
+        *(f"- {values.escaped(note)}" for note in notes(table)),
         "",
         "Made by",
         "",
@@ -145,109 +140,40 @@ def to_markdown(description: Mapping[str, Any], rows: list[Row], table: pd.DataF
         "",
         "from",
         "",
+        *(f"- {values.escaped(row.place)}: `{_folders(row.cell)}`" for row in table.rows),
     ]
-    lines += [f"- {_place(cell)}: `{_folders(cell)}`" for cell, _ in rows]
     return "\n".join(lines) + "\n"
 
 
-def texts(description: Mapping[str, Any], rows: list[Row], table: pd.DataFrame) -> list[list[str]]:
-    """A list of texts for each row, one under each of `HEADINGS`; what is in parentheses is said of the value."""
-    found = []
-    for (cell, result), record in zip(rows, table.to_dict("records"), strict=True):
-        name = f"{cell['title']}, {cell['variant']}" if cell["variant"] else cell["title"]
-        fields = [
-            cell["dataset"],
-            cell["task"],
-            name,
-            _time_text(result.milliseconds)
-            if of_time(description) and result.milliseconds
-            else accuracy_text(result.accuracy),
-            epsilon_text(result.claimed),
-            epsilon_text(result.holds),
-            "–" if result.delta is None else f"{result.delta:g}",
-            result.unit or "–",
-            _published_text(record),
-        ]
-        found.append(fields)
-    return found
-
-
-def epsilon_text(epsilon: Epsilon) -> str:
-    """An ε for people: both ends where they differ, and its status unless it is proved."""
-    if math.isnan(epsilon.high):
-        return "–"
-    high = "∞" if math.isinf(epsilon.high) else f"{epsilon.high:.3g}"
-    low = "∞" if math.isinf(epsilon.low) else f"{epsilon.low:.3g}"
-    text = high if low == high else f"{low} to {high}"
-    return text if epsilon.status == "proved" else f"{text} ({epsilon.status})"
-
-
-def accuracy_text(accuracy: Interval) -> str:
-    """A percentage and its interval for people."""
-    spread = "no interval" if math.isnan(accuracy.low) else f"{_percent(accuracy.low)} to {_percent(accuracy.high)}"
-    return f"**{accuracy.mean:.1f}** ({spread})"
-
-
-def _time_text(time: Interval) -> str:
-    spread = "one seed" if math.isnan(time.low) else f"{max(time.low, 0.0):.3g} to {time.high:.3g}"
-    return f"**{time.mean:.3g}** ({spread})"
-
-
-def _percent(value: float) -> str:
-    """The t interval knows nothing of 0 and 100 %; a reader does."""
-    return f"{min(100.0, max(0.0, value)):.1f}"
-
-
-def _published_text(record: Mapping[Any, Any]) -> str:
-    if pd.isna(record["published"]):
-        return "–"
-    return f"{record['published']:g}" + ("" if record["comparable"] else " (not comparable)")
-
-
-def notes(description: Mapping[str, Any], rows: list[Row], table: pd.DataFrame) -> list[str]:
+def notes(table: Table) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
-    if of_time(description):
+    if table.of_time:
         said = [
             "Time is what a round of training takes over its clients, without validation, on the machine and with the "
             "threads that training.json names; the published times are another machine's."
         ]
     else:
-        counts = _counts(rows)
+        counted, results = table.rows[0].result.counted, [row.result for row in table.rows]
+        seeds = values.plural(values.span(result.seeds for result in results), "seed")
+        tasks = values.plural(values.span(result.tasks // result.seeds for result in results), counted)
         said = [
-            f"Accuracy is the mean over seeds of the mean over each seed's test {rows[0][1].counted}s ({counts}).",
-            _interval_note(rows),
+            f"Accuracy is the mean over seeds of the mean over each seed's test {counted}s ({seeds}, {tasks} each).",
+            _interval_note(table.rows),
         ]
-    said += [
-        "ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.",
-    ]
-    for cell, result in rows:
-        for profile, epsilon in (("ε claimed", result.claimed), ("ε that holds", result.holds)):
+    said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
+    for row in table.rows:
+        for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):
             if epsilon.explanation:
-                said.append(f"{profile}, {cell['title']}: {epsilon.explanation.rstrip('.')}.")
-    said += attributed_notices([(_place(cell), result) for cell, result in rows])
-    for (cell, _), record in zip(rows, table.to_dict("records"), strict=True):
-        if cell["mismatch"] and not pd.isna(record["published"]):
-            said.append(f"Not comparable with the published value: {cell['mismatch']}.")
+                said.append(f"{profile}, {row.cell.title}: {epsilon.explanation.rstrip('.')}.")
+    said += attributed_notices([(row.place, row.result) for row in table.rows])
+    for row in table.rows:
+        if row.cell.mismatch and row.published is not None:
+            said.append(f"Not comparable with the published value: {row.cell.mismatch}.")
     return list(dict.fromkeys(said))
 
 
-def _counts(rows: list[Row]) -> str:
-    return (
-        _span({result.seeds for _, result in rows}, "seed")
-        + ", "
-        + _span({result.tasks // result.seeds for _, result in rows}, rows[0][1].counted)
-        + " each"
-    )
-
-
-def _span(values: set[int], what: str) -> str:
-    low, high = min(values), max(values)
-    count = f"{low}" if low == high else f"{low} to {high}"
-    return f"{count} {what}" + ("" if high == 1 else "s")
-
-
-def _interval_note(rows: list[Row]) -> str:
-    over = {result.accuracy.over for _, result in rows}
+def _interval_note(rows: Sequence[Row]) -> str:
+    over = {row.result.accuracy.over for row in rows}
     means = {
         "seeds": "over seeds (Student's t; each seed draws clients, weights, noise and tasks anew)",
         "tasks": "over the tasks of a single seed (Student's t), which leaves out how seeds differ",
@@ -257,14 +183,8 @@ def _interval_note(rows: list[Row]) -> str:
     return f"The interval is {'; with one seed it is '.join(said)}."
 
 
-def _place(cell: Mapping[str, Any]) -> str:
-    variant = f" ({cell['variant']})" if cell["variant"] else ""
-    return f"{cell['dataset']} {cell['task']}, {cell['title']}{variant}"
-
-
-def _folders(cell: Mapping[str, Any]) -> str:
+def _folders(cell: Cell) -> str:
     """The runs' common folder, with the seeds in braces as a shell writes them."""
-    first = Path(cell["folders"][0])
-    seeds = [Path(folder).name.removeprefix("seed") for folder in cell["folders"]]
+    seeds = [Path(folder).name.removeprefix("seed") for folder in cell.folders]
     names = f"seed{seeds[0]}" if len(seeds) == 1 else f"seed{{{','.join(seeds)}}}"
-    return f"results/runs/{first.parent}/{names}"
+    return f"results/runs/{cell.group}/{names}"

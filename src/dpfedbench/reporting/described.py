@@ -1,0 +1,134 @@
+"""What reporting is told of a plan: tables and figures with their cells, typed, and plain data on the way.
+
+Snakemake's parameters are plain data, so a description is written by `plain` and read by `Item.read` or `Private.read`.
+Nothing here imports what computes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import pydantic
+
+
+class Description:
+    """A frozen dataclass that plain data can carry."""
+
+    def plain(self) -> dict[str, Any]:
+        """As mappings, sequences, texts and numbers."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Self:
+        """What `plain` gave.
+
+        Raises:
+            pydantic.ValidationError: a value is missing or of another type; the plan is at fault, and no user.
+        """
+        return pydantic.TypeAdapter(cls).validate_python(dict(values))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """What an accountant has to know of a run that is not trained.
+
+    `noise_multiplier` is None where no noise is added. `counted` is whether everything that the clipping rule reads is
+    a release that an account counts.
+    """
+
+    sampler: Mapping[str, Any]
+    noise_multiplier: float | None
+    counted: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell(Description):
+    """One value of a table or figure.
+
+    Attributes:
+        label: what a figure calls it; `variant` what a table does, "" where its method says it all.
+        x: where it stands on a swept axis, None where nothing is swept.
+        method: the method's name, `title` the name to print.
+        dataset: measured on, `published_dataset` the paper's; `tested` is the task of its meta-test.
+        mismatch: why our value may not be read against the published one, "" where it may.
+        metrics: the meta-test's file in a run's folder.
+        folders: of the runs, one for each seed, below results/runs; none where nothing is trained.
+        mechanism: what is accounted for where nothing is trained.
+    """
+
+    series: str
+    label: str
+    variant: str
+    x: float | None
+    method: str
+    title: str
+    dataset: str
+    published_dataset: str
+    task: str
+    tested: str
+    mismatch: str
+    metrics: str
+    folders: tuple[str, ...]
+    mechanism: Mechanism | None = None
+
+    @property
+    def group(self) -> str:
+        """The folder that the seeds share."""
+        return str(Path(self.folders[0]).parent)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item(Description):
+    """A table or figure of a paper: `spec` is what the experiment file says of it."""
+
+    paper: str
+    name: str
+    kind: str
+    spec: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    @property
+    def mismatches(self) -> list[str]:
+        """Why its values may not be read against the published ones, each reason once."""
+        return list(dict.fromkeys(cell.mismatch for cell in self.cells if cell.mismatch))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """A table that shows a configuration: as which series, and which other series' claim it mends ("": none)."""
+
+    item: str
+    series: str
+    repairs: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Private(Description):
+    """A private configuration for the table of privacy: `audited` is the run whose audit stands for it.
+
+    `multiplier` is its noise multiplier as configured, None where the budget gives it.
+    """
+
+    paper: str
+    tables: tuple[Place, ...]
+    method: str
+    title: str
+    variant: str
+    multiplier: float | None
+    dataset: str
+    task: str
+    folders: tuple[str, ...]
+    audited: str
+
+    @property
+    def group(self) -> str:
+        """The folder that the seeds share."""
+        return str(Path(self.folders[0]).parent)
+
+    @property
+    def repaired(self) -> bool:
+        """Whether it mends a claim that does not hold."""
+        return any(place.repairs for place in self.tables)
