@@ -5,12 +5,14 @@ from pathlib import Path
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.jobs import job
+from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "account"):
         clients = snakemake.input.get("clients")
         account_run(
+            read_run_file(snakemake.input.config[0]),
             Path(snakemake.input.ledger).parent,
             Path(snakemake.output[0]),
             clients_dir=Path(clients[0]).parent if clients else None,
