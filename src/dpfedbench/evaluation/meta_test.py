@@ -14,12 +14,14 @@ from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.evaluation.record_test import record_test
-from dpfedbench.federation.maml import make_adaptation
 from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
+from dpfedbench.kernels import choose
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.gradients import Workers
 from dpfedbench.models.members import load_members
-from dpfedbench.threads import Threads
+from dpfedbench.models.meta_gradient import Adaptation
+from dpfedbench.models.net import Net
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Scores:
 
 
 def task_scores(
-    net: Conv4,
+    net: Net,
     members: Sequence[np.ndarray],
     dataset: ImageDataset,
     config: RunConfig,
@@ -63,9 +65,7 @@ def task_scores(
         dataset, split, count=tasks, ways=ways, shots=shots, query_per_class=evaluation.query_per_class,
         seed=config.seed, purpose=purpose,
     )  # fmt: skip
-    workers = Threads(
-        threads, lambda: make_adaptation(net, support=ways * shots, query=ways * evaluation.query_per_class)
-    )
+    workers = Workers(choose(net), Adaptation, threads=threads)
     counter = itertools.count(1)
 
     def one(index: int) -> tuple[float, float]:
@@ -80,9 +80,8 @@ def task_scores(
         with workers.worker() as adaptation:
             for theta in members:
                 logits = adaptation.logits(
-                    theta, task.support_x[0], task.support_y[0], task.query_x[0], steps=evaluation.steps,
-                    rate=evaluation.rate,
-                )  # fmt: skip
+                    theta, task.support_x, task.support_y, task.query_x, steps=evaluation.steps, rate=evaluation.rate
+                )[0]
                 exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
                 total += exponentials / exponentials.sum(axis=1, keepdims=True)
         if progress is not None:
@@ -97,7 +96,7 @@ def task_scores(
 
 
 def validation_measures(
-    net: Conv4, theta: np.ndarray, dataset: ImageDataset, config: RunConfig, threads: int
+    net: Net, theta: np.ndarray, dataset: ImageDataset, config: RunConfig, threads: int
 ) -> dict[str, float]:
     """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
     scores = task_scores(
@@ -110,20 +109,20 @@ def validation_measures(
     }
 
 
-def few_shot_network(config: RunConfig, image_shape: tuple[int, int, int]) -> Conv4:
+def few_shot_network(config: RunConfig, image_shape: tuple[int, int, int]) -> Net:
     """The network of few-shot clients: one output for each class of a task, and their rates where these are learnt."""
-    update = config.client_update
-    return Conv4(
-        image_shape=image_shape, filters=config.model.filters, ways=config.task.ways,
-        normalisation=config.model.normalisation, first_rate=update.inner_rate,
-        step_rates=update.inner_steps if update.learnable_rates else 0,
-    )  # fmt: skip
+    update, net = config.client_update, pretraining_network(config, image_shape=image_shape, classes=config.task.ways)
+    return net.with_rates(update.inner_steps, update.inner_rate) if update.learnable_rates else net
 
 
-def pretraining_network(config: RunConfig, *, image_shape: tuple[int, int, int], classes: int) -> Conv4:
+def pretraining_network(config: RunConfig, *, image_shape: tuple[int, int, int], classes: int) -> Net:
     """The network that is pre-trained: one output for each training class."""
     model = config.model
-    return Conv4(image_shape=image_shape, filters=model.filters, ways=classes, normalisation=model.normalisation)
+
+    def build() -> Conv4:
+        return Conv4(image_shape=image_shape, filters=model.filters, ways=classes, normalisation=model.normalisation)
+
+    return Net(build, input_shape=image_shape, outputs=classes)
 
 
 def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1) -> None:
@@ -142,8 +141,8 @@ def meta_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: 
     dataset = load_dataset(data_dir)
     net = few_shot_network(config, dataset.image_shape)
     if config.pretrains:
-        trained = pretraining_network(config, image_shape=net.image_shape, classes=len(dataset.splits["train"]))
-        members = [net.with_fresh_head(theta) for theta in load_members(Path(model_path), trained)]
+        trained = pretraining_network(config, image_shape=dataset.image_shape, classes=len(dataset.splits["train"]))
+        members = [net.with_fresh_head(theta, trained) for theta in load_members(Path(model_path), trained)]
     else:
         members = load_members(Path(model_path), net)
     tasks = config.evaluation.tasks

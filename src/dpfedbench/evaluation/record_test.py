@@ -11,9 +11,11 @@ from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.files import write_json
+from dpfedbench.kernels import choose
 from dpfedbench.models.cnn import Cnn
-from dpfedbench.models.fused_cnn import FusedCnn
+from dpfedbench.models.gradients import Found, joined
 from dpfedbench.models.members import load_members
+from dpfedbench.models.net import Net
 from dpfedbench.randomness import stream
 
 _PIECE = 256
@@ -53,7 +55,7 @@ def held_out(config: RunConfig, dataset: RecordDataset) -> HeldOut:
     )
 
 
-def network(config: RunConfig, dataset: RecordDataset) -> Cnn:
+def network(config: RunConfig, dataset: RecordDataset) -> Net:
     """The network of a run over records.
 
     Raises:
@@ -61,37 +63,36 @@ def network(config: RunConfig, dataset: RecordDataset) -> Cnn:
     """
     if len(dataset.class_names) != config.task.ways:
         raise BenchError(f"task.ways is {config.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes")
-    return Cnn(
-        image_shape=dataset.image_shape,
-        classes=len(dataset.class_names),
-        pixel_mean=config.model.pixel_mean,
-        pixel_deviation=config.model.pixel_deviation,
-    )
+    shape, classes, model = dataset.image_shape, len(dataset.class_names), config.model
+
+    def build() -> Cnn:
+        return Cnn(
+            image_shape=shape, classes=classes, pixel_mean=model.pixel_mean, pixel_deviation=model.pixel_deviation
+        )
+
+    return Net(build, input_shape=shape, outputs=classes)
 
 
 def evaluate_in_pieces(
-    evaluate: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    evaluate: Callable[[np.ndarray, np.ndarray], Found],
     images: np.ndarray,
     labels: np.ndarray,
     *,
-    over: Callable[..., Iterable[tuple[np.ndarray, np.ndarray]]] = map,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Losses float64 [n] and whether each record is told right, bool [n]: in pieces of fixed size.
+    over: Callable[..., Iterable[Found]] = map,
+) -> Found:
+    """Losses and right answers, in pieces of fixed size.
 
     So threads change no bit, and memory does not grow with the records.
 
     Args:
-        evaluate: the same of a piece, e.g. of `FusedCnn`.
+        evaluate: the same of a piece, of `Gradients`.
         images: uint8 [n, H, W, C].
         labels: int64 [n].
         over: `map`, or a thread pool's.
     """
     starts = range(0, len(labels), _PIECE)
     pieces = list(over(lambda at: evaluate(images[at : at + _PIECE], labels[at : at + _PIECE]), starts))
-    return (
-        np.concatenate([losses for losses, _ in pieces]).astype(np.float64),
-        np.concatenate([correct for _, correct in pieces]),
-    )
+    return joined(pieces)
 
 
 def record_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path: Path) -> None:
@@ -106,8 +107,8 @@ def record_test(config: RunConfig, *, data_dir: Path, model_path: Path, out_path
     net = network(config, dataset)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(config, dataset).test
-    worker = FusedCnn(net)
-    losses, correct = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
+    worker = choose(net).make()
+    losses, correct, _ = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
     interval = mean_interval((100.0 * correct).tolist(), over="records")
     write_json(
         out_path,

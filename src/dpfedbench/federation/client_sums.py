@@ -30,11 +30,9 @@ from dpfedbench.federation.optimizers import OPTIMIZERS, Optimizer
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.federation.releases import as_release
 from dpfedbench.federation.rounds import Observer, Row
-from dpfedbench.models.cnn import Cnn
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.fused_cnn import FusedCnn
-from dpfedbench.models.network import Network
-from dpfedbench.models.record_conv4 import RecordConv4
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Found, Gradients
+from dpfedbench.models.net import Weights
 from dpfedbench.privacy.clipping import ClippingRule, NoisedMeanNorm, make_rule
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
@@ -48,7 +46,7 @@ class Source(Protocol):
     """What the clients hold and how the gradients of it are taken; or what an audit puts in the place of both."""
 
     @property
-    def net(self) -> Network: ...
+    def net(self) -> Weights: ...
 
     @property
     def images(self) -> Sequence[np.ndarray]:
@@ -59,7 +57,7 @@ class Source(Protocol):
     def labels(self) -> Sequence[np.ndarray]: ...
 
     def worker(self) -> Any:
-        """A new object with the method `add_gradients` of `FusedCnn`, for the use of one thread."""
+        """A new object with the method `add_each` of `Gradients`, for the use of one thread."""
         ...
 
 
@@ -71,7 +69,6 @@ class OwnRecords:
         check_made_for(dataset.name, dataset.summary, partition.summary)
         self.images = [np.asarray(dataset.images[np.sort(own)]) for own in partition.records]
         self.labels = [np.asarray(dataset.labels[np.sort(own)]) for own in partition.records]
-        self.net: Cnn | Conv4
         if config.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             self.net = pretraining_network(config, image_shape=dataset.image_shape, classes=len(dataset.class_names))
@@ -79,9 +76,9 @@ class OwnRecords:
             self.held_out = held_out(config, dataset)
             self.net = network(config, dataset)
 
-    def worker(self) -> FusedCnn | RecordConv4:
-        """The fused network."""
-        return FusedCnn(self.net) if isinstance(self.net, Cnn) else RecordConv4(self.net)
+    def worker(self) -> Gradients:
+        """The network's gradients."""
+        return choose(self.net).make()
 
 
 class _Step:
@@ -170,7 +167,7 @@ class ClientSums:
         images = rng.integers(0, 256, size=(count, *self.images[0].shape[1:]), dtype=np.uint8)
         labels = rng.integers(0, self.config.task.ways, size=count)
         total = PlainSum(dimension=self.net.dimension)
-        return float(self.source.worker().add_gradients(self._theta, images, labels, total)[1].mean())
+        return float(self.source.worker().add_each(self._theta, images, labels, total)[1].mean())
 
     def _make_budget(self, rule: ClippingRule) -> BudgetPlan:
         noise, budget, extra = self.config.noise, self.config.budget, rule.reads_norm_release
@@ -244,7 +241,7 @@ class ClientSums:
             total = PrivateSum(dimension=self.net.dimension, threshold=rule.threshold, noise_multiplier=z)
             found.sums.append(total)
         with self._threads.worker() as worker:
-            losses, norms = worker.add_gradients(model.numpy(), images, labels, total)
+            (losses, _, _), norms = worker.add_each(model.numpy(), images, labels, total)
         if isinstance(total, PlainSum) and len(lot):
             found.loss, found.mean_norm = float(np.mean(losses)), float(np.mean(total.norms))
         found.non_finite = total.non_finite
@@ -306,12 +303,12 @@ class ClientSums:
         """Mean loss, and accuracy in percent."""
         theta = self._theta
 
-        def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def piece(images: np.ndarray, labels: np.ndarray) -> Found:
             with self._threads.worker() as worker:
                 return worker.evaluate(theta, images, labels)
 
         with self._threads.running() as pool:
-            losses, correct = evaluate_in_pieces(piece, images, labels, over=pool.map)
+            losses, correct, _ = evaluate_in_pieces(piece, images, labels, over=pool.map)
         return float(losses.mean()), 100 * float(correct.mean())
 
     # Going on after a restart

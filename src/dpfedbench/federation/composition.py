@@ -26,7 +26,7 @@ def claims_of_today(config: RunConfig) -> Claims:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maml:
-    """The MAML client update (computed in `federation.maml`).
+    """The MAML client update (computed in `models.meta_gradient`).
 
     Attributes:
         inner_steps: gradient steps on the support set, >= 1.

@@ -1,8 +1,4 @@
-"""A cohort's contributions as a stream: memory grows with the chunk, never with the cohort.
-
-On a CPU each thread computes one task at a time with `FusedMaml`, so the bits of a contribution depend neither on
-the number of threads nor on the chunk. On a CUDA device a chunk of tasks is computed at once by torch.func.
-"""
+"""A cohort's contributions as a stream: memory grows with the chunk, never with the cohort."""
 
 from __future__ import annotations
 
@@ -14,11 +10,10 @@ import numpy as np
 import torch
 
 from dpfedbench.federation.composition import Maml
-from dpfedbench.federation.maml import FusedMaml, autodiff_contributions
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.threads import Threads
-
-_CHUNK_PER_THREAD = 8
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Workers
+from dpfedbench.models.meta_gradient import MetaGradient
+from dpfedbench.models.net import Net
 
 
 class Tasks(Protocol):
@@ -37,36 +32,27 @@ class Tasks(Protocol):
 Gather = Callable[[np.ndarray], Tasks]
 """Client ids [n] to their tasks."""
 
+_Futures = list[concurrent.futures.Future[tuple[np.ndarray, np.ndarray]]]
+
 
 class Contributions:
     """Computes what the clients of a cohort send.
 
     Args:
-        net: the network's shapes.
+        net: the network.
         maml: the client update.
-        support, query: images in a client's support and query set.
         threads: CPU threads to use.
         device: "cpu" or a CUDA device.
+        kernels: whether hand-written passes may be used.
     """
 
-    def __init__(
-        self, net: Conv4, maml: Maml, *, support: int, query: int, threads: int = 1, device: str = "cpu"
-    ) -> None:
-        self.net, self.maml, self.device = net, maml, device
-        self._images = support * maml.inner_steps + query
-        if device == "cpu":
-            self._threads = Threads(threads, lambda: FusedMaml(net, maml, support=support, query=query))
-
-    @property
-    def chunk(self) -> int:
-        """Tasks computed at once."""
-        if self.device == "cpu":
-            return _CHUNK_PER_THREAD * self._threads.count
-        free, _ = torch.cuda.mem_get_info(self.device)
-        height, width, _ = self.net.image_shape
-        # About 40 arrays of the first layer's size are alive for each image in the graph of a second-order step.
-        per_task = 40 * 4 * self._images * height * width * self.net.filters
-        return int(max(1, min(512, free // 2 // per_task)))
+    def __init__(self, net: Net, maml: Maml, *, threads: int = 1, device: str = "cpu", kernels: bool = True) -> None:
+        self.net = net
+        self._workers = Workers(
+            choose(net, device=device, enabled=kernels),
+            lambda gradients: MetaGradient(gradients, steps=maml.inner_steps, rate=maml.inner_rate, order=maml.order),
+            threads=threads,
+        )
 
     def stream(
         self, theta: np.ndarray, cohort: np.ndarray, gather: Gather, weights: np.ndarray | None = None
@@ -76,50 +62,29 @@ class Contributions:
         `weights` are those of the query loss after each step (`Maml.step_weights`).
         A yielded tensor is overwritten two chunks later.
         """
-        parts = [cohort[start : start + self.chunk] for start in range(0, len(cohort), self.chunk)]
-        if self.device != "cpu":
-            yield from (self._on_device(theta, gather(ids), weights) for ids in parts)
-            return
-        buffers = [torch.empty((self.chunk, self.net.dimension)) for _ in range(2)]
-        with self._threads.running() as pool:
+        workers, chunk = self._workers, self._workers.chunk
+        buffers = [torch.empty((min(chunk, len(cohort)), self.net.dimension), device=workers.device) for _ in range(2)]
+        with workers.running() as pool:
             waiting = None
-            for index, ids in enumerate(parts):
-                started = self._start(pool, theta, gather(ids), buffers[index % 2], weights)
+            for index, start in enumerate(range(0, len(cohort), chunk)):
+                tasks, out = gather(cohort[start : start + chunk]), buffers[index % 2]
+                count = len(tasks.support_y)
+
+                def some(part: slice, tasks: Tasks = tasks, out: torch.Tensor = out) -> tuple[np.ndarray, np.ndarray]:
+                    with workers.worker() as worker:
+                        return worker.contribution(
+                            theta, tasks.support_x[part], tasks.support_y[part], tasks.query_x[part],
+                            tasks.query_y[part], out[part], weights,
+                        )  # fmt: skip
+
+                started = out[:count], [pool.submit(some, part) for part in workers.split(count)]
                 if waiting is not None:
                     yield self._collect(*waiting)
                 waiting = started
             if waiting is not None:
                 yield self._collect(*waiting)
 
-    def _start(
-        self,
-        pool: concurrent.futures.Executor,
-        theta: np.ndarray,
-        tasks: Tasks,
-        buffer: torch.Tensor,
-        weights: np.ndarray | None,
-    ) -> tuple[torch.Tensor, list[concurrent.futures.Future[tuple[float, float]]]]:
-        out = buffer.numpy()
-
-        def one(i: int) -> tuple[float, float]:
-            with self._threads.worker() as worker:
-                return worker.contribution(
-                    theta, tasks.support_x[i], tasks.support_y[i], tasks.query_x[i], tasks.query_y[i], out[i], weights
-                )
-
-        return buffer, [pool.submit(one, i) for i in range(len(tasks.support_y))]
-
     @staticmethod
-    def _collect(
-        buffer: torch.Tensor, futures: list[concurrent.futures.Future[tuple[float, float]]]
-    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        results = np.array([future.result() for future in futures]).reshape(-1, 2)
-        return buffer[: len(futures)], results[:, 0], results[:, 1]
-
-    def _on_device(
-        self, theta: np.ndarray, tasks: Tasks, weights: np.ndarray | None
-    ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        arrays = (theta, tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y)
-        start, sx, sy, qx, qy = (torch.as_tensor(array, device=self.device) for array in arrays)
-        gradients, losses, accuracies = autodiff_contributions(self.net, self.maml, start, sx, sy, qx, qy, weights)
-        return gradients, losses.cpu().numpy(), accuracies.cpu().numpy()
+    def _collect(rows: torch.Tensor, futures: _Futures) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+        found = [future.result() for future in futures]
+        return rows, np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])

@@ -19,8 +19,8 @@ from dpfedbench.data.records import load_records
 from dpfedbench.evaluation.record_test import evaluate_in_pieces, held_out, network
 from dpfedbench.federation.composition import ModelDifference
 from dpfedbench.federation.optimizers import OPTIMIZERS
-from dpfedbench.models.fused_cnn import FusedCnn
-from dpfedbench.threads import Threads
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Gradients, Workers
 
 _CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
@@ -51,9 +51,10 @@ class RecordClients:
         self.records = np.sort(partition.records, axis=1)
         self.held_out = held_out(config, self.dataset)
         self.net = network(config, self.dataset)
-        self._threads = Threads(
-            threads, lambda: (FusedCnn(self.net), np.empty((_PIECE, self.net.dimension), np.float32))
-        )
+        self._threads = Workers(choose(self.net), self._with_room, threads=threads)
+
+    def _with_room(self, gradients: Gradients) -> tuple[Gradients, np.ndarray]:
+        return gradients, np.empty((_PIECE, self.net.dimension), np.float32)
 
     def stream(
         self, theta: np.ndarray, cohort: np.ndarray, index: int
@@ -75,11 +76,11 @@ class RecordClients:
         model = torch.from_numpy(theta.copy())
         optimizer = OPTIMIZERS[self.update.optimizer](model, rate=self.update.rate)
         with self._threads.worker() as (worker, room):
-            losses, correct = worker.evaluate(theta, images, labels)
+            losses, correct, _ = worker.evaluate(theta, images, labels)
             for _ in range(self.update.steps):
                 total = np.zeros(self.net.dimension)
                 for _, gradients in worker.pieces(model.numpy(), images, labels, room):
-                    total += gradients.sum(axis=0)  # a few in single precision, all in double
+                    total += np.asarray(gradients).sum(axis=0)  # a few in single precision, all in double
                 optimizer.step(torch.from_numpy((total / len(labels)).astype(np.float32)))
         np.subtract(theta, model.numpy(), out=out)
         return float(losses.mean()), float(correct.mean())
@@ -96,5 +97,5 @@ class RecordClients:
 
     def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         with self._threads.worker() as (worker, _):
-            losses, correct = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
+            losses, correct, _ = evaluate_in_pieces(lambda *piece: worker.evaluate(theta, *piece), images, labels)
         return float(losses.mean()), 100 * float(correct.mean())

@@ -22,14 +22,14 @@ import torch
 from dpfedbench.config import LocalConfig, RunConfig
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, load_partition
-from dpfedbench.evaluation.meta_test import validation_measures
+from dpfedbench.evaluation.meta_test import pretraining_network, validation_measures
 from dpfedbench.federation.composition import Maml, Reptile
 from dpfedbench.federation.contributions import Gather
 from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums, Observer
 from dpfedbench.federation.optimizers import OPTIMIZERS
-from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.network import Network
-from dpfedbench.models.record_conv4 import RecordConv4
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Found, Gradients
+from dpfedbench.models.net import Weights
 from dpfedbench.privacy.ledger import Release
 from dpfedbench.randomness import stream
 from dpfedbench.threads import Threads
@@ -41,10 +41,10 @@ Examples = tuple[np.ndarray, np.ndarray]
 
 
 class Passes(Protocol):
-    """Gradients of single examples, for the use of one thread: `RecordConv4`, or an audit's."""
+    """Gradients of single examples, for the use of one thread: `Gradients`, or an audit's."""
 
-    def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write gradients to `out` [n, d]; returns losses and hits [n, 2]."""
+    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> Found:
+        """Write gradients to `out` [n, d]."""
         ...
 
 
@@ -57,7 +57,7 @@ class Source(Protocol):
         ...
 
     @property
-    def net(self) -> Network: ...
+    def net(self) -> Weights: ...
 
     def passes(self) -> Passes:
         """A new one, for the use of one thread."""
@@ -80,12 +80,11 @@ class OwnTasks:
         partition, clients = load_partition(clients_dir), config.clients
         sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
         self.gather: Gather = lambda ids: gather(self._dataset, partition, ids, **sizes)
-        shape, filters, ways = self._dataset.image_shape, config.model.filters, config.task.ways
-        self.net = Conv4(image_shape=shape, filters=filters, ways=ways, normalisation="record")
+        self.net = pretraining_network(config, image_shape=self._dataset.image_shape, classes=config.task.ways)
 
-    def passes(self) -> RecordConv4:
-        """The fused network."""
-        return RecordConv4(self.net)
+    def passes(self) -> Gradients:
+        """The network's gradients."""
+        return choose(self.net).make()
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
@@ -175,7 +174,7 @@ class RecordTaskClients:
                 mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
                 adapted -= np.float32(self.update.inner_rate) * mean
             if self._by_server:
-                return worker[0].gradients(adapted, *query, out).mean(axis=0)
+                return _measures(worker[0].each(adapted, *query, out)).mean(axis=0)
             out[0], found = client.mean(QUERY, adapted, query, worker)
             return found.mean(axis=0)
 
@@ -214,6 +213,11 @@ class RecordTaskClients:
         return {}
 
 
+def _measures(found: Found) -> np.ndarray:
+    """Losses and hits [n, 2]."""
+    return np.stack([found.losses, found.right], axis=1)
+
+
 class _Client:
     """One client in one round, and the sums it takes."""
 
@@ -226,5 +230,5 @@ class _Client:
         """The (private) mean gradient float32 [d] of some of its examples; with losses and hits [n, 2]."""
         passes, room = worker
         rows = room[: len(examples[1])]
-        found = passes.gradients(theta, *examples, rows)
+        found = _measures(passes.each(theta, *examples, rows))
         return self._sums.mean(name, rows, round_=self.round, client=self.client, step=step), found

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpfedbench.accounting.budgets import BudgetPlan
-from dpfedbench.models.network import Network
+from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.privacy.ledger import Release
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ class Rounds(Protocol):
     served: str
 
     @property
-    def net(self) -> Network:
+    def net(self) -> Any:
         """The model's shapes."""
         ...
 
@@ -80,7 +80,7 @@ class CohortClients(Protocol):
     each: int
 
     @property
-    def net(self) -> Network:
+    def net(self) -> Any:
         """The model's shapes."""
         ...
 

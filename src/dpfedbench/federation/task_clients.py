@@ -39,14 +39,11 @@ class TaskClients:
         self.config, self.threads, self.update = config, threads, update
         self.dataset: ImageDataset = load_dataset(data_dir)
         partition = load_partition(clients_dir)
-        clients, ways = config.clients, config.task.ways
+        clients = config.clients
         sizes = {"support_per_class": clients.support_per_class, "query_per_class": clients.query_per_class}
         self.gather: Gather = lambda ids: gather(self.dataset, partition, ids, **sizes)
         self.net = few_shot_network(config, self.dataset.image_shape)
-        self.contributions = Contributions(
-            self.net, update, support=clients.support_per_class * ways, query=clients.query_per_class * ways,
-            threads=threads, device=device,
-        )  # fmt: skip
+        self.contributions = Contributions(self.net, update, threads=threads, device=device)
 
     def stream(
         self, theta: np.ndarray, cohort: np.ndarray, index: int

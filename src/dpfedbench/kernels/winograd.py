@@ -1,4 +1,4 @@
-"""Compiled loops of the fused Conv-4 (see `fused_conv4`), one sweep over memory each.
+"""Compiled loops of the fused Conv-4 (see `batch_conv4`), one sweep over memory each.
 
 A 3x3 convolution with padding 1 is computed by Winograd's F(2x2, 3x3) (Lavin and Gray, *Fast Algorithms for
 Convolutional Neural Networks*, 2016): inputs are cut into 4x4 tiles with stride 2 and transformed by B, weights

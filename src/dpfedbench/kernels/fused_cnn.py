@@ -1,12 +1,12 @@
-"""Every record's own gradient of `cnn.Cnn` on the CPU, by hand-written passes.
+"""Every record's own gradient of `models.cnn` on the CPU, by hand-written passes.
 
 Why it exists: DP-SGD needs the gradient of each record alone, and for a network this small automatic differentiation
 spends most of its time elsewhere. Here a record is computed from start to end by one thread, in arrays that stay in
 its cache, and the backward pass uses what is zero: after the max pooling few outputs of the second convolution have a
 gradient. Each adds a 4x4x16 block of inputs to its filter's gradient, and its filter to the gradient of that block.
 
-A record's bits depend on nothing but the weights and the record. The values equal those of `cnn.Cnn.logits` under
-automatic differentiation up to rounding (tests/models).
+A record's bits depend on nothing but the weights and the record. The values equal those of `models.cnn` under automatic
+differentiation up to rounding (tests/kernels).
 
 Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
 
@@ -18,15 +18,15 @@ order, and 0 where the activation was not positive. Arrays are flat, and indices
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numba import njit
 
 from dpfedbench.compiled import compiled, part
-from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.vectors import (
+from dpfedbench.kernels.clipped_sum import add_clipped
+from dpfedbench.kernels.vectors import (
     add,
     add_product,
     add_products,
@@ -38,7 +38,10 @@ from dpfedbench.models.vectors import (
     where_equal,
     where_greater,
 )
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, add_clipped
+from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
+from dpfedbench.models.gradients import Found, Total
+from dpfedbench.models.net import Array, Net
+from dpfedbench.models.torch_gradients import TorchGradients
 
 _PADDED = 32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
 _ROW = 13 * 16  # floats in a row of the first convolution's outputs
@@ -100,26 +103,33 @@ def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
     return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
+def _plain(array: Array) -> np.ndarray:
     """A contiguous, writable array: each other kind would be compiled for anew."""
     return np.require(np.asarray(array), requirements=("C", "A", "W"))
 
 
-class FusedCnn:
-    """Passes of the network for weights given as one flat vector.
+class FusedCnn(TorchGradients):
+    """Gradients of the network's records of bytes; of floats, and of tasks, they are torch's.
+
+    If a weight is not finite or beyond 1e6, all gradients and losses are NaN.
 
     Args:
-        net: the network's shapes.
-
-    Not safe for use by two threads at once: give each its own object.
+        net: of a `Cnn`.
+        dtype: float32: there is no other here.
     """
 
-    def __init__(self, net: Cnn) -> None:
-        self.net = net
+    name = "cnn"
+
+    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net)
+        module = net.module
+        assert isinstance(module, Cnn) and dtype == torch.float32
         self._room = np.empty((_TOGETHER, net.dimension), np.float32)
-        channels = net.image_shape[2]
+        channels = module.image_shape[2]
         self._scratch = _Scratch(
-            normalise=np.array([1 / (255 * net.pixel_deviation), -net.pixel_mean / net.pixel_deviation], np.float32),
+            normalise=np.array(
+                [1 / (255 * module.pixel_deviation), -module.pixel_mean / module.pixel_deviation], np.float32
+            ),
             theta=_aligned(net.dimension),
             conv2=_aligned(256 * 32),
             padded=_aligned(channels * _PADDED**2),
@@ -130,7 +140,7 @@ class FusedCnn:
             pooled2=_aligned(_FEATURES),
             code2=_aligned(_FEATURES),
             hidden=_aligned(HIDDEN),
-            residual=_aligned(net.classes),
+            residual=_aligned(module.classes),
             hidden_gradient=_aligned(HIDDEN),
             active=_aligned(HIDDEN + 1, np.int64),
             feature_gradient=_aligned(_FEATURES),
@@ -143,103 +153,42 @@ class FusedCnn:
             block=_aligned(256),
         )
 
-    def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Gradient of each record's cross-entropy.
+    def _together(self) -> int:
+        return _TOGETHER
 
-        Args:
-            theta: weights, float32 [d]. If one is not finite or beyond 1e6, all gradients and losses are NaN.
-            images: uint8 [n, H, W, C]; the network sees them divided by 255 and normalised.
-            labels: int64 [n].
-            out: float32 [n, d], written.
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        if not _bytes(x):
+            return super()._each(theta, x, y, out)
+        return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
-        Returns:
-            Losses, float64 [n].
-
-        Raises:
-            ValueError: an array's shape or type is not that, or a label is not a class.
-        """
-        if len(out) != len(images):
-            raise ValueError(f"gradients of {len(images)} records need as many rows, not {len(out)}")
-        return np.concatenate([losses for losses, _ in self.pieces(theta, images, labels, out)] or [np.empty(0)])
-
-    def pieces(
-        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, room: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The same, a few records at a time: their gradients (100 KB each) are in the cache when they are used.
-
-        Args:
-            theta, images, labels: as for `gradients`.
-            room: float32 [m, d], written again and again.
-
-        Yields:
-            Losses, float64 [k], and gradients, the first k <= m rows of the room, of the next k records.
-
-        Raises:
-            ValueError: as for `gradients`.
-        """
-        self._check(theta, images, labels)
-        if room.shape[1:] != (self.net.dimension,) or room.dtype != np.float32 or not room.flags.c_contiguous:
-            raise ValueError(f"gradients go to a contiguous float32 array [m, {self.net.dimension}]")
-        if len(images) and not len(room):
-            raise ValueError("gradients need room for one record at least")
-        theta, images, labels = _plain(theta), _plain(images), _plain(labels)
-        usable = _prepare(theta, self._scratch)
-        for start in range(0, len(images), len(room) or 1):
-            some = images[start : start + len(room)]
-            losses, correct, out = np.empty(len(some)), np.empty(len(some), np.bool_), room[: len(some)]
-            several = labels[start : start + len(room)]
-            _records(some, several, usable, self._scratch, losses, correct, out, 0.0, _NOTHING, _NOTHING)
-            yield losses, out
-
-    def add_gradients(
-        self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, total: PlainSum | PrivateSum
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Add each record's gradient to a sum over weights, clipped if that clips.
-
-        Args:
-            theta, images, labels: as for `gradients`.
-            total: of as many coordinates as there are weights.
-
-        Returns:
-            Losses, float64 [n], and the gradients' norms, float64 [n], as `PrivateSum.add` gives them.
-
-        Raises:
-            ValueError: as for `gradients`.
-        """
-        self._check(theta, images, labels)
-        if total.dimension != self.net.dimension:
-            raise ValueError(f"gradients need a sum of {self.net.dimension} coordinates, not {total.dimension}")
-        theta, images, labels = _plain(theta), _plain(images), _plain(labels)
-        usable = _prepare(theta, self._scratch)
-        losses, correct = np.empty(len(images)), np.empty(len(images), np.bool_)
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        if not _bytes(x):
+            return super()._add_each(theta, x, y, total)
+        found = []
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            _records(images, labels, usable, self._scratch, losses, correct, self._room, limit, into, norms)
+            found.append(self._run(theta, x, y, self._room, limit, into, norms))
 
-        return losses, total.add_by(add, len(images))
+        norms = total.add_by(add, len(x))
+        return found[0], norms
 
-    def evaluate(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each record's cross-entropy, float64 [n], and whether its label has the largest logit, bool [n].
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        if not _bytes(x):
+            return super()._evaluate(theta, x, y)
+        return self._run(theta, x, y, self._room[:0], 0.0, _NOTHING, _NOTHING)
 
-        Arguments and errors are those of `gradients`; of equal logits the first counts as the largest.
-        """
-        self._check(theta, images, labels)
-        losses, correct = np.empty(len(images)), np.empty(len(images), np.bool_)
-        none = np.empty((0, self.net.dimension), np.float32)
+    def _run(
+        self, theta: Array, x: Array, y: Array, out: np.ndarray, limit: float, into: np.ndarray, norms: np.ndarray
+    ) -> Found:
+        """Call `_records`. The base class has compared the sizes, which the compiled loops do not."""
         usable = _prepare(_plain(theta), self._scratch)
-        _records(_plain(images), _plain(labels), usable, self._scratch, losses, correct, none, 0.0, _NOTHING, _NOTHING)
-        return losses, correct
+        losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
+        _records(_plain(x), _plain(y), usable, self._scratch, losses, correct, out, limit, into, norms)
+        return Found(losses, correct.astype(np.float64), np.ones(len(x)))
 
-    def _check(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
-        """The compiled loops check no bounds."""
-        if theta.shape != (self.net.dimension,) or theta.dtype != np.float32:
-            raise ValueError(f"weights must be float32 [{self.net.dimension}], not {theta.dtype} {theta.shape}")
-        if images.shape[1:] != self.net.image_shape or images.dtype != np.uint8:
-            raise ValueError(f"images must be uint8 [n, {self.net.image_shape}], not {images.dtype} {images.shape}")
-        if labels.shape != images.shape[:1] or labels.dtype != np.int64:
-            raise ValueError(f"labels must be int64 [{len(images)}], not {labels.dtype} {labels.shape}")
-        if len(labels) and not 0 <= labels.min() <= labels.max() < self.net.classes:
-            raise ValueError(f"labels must be 0 to {self.net.classes - 1}")
+
+def _bytes(x: Array) -> bool:
+    return x.dtype in (np.uint8, torch.uint8)
 
 
 # The compiled loops. Reordering is allowed to them (`compiled`), and is the same for every record.

@@ -1,4 +1,4 @@
-"""Conv-4 by hand-written passes: what the passes of tasks (`fused_conv4`) and of records (`record_conv4`) share.
+"""Conv-4 by hand-written passes: what the passes of tasks (`batch_conv4`) and of records (`record_conv4`) share.
 
 Images are normalised together in *groups* of equal size, one after another in a batch: a task's batch is one group, and
 a network that normalises within each record has a group a record. Moments, and the first layer's folded weights, have
@@ -7,15 +7,34 @@ the group as their first dimension G.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
 
-from dpfedbench.models import winograd
+from dpfedbench.kernels import winograd
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON, Conv4
+from dpfedbench.models.net import Array
 
 _TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+
+
+def views(theta: np.ndarray, net: Conv4) -> list[tuple[np.ndarray, ...]]:
+    """Views into flat weights: four times (weight [9*in, out], scale, shift), then (head weight, bias)."""
+    parts, start = [], 0
+    for shape in net.shapes:
+        size = math.prod(shape)
+        part = theta[start : start + size]
+        parts.append(part.reshape(-1, shape[-1]) if len(shape) > 1 else part)
+        start += size
+    return [tuple(parts[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(parts[12:])]
+
+
+def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
+    """Images of numpy's or torch's uint8 or floats as floats in [0, 1]."""
+    x = x.numpy() if isinstance(x, torch.Tensor) else x
+    return x.astype(dtype) / dtype.type(255) if x.dtype == np.uint8 else np.ascontiguousarray(x, dtype)
 
 
 class Images:
@@ -219,7 +238,7 @@ class Passes(ABC):
 
     def logits(self, theta: np.ndarray, images: Images, at: Evaluation) -> np.ndarray:
         """Logits [B, ways] of the network with flat weights `theta` [d] on `images`."""
-        blocks = self.net.unflatten(theta)
+        blocks = views(theta, self.net)
         at.blocks = blocks
         at.first.forward(images, at.layers[0].padded, *blocks[0])
         for index, (layer, scratch) in enumerate(zip(at.layers, self._scratch, strict=True)):

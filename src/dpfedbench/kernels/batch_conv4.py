@@ -4,10 +4,10 @@ Why it exists: a task's batch is a handful of small images, so automatic differe
 allocation, dispatch and memory traffic, and the second derivative of batch normalisation costs as much as the
 convolutions. Here each pass writes into arrays that are allocated once, convolutions are 16 matrix products
 (`winograd`), and the Hessian-vector product is the derivative of the gradient's own passes, so that MAML needs no
-graph across inner steps (`federation.maml`).
+graph across inner steps (`models.meta_gradient`).
 
 A task is computed by one thread from its own arrays, so results do not depend on threads or chunking.
-The values equal those of `conv4.forward` under automatic differentiation up to rounding (tests/models).
+The values equal those of `models.conv4` under automatic differentiation up to rounding (tests/kernels).
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpfedbench.models import winograd
+from dpfedbench.kernels import winograd
+from dpfedbench.kernels.conv4_passes import Evaluation, Images, Layer, Passes, Products, as_floats, views
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.conv4_passes import Evaluation, Images, Layer, Passes, Products
+from dpfedbench.models.gradients import Inputs, Point
+from dpfedbench.models.net import Array, Net
+from dpfedbench.models.torch_gradients import TorchGradients
 
 
 class _Tangents:
@@ -62,7 +65,7 @@ class FusedConv4(Passes):
 
     def gradient(self, images: Images, at: Evaluation, out: np.ndarray) -> None:
         """Gradient of the loss that was last evaluated into `at`, written to `out` [d]."""
-        blocks = self.net.unflatten(out)
+        blocks = views(out, self.net)
         np.matmul(at.flat.T, at.residual, out=blocks[4][0])
         at.residual.sum(axis=0, out=blocks[4][1])
         self.backward(images, at, at.residual, blocks)
@@ -82,7 +85,7 @@ class FusedConv4(Passes):
         `gradient` must have been called for `at` before. The product is the directional derivative of the gradient:
         each pass below is the derivative of the pass of the same place above.
         """
-        dots, blocks = self.net.unflatten(direction), self.net.unflatten(out)
+        dots, blocks = views(direction, self.net), views(out, self.net)
         at.first.tangent(images, self._tangents[0].padded, *dots[0])
         for index, (layer, scratch, dot) in enumerate(zip(at.layers, self._scratch, self._tangents, strict=True)):
             weight_dot, scale_dot, shift_dot = dots[index + 1]
@@ -145,3 +148,69 @@ class FusedConv4(Passes):
             padded = scratch.padded_gradient
             winograd.input_gradient_of_tiles(scratch.input_gradients.array, scratch.tile, padded)
         at.first.tangent_backward(images, padded, blocks[0])
+
+
+class BatchConv4(TorchGradients):
+    """Gradients of a Conv-4 that is normalised over the task's batch; arguments are those of `Gradients`."""
+
+    name = "conv4-batch"
+
+    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net, dtype=dtype)
+        self._passes: dict[int, FusedConv4] = {}
+
+    def _prepared(self, x: Array) -> list[Images]:
+        return [Images(task) for task in as_floats(x, np.dtype(str(self.dtype).removeprefix("torch.")))]
+
+    def _of(self, batch: int) -> FusedConv4:
+        if batch not in self._passes:
+            assert isinstance(self.net.module, Conv4)
+            self._passes[batch] = FusedConv4(
+                self.net.module, batch, np.dtype(str(self.dtype).removeprefix("torch.")).type
+            )
+        return self._passes[batch]
+
+    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+        passes = self._of(x.shape[1])
+        places = None
+        if isinstance(into, _Tasks) and into.passes is passes and len(into.places) == len(theta):
+            places = into.places
+        return _Tasks(passes, np.asarray(theta), x.value, np.asarray(y), places)
+
+    def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
+        passes = self._of(x.shape[1])
+        place = passes.evaluation()
+        return np.stack(
+            [passes.logits(own, images, place) for own, images in zip(np.asarray(theta), x.value, strict=True)]
+        )
+
+
+class _Tasks(Point):
+    """Tasks, each with an evaluation of its own; their weights may not change before their derivatives are had."""
+
+    def __init__(
+        self,
+        passes: FusedConv4,
+        theta: np.ndarray,
+        images: list[Images],
+        labels: np.ndarray,
+        places: list[Evaluation] | None,
+    ) -> None:
+        super().__init__(theta)
+        self.passes, self._images = passes, images
+        self.places = places or [passes.evaluation() for _ in images]
+        tasks = zip(theta, images, labels, self.places, strict=True)
+        found = np.array([passes.loss(own, some, y, place) for own, some, y, place in tasks])
+        self._found = found.reshape(-1, 2).T
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._found[0], self._found[1]
+
+    def _gradient(self, out: Array) -> None:
+        for images, place, row in zip(self._images, self.places, np.asarray(out), strict=True):
+            self.passes.gradient(images, place, row)
+
+    def _product(self, direction: Array, out: Array) -> None:
+        rows = zip(np.asarray(direction), self._images, self.places, np.asarray(out), strict=True)
+        for along, images, place, row in rows:
+            self.passes.hessian_product(along, images, place, row)
