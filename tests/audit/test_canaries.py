@@ -46,8 +46,8 @@ def test_a_canary_is_a_unit_of_its_own():
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
     assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[1].tolist() == [1, 1, 1]
     total = PlainSum(dimension=4)
-    assert not len(source.add_gradients(np.zeros(4), np.array([], int), np.array([], int), total)[1])
-    _, norms = source.add_gradients(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
+    assert not len(source.add_each(np.zeros(4), np.array([], int), np.array([], int), total)[1])
+    _, norms = source.add_each(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
     assert norms.tolist() == [5, 0]
     assert total.release(np.random.default_rng(0)).tolist() == [3, 4, 0, 0]
 

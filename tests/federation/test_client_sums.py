@@ -26,11 +26,11 @@ from dpfedbench.federation.client_sums import ClientSums
 from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
-from dpfedbench.models.cnn import Cnn
 from dpfedbench.privacy.ledger import Ledger, read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
+from ..models.nets import cnn
 from .conftest import RUN
 
 epsilon_after = functools.partial(calibration.epsilon_after, claims=CLAIMS_OF_TODAY)
@@ -97,7 +97,7 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(sil
     config = make_config({"clipping": {"threshold": 0.05}, "method": "dp-fl"})
     found = rounds_of(config, silos, tmp_path)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
-    net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
+    net = cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     lots = PoissonLots(clients=4, lot=8, rounds=12, steps=1, seed=0, records=100)
 

@@ -20,12 +20,12 @@ from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.client_sums import ClientSums, OwnRecords
 from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
-from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.members import load_members
 from dpfedbench.privacy.ledger import Ledger, read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
+from ..models.nets import conv4
 from .conftest import RUN
 
 SPLITS = ("test", "train", "validation", "train", "test", "train", "test", "train")
@@ -84,7 +84,7 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(images, tmp
     )  # fmt: skip
     records = load_any_records(images[0])
     own = np.sort(load_fragments(images[1]).records[0])
-    net = Conv4(image_shape=(16, 16, 1), filters=4, ways=4, normalisation="record")
+    net = conv4((16, 16, 1), 4, 4, "record")
     model = torch.nn.Parameter(torch.from_numpy(net.initial(stream(0, "initial-weights"))))
     optimizer = torch.optim.Adam([model], lr=0.004)
     lots = PoissonLots(clients=1, lot=8, rounds=6, steps=1, seed=0, records=40)
@@ -94,7 +94,7 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(images, tmp
         for record in own[lots.lot(index, 0, 0)]:
             image = torch.from_numpy(np.array(records.images[record])[None]).float() / 255
             label = torch.from_numpy(records.labels[record : record + 1])
-            loss = torch.nn.functional.cross_entropy(net.forward(model, image), label)
+            loss = torch.nn.functional.cross_entropy(net.logits(model, image), label)
             (gradient,) = torch.autograd.grad(loss, model)
             total += gradient * min(1.0, 0.3 / float(gradient.norm()))
         model.grad = total / 8
@@ -106,7 +106,7 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(images, tmp
 
 def test_a_fresh_head_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
     run = train(make_config(), images, tmp_path)
-    wide = Conv4(image_shape=(16, 16, 1), filters=4, ways=4, normalisation="record")
+    wide = conv4((16, 16, 1), 4, 4, "record")
     (theta,) = load_members(run / "model.safetensors", wide)
     seen = []
 
@@ -120,7 +120,7 @@ def test_a_fresh_head_keeps_the_body_bit_for_bit(images, tmp_path, monkeypatch):
             make_config(), data_dir=images[0], model_path=run / "model.safetensors", out_path=tmp_path / "metrics.json"
         )
     net, tested = seen
-    assert net.ways == 3 and net.normalisation == "record"
+    assert net.outputs == 3 and net.module.normalisation == "record"
     # Head of a 16 x 16 image: one position of 4 features, to each way, and a bias.
     assert tested.dtype == np.float32 and (tested[-3 * 5 :] == 0).all() and theta[-4 * 5 :].any()
     assert tested[: -3 * 5].tobytes() == theta[: -4 * 5].tobytes()

@@ -16,10 +16,10 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.composition import Composition, ModelDifference
 from dpfedbench.federation.record_clients import RecordClients
 from dpfedbench.federation.server import Server
-from dpfedbench.models.cnn import Cnn
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.randomness import stream
 
+from ..models.nets import cnn
 from .conftest import PLAIN, RUN
 
 DIFFERENCE = {
@@ -61,7 +61,7 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, optimizer)
     rate = {"sgd": 0.1, "adam": 0.001}[optimizer]
     clients = clients_of(make_config({"client_update": {"optimizer": optimizer, "inner_rate": rate}}), silos)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
-    net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
+    net = cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
     theta = net.initial(stream(0, "initial-weights"))
     ((found, losses, accuracies),) = clients.stream(theta, np.array([2, 0]), 0)
     for row, client in enumerate((2, 0)):
@@ -154,7 +154,7 @@ def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
     }
     train(make_config(PLAIN, {"method": "fedavg"}, overlay), silos, tmp_path)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
-    net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
+    net = cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
     own = partition.records.ravel()
     images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255

@@ -52,7 +52,7 @@ def test_without_clipping_and_noise_it_is_first_order_maml(federation):
         weights = torch.from_numpy(theta).double()
 
         def loss(w, x, y, i=i):
-            return functional.cross_entropy(clients.net.forward(w, torch.from_numpy(x[i]).double()), torch.tensor(y[i]))
+            return functional.cross_entropy(clients.net.logits(w, torch.from_numpy(x[i]).double()), torch.tensor(y[i]))
 
         for _ in range(2):
             weights = weights - 0.1 * torch.func.grad(loss)(weights, tasks.support_x, tasks.support_y)

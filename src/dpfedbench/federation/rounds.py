@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from dpfedbench.accounting.budgets import BudgetPlan
-from dpfedbench.federation.budget import BudgetPlan
 from dpfedbench.privacy.ledger import Release
 
 Row = dict[str, Any]
