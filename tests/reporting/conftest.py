@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-
 from dpfedbench.config import RunConfig
+
 from dpfedbench.experiments import Plan, make_plan
 from dpfedbench.files import write_json
 from dpfedbench.methods import METHODS
@@ -97,7 +97,6 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
 def configuration() -> dict[str, Any]:
     """The default configuration, as Snakemake merges it, with a shorter Table 2."""
     import yaml
-
     from dpfedbench.config import merge
 
     root = Path(__file__).resolve().parents[2] / "config"

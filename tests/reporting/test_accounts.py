@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 
 from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.accounting.gaussian import gaussian_delta
-from dpfedbench.federation.composition import CLAIMS_OF_TODAY
 from dpfedbench.reporting import figures, page
 from dpfedbench.reporting.described import Item
 
