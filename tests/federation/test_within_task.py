@@ -11,7 +11,7 @@ from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.client_updates.reptile import TASK
-from dpfedbench.parts.client_updates.within_task import Client
+from dpfedbench.parts.within_task import Client
 from dpfedbench.privacy.ledger import read_ledger
 from tests.federation.conftest import accounted, make_config, rounds_of, stop_before, train
 
