@@ -41,7 +41,7 @@ part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
 exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
-_COMMON = {Path(__file__), Path(__file__).parent / "models" / "vectors.py"}
+_COMMON = {Path(__file__), Path(__file__).parent / "kernels" / "vectors.py"}
 
 
 def processor() -> str:

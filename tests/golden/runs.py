@@ -24,16 +24,18 @@ from safetensors.numpy import load_file
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.audit.report import audit
 from dpfedbench.compiled import processor
-from dpfedbench.config import RunConfig, merge
 from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import RawRecords, load_any_records, save_records
-from dpfedbench.evaluation.meta_test import meta_test
+from dpfedbench.evaluation import evaluate
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
+from dpfedbench.methods import METHODS, read_run
+from dpfedbench.methods.method import Method
 from dpfedbench.privacy.ledger import read_ledger
+from dpfedbench.settings.layers import merge
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
@@ -63,49 +65,38 @@ BASE: dict[str, Any] = {
         "count": 24, "examples_per_class": 4, "support_per_class": 1, "query_per_class": 2, "partition": "shared",
         "fragments": None,
     },
-    "model": {"name": "conv4", "filters": 4, "normalisation": "batch", "pixel_mean": 0.0, "pixel_deviation": 1.0},
+    "model": {"kind": "conv4", "filters": 4, "normalisation": "batch"},
     "participation": {"kind": "one-pass", "cohort": 4, "rounds": 6},
     "client_update": {
-        "kind": "maml", "inner_steps": 1, "inner_rate": 0.1, "order": 2, "optimizer": "sgd", "keep_state": True,
-        "learnable_rates": False, "multi_step_rounds": 0,
+        "kind": "maml", "inner_steps": 1, "inner_rate": 0.1, "order": 2, "learnable_rates": False,
+        "multi_step_rounds": 0,
     },
-    "local": None,
     "clipping": {
-        "rule": "percentile-of-releases", "threshold": 0.5, "percentile": 90, "window": 3, "form": "mean",
-        "never_rising": False, "factor": 1.0, "quantile_rate": 0.2, "count_noise": None,
+        "kind": "percentile-of-releases", "threshold": 0.5, "percentile": 90, "window": 3, "form": "mean",
+        "never_rising": False,
     },
-    "noise": {"multiplier": 1.0, "decay": 1.0, "falls": 3},
+    "noise": {"kind": "fixed", "multiplier": 1.0},
     "budget": {"epsilon": None, "delta": 1e-3, "profile": "holds", "stop": True},
-    "server": {"optimizer": "adam", "rate": 0.01, "momentum": 0.0, "schedule": "constant", "final_rate": None},
+    "server": {"kind": "step", "rate": 0.01, "optimizer": {"kind": "adam"}, "schedule": {"kind": "constant"}},
     "validation": {"every": 3, "tasks": 4, "ensemble": 2, "public": True},
     "evaluation": {"every": 0, "tasks": 6, "query_per_class": 3, "steps": 2, "rate": 0.1},
 }  # fmt: skip
 """DP-AGR on few-shot images."""
 
-OPEN: dict[str, Any] = {"clipping": None, "noise": None, "budget": None}
-"""No privacy."""
-
 RECORD = {"model": {"normalisation": "record"}, "client_update": {"order": 1}}
 AGRLR = {
     **RECORD,
     "method": "dp-agrlr",
-    "local": {
-        "threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1e-5, "profile": "holds", "query": "client",
-        "batches": "full",
-    },
-}  # fmt: skip
+    "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1e-5, "profile": "holds"},
+}
 SAMPLE = {
     **RECORD,
     "method": "dp-maml-sample",
-    "local": {
-        "threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1e-5, "profile": "holds", "query": "server",
-        "batches": "full",
-    },
-    "clipping": {"rule": "constant"},
+    "within_task": {"threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1e-5, "profile": "holds"},
+    "clipping": {"kind": "constant"},
     "budget": {"delta": 1e-5},
-}  # fmt: skip
+}
 REPTILE = {
-    **OPEN,
     "method": "reptile",
     "model": {"normalisation": "record"},
     "client_update": {"kind": "reptile", "inner_steps": 3, "inner_rate": 0.001, "optimizer": "adam"},
@@ -114,59 +105,56 @@ REPTILE = {
 DP_REPTILE = {
     **REPTILE,
     "method": "dp-reptile",
-    "local": {
-        "threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1e-3, "profile": "as_claimed",
-        "query": "client", "batches": "full",
-    },
-}  # fmt: skip
-MAML = {**OPEN, "method": "maml"}
+    "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1e-3, "profile": "as_claimed"},
+}
+MAML = {"method": "maml"}
 LOTS = {
     "method": "adap-dp-fl",
     "dataset": "digits",
     "task": {"ways": 10, "shots": 0},
     "clients": {"count": 4, "partition": "fragments", "fragments": 20},
-    "model": {"name": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
+    "model": {"kind": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
     "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
     "client_update": {"kind": "local-steps", "inner_steps": 1, "inner_rate": 0.01, "optimizer": "adam"},
-    "clipping": {"rule": "constant", "threshold": 1.0},
+    "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
     "budget": {"delta": 1e-4, "profile": "as_claimed"},
-    "server": {"optimizer": "average", "rate": 1.0},
+    "server": {"kind": "average"},
     "validation": {"every": 1, "tasks": 20, "ensemble": 1},
     "evaluation": {"every": 3},
 }
-FEDAVG = {**OPEN, "method": "fedavg"}
-DIFFERENCE = merge(
+FEDAVG = {"method": "fedavg"}
+DIFFERENCE = [
     LOTS,
     {
-        "method": "dp-agr",
+        "method": "dp-fedavg",
         "participation": {"kind": "poisson", "cohort": 2, "rounds": 4},
         "client_update": {"kind": "model-difference", "inner_steps": 2, "inner_rate": 0.1, "optimizer": "sgd"},
         "clipping": {"threshold": 0.1},
         "noise": {"multiplier": 0.4},
-        "server": {"optimizer": "sgd", "rate": 0.5, "momentum": 0.9},
+        "server": {"kind": "step", "rate": 0.5, "optimizer": {"kind": "sgd", "momentum": 0.9}},
         "validation": {"every": 2},
         "evaluation": {"every": 2},
     },
-)
+]
 COLOUR = {"model": {"filters": 6}, "participation": {"rounds": 3}, "evaluation": {"tasks": 3}}
 TRANSFER = {
     "method": "dp-transfer",
     "clients": {"count": 1, "partition": "fragments", "fragments": 1, "examples_per_class": 2, "query_per_class": 1},
     "model": {"normalisation": "record"},
     "participation": {"kind": "poisson-lots", "cohort": 8, "rounds": 6},
-    "client_update": {"kind": "local-steps", "inner_rate": 0.004, "optimizer": "adam", "order": 1},
-    "clipping": {"rule": "constant", "threshold": 1.0},
+    "client_update": {"kind": "local-steps", "inner_rate": 0.004, "optimizer": "adam"},
+    "clipping": {"kind": "constant", "threshold": 1.0},
     "noise": {"multiplier": 2.0},
     "budget": {"delta": 1e-5},
-    "server": {"optimizer": "average", "rate": 1.0},
+    "server": {"kind": "average"},
     "validation": {"every": 0},
 }
 
 
 def _rule(name: str, **values: Any) -> dict[str, Any]:
     """The clipping rule of that name."""
-    return {"clipping": {"rule": name} | values}
+    return {"clipping": {"kind": name} | values}
 
 
 def _plan(kind: str, **values: Any) -> dict[str, Any]:
@@ -178,18 +166,20 @@ def _update(**values: Any) -> dict[str, Any]:
     return {"client_update": values}
 
 
-def _local(**values: Any) -> dict[str, Any]:
-    return {"local": values}
+def _within(**values: Any) -> dict[str, Any]:
+    return {"within_task": values}
 
 
 MEDIAN = _rule("median-of-run", threshold=None)
-QUANTILE = _rule("private-quantile", percentile=75, quantile_rate=0.3, count_noise=1.5)
-RELEASES, RAW, CONSTANT = _rule("percentile-of-releases"), _rule("percentile-of-raw-norms"), _rule("constant")
+QUANTILE = _rule("private-quantile", percentile=75, quantile_rate=0.3, count_noise=1.5, never_rising=False)
+WINDOW: dict[str, Any] = {"percentile": 90, "window": 3, "never_rising": False}
+RELEASES = _rule("percentile-of-releases", form="mean", **WINDOW)
+RAW, CONSTANT = _rule("percentile-of-raw-norms", **WINDOW), _rule("constant")
 VECTOR = _rule("norm-of-release", threshold=None, factor=0.5)
 SCALAR = _rule("noised-mean-norm", threshold=None)
 MEAN = _rule("mean-of-raw-norms", threshold=None)
 CALIBRATED = {"noise": {"multiplier": None}, "budget": {"epsilon": 3.0}}
-DECAY = {"noise": {"decay": 0.9, "falls": 1}}
+DECAY = {"noise": {"kind": "decaying", "decay": 0.9, "falls": 1}}
 PLANS = {"one-pass": _plan("one-pass"), "bins": _plan("balls-and-bins"), "poisson": _plan("poisson")}
 RULES = {"constant": CONSTANT, "releases": RELEASES, "raw": RAW, "quantile": QUANTILE, "median": MEDIAN}
 
@@ -203,7 +193,7 @@ def _silos(*overlays: dict[str, Any], search: dict[str, Any] | None = None) -> C
 
 
 def _difference(*overlays: dict[str, Any]) -> Case:
-    return Case("silos", [DIFFERENCE, *overlays])
+    return Case("silos", [*DIFFERENCE, *overlays])
 
 
 def _colour(*overlays: dict[str, Any]) -> Case:
@@ -230,8 +220,8 @@ CASES: dict[str, Case] = {
     "dp-agr budget claimed does not stop": _few(
         PLANS["poisson"], {"budget": {"epsilon": 2.0, "profile": "as_claimed", "stop": False}}
     ),
-    "dp-agr first order cosine": _few(_update(order=1), {"server": {"schedule": "cosine", "final_rate": 0.001}}),
-    "dp-agr sgd momentum": _few({"server": {"optimizer": "sgd", "rate": 0.1, "momentum": 0.9}}),
+    "dp-agr first order cosine": _few(_update(order=1), {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}),
+    "dp-agr sgd momentum": _few({"server": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.9}}}),
     "dp-agr maml++": _few(_update(inner_steps=2, learnable_rates=True, multi_step_rounds=4), CONSTANT),
     "dp-agr record normalisation": _few(RECORD, CONSTANT),
     "dp-agr search fixed": _few(CONSTANT, search={"runs": 3, "data": "private", "number": "fixed"}),
@@ -261,8 +251,7 @@ CASES: dict[str, Case] = {
     "dp-agrlr quantile": _few(AGRLR, QUANTILE),
     "dp-agrlr constant bins": _few(AGRLR, CONSTANT, PLANS["bins"]),
     "dp-agrlr two steps holds": _few(AGRLR, CONSTANT, _update(inner_steps=2)),
-    "dp-agrlr two steps claimed": _few(AGRLR, CONSTANT, _update(inner_steps=2), _local(profile="as_claimed")),
-    "dp-agrlr multiplier no server": _few(AGRLR, OPEN, _local(multiplier=2.0, epsilon=None)),
+    "dp-agrlr two steps claimed": _few(AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="as_claimed")),
     "dp-maml-sample constant": _few(SAMPLE),
     "dp-maml-sample constant bins two steps": _few(SAMPLE, PLANS["bins"], _update(inner_steps=2)),
     "dp-maml-sample releases": _few(SAMPLE, RELEASES),
@@ -270,10 +259,10 @@ CASES: dict[str, Case] = {
     "dp-maml-sample quantile": _few(SAMPLE, QUANTILE),
     "dp-reptile claimed": _few(DP_REPTILE),
     "dp-reptile holds bins sgd": _few(
-        DP_REPTILE, _local(profile="holds"), PLANS["bins"], _update(optimizer="sgd", inner_rate=0.1)
+        DP_REPTILE, _within(profile="holds"), PLANS["bins"], _update(optimizer="sgd", inner_rate=0.1)
     ),
-    "dp-reptile disjoint": _few(DP_REPTILE, _local(batches="disjoint")),
-    "dp-reptile multiplier": _few(DP_REPTILE, _local(multiplier=1.0, epsilon=None)),
+    "dp-reptile disjoint": _few(DP_REPTILE, _update(batches="disjoint")),
+    "dp-reptile multiplier": _few(DP_REPTILE, _within(multiplier=1.0, epsilon=None)),
     # No privacy.
     "maml one-pass ensemble": _few(MAML, _update(inner_steps=2), {"validation": {"every": 1, "ensemble": 3}}),
     "maml bins no validation": _few(MAML, PLANS["bins"], {"validation": {"every": 0}}),
@@ -283,7 +272,7 @@ CASES: dict[str, Case] = {
     "maml record normalisation": _few(MAML, RECORD),
     "reptile one-pass": _few(REPTILE),
     "reptile poisson sgd": _few(REPTILE, PLANS["poisson"], _update(optimizer="sgd", inner_rate=0.1)),
-    "random": _few(OPEN, {"method": "random"}),
+    "random": _few({"method": "random"}),
     # Clients that hold records.
     "fedavg": _silos(FEDAVG),
     "fedavg sgd several steps": _silos(FEDAVG, _update(optimizer="sgd", inner_steps=3, inner_rate=0.1)),
@@ -312,9 +301,9 @@ CASES: dict[str, Case] = {
     "difference raw": _difference(RAW, _plan("one-pass", cohort=1, rounds=4)),
     "difference without privacy": _difference(FEDAVG, _plan("one-pass", rounds=2)),
     # One holder of all images.
-    "transfer": _holder(OPEN, {"method": "transfer"}),
+    "transfer": _holder({"method": "transfer"}),
     "transfer several steps": _holder(
-        OPEN, {"method": "transfer"}, _update(inner_steps=3, keep_state=False, optimizer="sgd")
+        {"method": "transfer"}, _update(inner_steps=3, keep_state=False, optimizer="sgd")
     ),
     "dp-transfer": _holder(),
     "dp-transfer vector": _holder(VECTOR),
@@ -328,14 +317,17 @@ CASES: dict[str, Case] = {
 }
 
 
-def config_of(name: str) -> RunConfig:
-    """A case as a configuration. Its key, which names the audit's random numbers, is the case's name.
+def config_of(name: str) -> Method:
+    """A case as a run. Its key, which names the audit's random numbers, is the case's name.
 
-    The key follows from how a configuration is written down; the audit should not move with that.
+    The key follows from how a configuration is written down; the audit should not move with that. What stands above
+    for all methods is left out where the case's method does not have it.
     """
-    config = RunConfig.from_dict(merge(BASE, *CASES[name].overlays))
-    vars(config)["key"] = name.replace(" ", "-")
-    return config
+    values = merge(list(METHODS.values()), BASE, *CASES[name].overlays)
+    known = METHODS[values["method"]].model_fields
+    run = read_run({key: value for key, value in values.items() if key in known})
+    vars(run)["key"] = name.replace(" ", "-")
+    return run
 
 
 # Data
@@ -405,16 +397,16 @@ def files_of(name: str, data: Mapping[str, tuple[Path, Path]], folder: Path, *, 
     case, config = CASES[name], config_of(name)
     images, clients = data[case.data]
     places: dict[str, Any] = {"data_dir": images, "clients_dir": clients, "threads": threads}
-    reference = None
-    if config.reference is not None:
-        train(config.reference, run_dir=folder / "reference", **places)
-        reference = folder / "reference" / "history.csv"
+    references = {}
+    for file, other in config.references.items():
+        train(other, run_dir=folder / "reference", **places)
+        references[file] = folder / "reference" / file
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    train(config, run_dir=folder, reference=reference, **places)
+    train(config, run_dir=folder, references=references, **places)
     model = folder / "model.safetensors"
-    meta_test(config, data_dir=images, model_path=model, out_path=folder / "metrics.json", threads=threads)
-    account_run(folder, folder / "privacy.json", clients_dir=clients, search=Search.of(case.search))
+    evaluate(config, data_dir=images, model_path=model, out_path=folder / "metrics.json", threads=threads)
+    account_run(config, folder, folder / "privacy.json", clients_dir=clients, search=Search.of(case.search))
     if config.private:
         found = audit(config, read_ledger(folder / "ledger.jsonl"), canaries=24, runs=16)
         write_json(folder / "audit.json", found)

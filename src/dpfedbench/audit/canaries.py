@@ -29,7 +29,8 @@ from dpfedbench.federation.record_tasks import RecordTaskClients
 from dpfedbench.federation.rounds import Observer
 from dpfedbench.federation.server_sum import COUNT_RELEASE, ServerSum
 from dpfedbench.methods import METHODS
-from dpfedbench.models.network import Network
+from dpfedbench.models.gradients import Found as Measured
+from dpfedbench.models.net import Weights
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.randomness import stream
@@ -49,7 +50,7 @@ LARGE = 1e30
 _CHUNK = 256
 
 
-class Coordinates(Network):
+class Coordinates:
     """In place of a network: so many weights, all zero at the start.
 
     Args:
@@ -61,13 +62,18 @@ class Coordinates(Network):
         self.ordinary, self.reserved = ordinary, reserved
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Two vectors."""
-        return {"ordinary": (self.ordinary,), "reserved": (self.reserved,)}
+    def dimension(self) -> int:
+        """Both together."""
+        return self.ordinary + self.reserved
 
     def initial(self, generator: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""
         return np.zeros(self.dimension, np.float32)
+
+
+def _nothing(records: int) -> Measured:
+    """Where no model is measured."""
+    return Measured(np.zeros(records), np.zeros(records), np.ones(records))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +123,7 @@ class ClientSource:
 
     columns: tuple[str, ...] = ()
 
-    def __init__(self, net: Network, units: Units, *, each: int = 1) -> None:
+    def __init__(self, net: Weights, units: Units, *, each: int = 1) -> None:
         self.net, self.units, self.each = net, units, each
 
     def stream(
@@ -142,7 +148,7 @@ class ClientSource:
 class RecordSource:
     """Clients whose records have given contributions, for `ClientSums`: an image is a record's number."""
 
-    def __init__(self, net: Network, holders: Sequence[Units]) -> None:
+    def __init__(self, net: Weights, holders: Sequence[Units]) -> None:
         self.net, self.holders = net, holders
         self._room = np.empty((_CHUNK, net.dimension), np.float32)
         self.images = [np.arange(len(units.place)) for units in holders]
@@ -152,16 +158,16 @@ class RecordSource:
         """Another of the same clients, with room of its own for contributions."""
         return RecordSource(self.net, self.holders)
 
-    def add_gradients(
-        self, model: np.ndarray, images: np.ndarray, labels: np.ndarray, total: PlainSum | PrivateSum
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Add the records' contributions, whatever the model is, as `FusedCnn.add_gradients` adds gradients."""
-        norms = np.empty(len(images))
-        for start in range(0, len(images), _CHUNK):
-            ids = images[start : start + _CHUNK]
-            self.holders[labels[0]].fill(ids, self._room[: len(ids)])
+    def add_each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: PlainSum | PrivateSum
+    ) -> tuple[Measured, np.ndarray]:
+        """Add the records' contributions, whatever the model is, as `Gradients.add_each` adds gradients."""
+        norms = np.empty(len(x))
+        for start in range(0, len(x), _CHUNK):
+            ids = x[start : start + _CHUNK]
+            self.holders[y[0]].fill(ids, self._room[: len(ids)])
             norms[start : start + _CHUNK] = total.add(torch.from_numpy(self._room[: len(ids)]))
-        return np.zeros(len(images)), norms
+        return _nothing(len(x)), norms
 
 
 class TaskSource:
@@ -182,12 +188,12 @@ class TaskSource:
         """Itself: an audit has one thread."""
         return self
 
-    def gradients(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
+    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> Measured:
         """The examples' contributions, whatever the model is."""
-        self.read = images
+        self.read = x
         out[:] = 0
-        out[np.arange(len(images)), self.net.ordinary + images] = LARGE * self._present[labels[0], images]
-        return np.zeros((len(images), 2))
+        out[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
+        return _nothing(len(x))
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Nothing."""

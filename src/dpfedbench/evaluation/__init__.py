@@ -1,1 +1,22 @@
-"""Evaluation: the meta-test and its intervals."""
+"""Evaluation: tests of finished runs, and their intervals."""
+
+from pathlib import Path
+from typing import Any
+
+
+def evaluate(
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+) -> None:
+    """Test a trained model and write metrics.json: on few-shot tasks or, if it is used as it is, on held-out records.
+
+    Raises:
+        BenchError: data or model missing or damaged.
+    """
+    if run.holds == "records" and not run.pretrains:
+        from dpfedbench.evaluation.held_out import record_test
+
+        record_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, kernels=kernels)
+        return
+    from dpfedbench.evaluation.few_shot import meta_test
+
+    meta_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)

@@ -1,11 +1,8 @@
-"""The one training loop. A method gives it parts (`composition`); it gives back files.
+"""The one training loop. A method gives it its parts (`loop`); it gives back files.
 
-The loop keeps the budget, the checkpoints, the validation, the history and the results. What a round does depends on
-who takes the private sum: the server over its clients (`server_sum`), or each client over its records
-(`client_sums`).
-
-What is computed from private data leaves the loop only as the private sum's release. Training loss and raw norms
-are therefore written for runs that claim no privacy, and for no others.
+The loop keeps the rounds, the checkpoints, the validation, the history and the results; the book keeps sums, noise and
+budgets. What is computed from private data leaves only as a release of the book. Training loss and raw norms are
+therefore written for runs that claim no privacy, and for no others.
 
 A run that was killed goes on from its last checkpoint and ends with the same bits as one that was not: every random
 number comes from a stream named by its round, and everything else is in the checkpoint.
@@ -19,38 +16,297 @@ import importlib.metadata
 import math
 import platform
 import shutil
-import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dpfedbench.compiled import processor
-from dpfedbench.config import RunConfig
+from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.few_shot import FewShotMeasures
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
+from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
-from dpfedbench.federation.client_sums import ClientSums
-from dpfedbench.federation.composition import Composition
-from dpfedbench.federation.progress import Progress
-from dpfedbench.federation.rounds import Rounds
-from dpfedbench.federation.server_sum import ServerSum
+from dpfedbench.federation.loop import Loop
 from dpfedbench.files import atomic_path, read_json, write_json
-from dpfedbench.methods import METHODS
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice
 from dpfedbench.models.members import save_members
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.privacy.ledger import Ledger
+from dpfedbench.progress import Progress
+from dpfedbench.randomness import stream
 from dpfedbench.results_format import FORMAT, version
 
 HISTORY = (
     "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
     "validation_accuracy", "seconds",
 )  # fmt: skip
+NORMS = ("norm_q10", "norm_q50", "norm_q90")
+
+
+def train(
+    run: Any,
+    *,
+    data_dir: Path,
+    clients_dir: Path,
+    run_dir: Path,
+    threads: int = 1,
+    checkpoint_seconds: float = 60.0,
+    device: str = "auto",
+    kernels: bool = True,
+    references: Mapping[str, Path] | None = None,
+) -> None:
+    """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
+
+    Args:
+        run: the run (a method).
+        data_dir: a prepared data set.
+        clients_dir: a client partition of it.
+        run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.
+        threads: CPU threads; changes no bit of the result.
+        checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        kernels: whether hand-written passes are used where they fit; else torch's own.
+        references: files of other runs that this one needs, by name (`Method.references`).
+
+    Raises:
+        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
+            asked for and not there.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
+            "one, or set machine.device to auto"
+        )
+    device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    run_dir = Path(run_dir)
+    folder = run_dir / "checkpoint"
+    with run_lock(folder) as waited:
+        if waited and _finished(run_dir, run):
+            print(f"{run.folder} was finished by the process waited for", file=sys.stderr, flush=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+        first = _first_threshold(run, references or {})
+        ledger = Ledger(folder / "ledger.jsonl")
+        rounds = Rounds.of(
+            run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
+            kernels=kernels, first=first,
+        )  # fmt: skip
+        _Training(run, rounds, run_dir, folder, checkpoint_seconds, first).run()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:
+    """The threshold of a rule that finds it in another run; None where there is none."""
+    for rule in (sum_.clipping for sum_ in run.sums):
+        if rule is not None and rule.reference:
+            name = rule.reference_file
+            if name not in references:
+                raise BenchError(f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference")
+            return float(rule.first_threshold(references[name], run))
+    return None
+
+
+def _cell(value: Any) -> Any:
+    """What a CSV has for a value: nothing for one that is not a number."""
+    return "" if value is None or value != value else value
+
+
+def _finished(run_dir: Path, run: Any) -> bool:
+    """Whether the folder holds this run's results, all of them, by this version of the method.
+
+    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
+    """
+    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
+        return False
+    try:
+        found = read_json(run_dir / "training.json")  # written last
+    except BenchError:
+        return False
+    return bool(found.get("method_version") == run.version)
+
+
+class Rounds:
+    """The rounds of one run: the loop's parts at work on a model.
+
+    Args:
+        run: the run (a method).
+        loop: its parts.
+        net: the model.
+        held: what clients hold.
+        gradients: how gradients of the model are taken.
+        measures: what the model is measured on while it trains.
+        ledger: where releases are written down.
+        threads: CPU threads; changes no bit of the result.
+        observer: shown each release of a private sum.
+        clients: in place of those that the client update makes; an audit's.
+        first: the first threshold, where it was found and not configured.
+    """
+
+    def __init__(
+        self, run: Any, loop: Loop, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
+        threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
+        first: float | None = None, plan: Any = None,
+    ) -> None:  # fmt: skip
+        self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
+        self.planned, self.threads = loop.participation.rounds, threads
+        self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.seed)
+        self.book = Book(seed=run.seed, claims=run.claims, ledger=ledger, observer=observer)
+        setup = Setup(
+            run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,
+            threads=threads, first=first,
+        )  # fmt: skip
+        self.clients = clients or loop.client.clients(setup)
+        self.server = self._enter_server(first)
+        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self._state = loop.step.begin(self.theta)
+        norms = () if run.private or self.clients.served == "records" else NORMS
+        self.columns = (*measures.columns, *self.clients.columns, *norms)
+
+    @classmethod
+    def of(
+        cls, run: Any, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
+        kernels: bool = True, first: float | None = None, observer: Observer | None = None,
+    ) -> Rounds | Untrained:  # fmt: skip
+        """The rounds of a run on its own data.
+
+        Raises:
+            BenchError: data missing or damaged, or a model that does not fit them.
+        """
+        loop = run.loop()
+        held = _held(run, data_dir, clients_dir)
+        net = run.net(held.dataset.image_shape, _classes(run, held.dataset))
+        net.check()
+        if any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records:
+            net.refuse_record_level()
+        gradients = choose(net, device=device, enabled=kernels)
+        if loop is None:
+            return Untrained(net, gradients, run)
+        if run.pretrains:
+            # Nothing is held out: the classes of the meta-test are others.
+            measures: Any = NoMeasures()
+        elif run.holds == "records":
+            check_classes(run, held.dataset)
+            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
+        else:
+            measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
+        return cls(
+            run, loop, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
+            observer=observer, first=first,
+        )  # fmt: skip
+
+    def _enter_server(self, first: float | None) -> Entry:
+        denominator = self.plan.denominator * self.clients.each
+        return self.book.enter(
+            self.loop.server, sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
+            cohort=self.plan.denominator, plain=self.loop.step.plain_sum,
+            first=None if first is None else lambda: first,
+        )  # fmt: skip
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """One round: its row of the history, and how much it served.
+
+        Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
+        """
+        self.book.non_finite = 0
+        cohort = self.plan.cohort(index)
+        total, losses = self.server.open(index), list[np.ndarray]()
+        for contributions, chunk_losses, _ in self.clients.contributions(self.theta.numpy(), cohort, index):
+            total.add(contributions)
+            losses.append(chunk_losses)
+        released = total.release()
+        self.server.write(index)
+        row = self.clients.row()
+        if row is None:
+            row = self._row(total, released, cohort, losses)
+        mean = self.loop.step.mean(released, self.server.denominator)
+        self.loop.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
+        served = self.clients.work(cohort)
+        if served is None:
+            served = int(self.plan.denominator) if self.loop.server.private else len(cohort)
+        return row, served
+
+    def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
+        norm = float(released.norm())
+        if self.loop.server.private:
+            return {
+                "clients": self.plan.denominator, "threshold": total.total.threshold, "released_norm": norm,
+                "noise_multiplier": total.total.noise_multiplier,
+            }  # fmt: skip
+        if self.run.private:
+            # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
+            return {"clients": self.plan.denominator, "released_norm": norm}
+        quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
+        loss = float(np.mean(np.concatenate(losses))) if losses else np.nan
+        return {"clients": len(cohort), "loss": loss, **dict(zip(NORMS, map(float, quantiles), strict=True))} | {
+            "released_norm": norm
+        }
+
+    @property
+    def per_round(self) -> int:
+        """Lines of the ledger's numbering that one round takes."""
+        return self.clients.lots
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {
+            "theta": self.theta.clone(), "step": self._state, "clients": self.clients.state(),
+            "book": self.book.state(),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.theta.copy_(state["theta"])
+        self._state = state["step"]
+        self.clients.restore(state["clients"])
+        self.book.restore(state["book"])
+
+
+class Untrained:
+    """A model of which nothing is trained."""
+
+    planned, per_round, columns, measures = 0, 1, (), NoMeasures()
+
+    def __init__(self, net: Any, gradients: Choice, run: Any) -> None:
+        self.net, self.gradients, self.threads = net, gradients, 1
+        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self.clients = Clients()
+        self.book = Book(seed=run.seed, claims=run.claims, ledger=None)  # type: ignore[arg-type]
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """None is planned."""
+        raise RuntimeError("an untrained model has no rounds")
+
+    def state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
+    if run.holds == "records":
+        return Records(data_dir, clients_dir)
+    return Tasks(
+        data_dir, clients_dir, support_per_class=run.clients.support_per_class,
+        query_per_class=run.clients.query_per_class,
+    )  # fmt: skip
+
+
+def _classes(run: Any, dataset: Any) -> int:
+    return len(dataset.class_names) if run.holds == "records" else run.task.ways
 
 
 @dataclasses.dataclass
 class _State:
-    """What changes from round to round, besides what the rounds and the budget keep."""
+    """What changes from round to round, besides what the rounds keep."""
 
     round: int = 0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -62,156 +318,47 @@ class _State:
     measuring: float = 0.0  # of the seconds, those of validation and tests
 
 
-def train(
-    config: RunConfig,
-    *,
-    data_dir: Path,
-    clients_dir: Path,
-    run_dir: Path,
-    threads: int = 1,
-    checkpoint_seconds: float = 60.0,
-    gpus: int = 0,
-    reference: Path | None = None,
-) -> None:
-    """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
-
-    Args:
-        config: the run.
-        data_dir: a prepared data set.
-        clients_dir: a client partition of it.
-        run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.
-        threads: CPU threads; changes no bit of the result.
-        checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
-        gpus: how many were asked for. One that is there is used even if none was.
-        reference: the history.csv in which the run's threshold is found (`RunConfig.reference`).
-
-    Raises:
-        BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
-            asked for and not there.
-    """
-    if gpus and not torch.cuda.is_available():
-        raise BenchError(
-            f"machine.gpu is {gpus}, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
-            "one, or set machine.gpu to 0"
-        )
-    run_dir = Path(run_dir)
-    folder = run_dir / "checkpoint"
-    with run_lock(folder) as waited:
-        if waited and _finished(run_dir, config):
-            print(f"{config.folder} was finished by the process waited for", file=sys.stderr, flush=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            return
-        threshold = None if config.reference is None else median_norm(reference, config)
-        _Training(
-            config, Path(data_dir), Path(clients_dir), run_dir, folder, threads, checkpoint_seconds, threshold
-        ).run()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def median_norm(history: Path | None, config: RunConfig) -> float:
-    """The median over rounds of the cohorts' median gradient norms, from the history of a run without privacy.
-
-    Cohorts are equally large there, so that it is near the median over all clients, which no file has.
-
-    Raises:
-        BenchError: the history is missing, damaged, or has no norms.
-    """
-    needed = f"{config.folder} finds its threshold in the history of {config.reference and config.reference.folder}"
-    if history is None:
-        raise BenchError(f"{needed}: give it as the reference")
-    try:
-        with open(history, encoding="utf-8", newline="") as file:
-            norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
-        found = statistics.median(norms) if norms else math.nan
-    except (OSError, ValueError, KeyError) as error:
-        raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
-    if not 0 < found < math.inf:
-        raise BenchError(f"{needed}, which has no gradient norms: train that run again")
-    return found
-
-
-def _cell(value: Any) -> Any:
-    """What a CSV has for a value: nothing for one that is not a number."""
-    return "" if value is None or value != value else value
-
-
-def _finished(run_dir: Path, config: RunConfig) -> bool:
-    """Whether the folder holds this run's results, all of them, by this version of the method.
-
-    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
-    """
-    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
-        return False
-    try:
-        found = read_json(run_dir / "training.json")  # written last
-    except BenchError:
-        return False
-    return bool(found.get("method_version") == METHODS[config.method].VERSION)
-
-
 class _Training:
-    """One run: its parts, its state and the loop over its rounds."""
+    """One run: its rounds, its state and the loop over them."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        data_dir: Path,
-        clients_dir: Path,
-        run_dir: Path,
-        folder: Path,
-        threads: int,
-        checkpoint_seconds: float,
-        threshold: float | None = None,
-    ) -> None:
-        self.config, self.run_dir, self.folder, self.threads = config, run_dir, folder, threads
-        method = METHODS[config.method]
-        self.parts: Composition = method.compose(config)
-        if threshold is not None:
-            self.parts = self.parts.starting_at(threshold)
-        self.device = "cuda" if torch.cuda.is_available() and config.takes_gpu else "cpu"
-        self.ledger = Ledger(folder / "ledger.jsonl")
-        place = ClientSums if config.by_record else ServerSum
-        self.rounds: Rounds = place(
-            config,
-            self.parts,
-            data_dir=data_dir,
-            clients_dir=clients_dir,
-            ledger=self.ledger,
-            threads=threads,
-            device=self.device,
-        )
-        self.budget = self.rounds.budget
+        self, run: Any, rounds: Rounds | Untrained, run_dir: Path, folder: Path, checkpoint_seconds: float,
+        first: float | None,
+    ) -> None:  # fmt: skip
+        self.config, self.rounds, self.run_dir = run, rounds, run_dir
+        self.ledger, self.book = Ledger(folder / "ledger.jsonl"), rounds.book
+        self.device = rounds.gradients.device
         self.checkpoint = Checkpoint(
             folder,
             identity={
-                "run": config.key,
-                "seed": config.seed,
-                "version": method.VERSION,
+                "run": run.key,
+                "seed": run.seed,
+                "version": run.version,
                 "device": self.device,
-                "checkpoint format": 2,
+                "checkpoint format": 3,
             }
-            | ({} if threshold is None else {"threshold": threshold}),
+            | ({} if first is None else {"threshold": first}),
             seconds=checkpoint_seconds,
         )
         self.state = _State()
 
-    # The loop
-
     def run(self) -> None:
         """All rounds that the plan and the budget allow."""
         self._restore()
-        planned = self.parts.rounds
-        if planned and not self._allowed(0):
+        planned = self.rounds.planned
+        if planned and not self.book.allows(1):
             raise BenchError(
-                f"the budget of epsilon {self.config.budget.epsilon} is spent by the first round: "  # type: ignore[union-attr]
+                f"the budget of epsilon {self.config.budget.epsilon} is spent by the first round: "
                 "raise budget.epsilon or noise.multiplier"
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
-            f"train {self.config.folder}", self._expected(planned), unit=self.rounds.served, done=self.state.round
-        )
-        while self.state.round < planned and self._allowed(self.state.round):
+            f"train {self.config.folder}", self.book.expected(planned), unit=self.rounds.clients.served,
+            done=self.state.round,
+        )  # fmt: skip
+        # Training stops before a budget is exceeded, not after.
+        while self.state.round < planned and self.book.allows(self.state.round + 1):
             started = time.monotonic()
             served = self._round(self.state.round)
             self.state.seconds += time.monotonic() - started
@@ -225,25 +372,18 @@ class _Training:
         self._save()
         self._write(planned, "rounds" if self.state.round == planned else "budget")
 
-    def _allowed(self, index: int) -> bool:
-        """Whether the budget has room for round `index`, all of it: training stops before, not after."""
-        return self.budget is None or self.budget.allows((index + 1) * self.rounds.lots)
-
-    def _expected(self, planned: int) -> int:
-        """Rounds to come, for the time left on screen; with noise that decays there will be fewer."""
-        return planned if self.budget is None else min(planned, self.budget.lots_allowed // self.rounds.lots)
-
     def _round(self, index: int) -> int:
         """One round; returns how much it served (for the rate on screen)."""
         found, served = self.rounds.round(index)
-        row: dict[str, Any] = {"round": index + 1} | found
-        if self.budget is not None:
-            row["epsilon_claimed"], row["epsilon_holds"] = self.budget.spent((index + 1) * self.rounds.lots)
+        row: Row = {"round": index + 1} | found
+        for entry in self.book.budgeted:
+            assert entry.budget is not None
+            row["epsilon_claimed"], row["epsilon_holds"] = entry.budget.spent((index + 1) * entry.per_round)
         self.state.history.append(row)
-        if self.rounds.non_finite:
-            self.state.non_finite += self.rounds.non_finite
+        if self.book.non_finite:
+            self.state.non_finite += self.book.non_finite
             print(
-                f"warning: round {index + 1}: {self.rounds.non_finite} contributions were not finite and counted as "
+                f"warning: round {index + 1}: {self.book.non_finite} contributions were not finite and counted as "
                 "zero (seen by the simulation only: this count is not a release)",
                 file=sys.stderr,
                 flush=True,
@@ -256,32 +396,32 @@ class _Training:
     def _validate(self, done: int) -> None:
         """Every so many rounds: public validation, which may drive the noise; and how the test part fares."""
         validation, row = self.config.validation, self.state.history[-1]
-        if validation.every and (done % validation.every == 0 or done == self.parts.rounds):
-            row |= self.rounds.validate()
-            if "validation_loss" in row and self.budget is not None:
-                self.budget.observe(row["validation_loss"])
+        theta, measures = self.rounds.theta.numpy(), self.rounds.measures
+        if validation.every and (done % validation.every == 0 or done == self.rounds.planned):
+            row |= measures.validate(theta)
+            for entry in self.book.budgeted:
+                if "validation_loss" in row and entry.budget is not None:
+                    entry.budget.observe(row["validation_loss"])
             if "validation_accuracy" in row:
                 self._keep_best(row["validation_accuracy"], done)
         every = self.config.evaluation.every
         if every and done % every == 0:
-            row |= self.rounds.test()
+            row |= measures.test(theta)
 
     def _keep_best(self, accuracy: float, done: int) -> None:
-        self.state.best.append(
-            {"accuracy": accuracy / 100, "round": done, "theta": torch.from_numpy(self.rounds.theta.copy())}
-        )
+        self.state.best.append({"accuracy": accuracy / 100, "round": done, "theta": self.rounds.theta.clone()})
         self.state.best.sort(key=lambda kept: (-kept["accuracy"], kept["round"]))
         del self.state.best[max(1, self.config.validation.ensemble) :]
 
     def _note(self) -> str:
         row = self.state.history[-1]
         said = []
-        if "epsilon_claimed" in row:
+        if not math.isnan(row.get("epsilon_claimed", math.nan)):
             said.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
-            if not math.isnan(row["epsilon_holds"]):
-                said.append(f"holds {row['epsilon_holds']:.3g}")
-            if self.config.by_record:
-                said.append(f"z {row['noise_multiplier']:.3g}")
+        if not math.isnan(row.get("epsilon_holds", math.nan)):
+            said.append(f"holds {row['epsilon_holds']:.3g}")
+        if "noise_multiplier" in row and self.rounds.clients.served == "records":
+            said.append(f"z {row['noise_multiplier']:.3g}")
         if "loss" in row:
             said.append(f"loss {row['loss']:.3f}")
         return ", ".join(said)
@@ -291,38 +431,26 @@ class _Training:
     def _save(self) -> None:
         # The ledger first: a checkpoint must not know of a release that the ledger could lose.
         self.ledger.sync()
-        self.checkpoint.save(self._saved())
-
-    def _saved(self) -> dict[str, Any]:
         state = {field.name: getattr(self.state, field.name) for field in dataclasses.fields(self.state)}
-        state["rounds"] = self.rounds.state()
-        state["budget"] = None if self.budget is None else self.budget.state()
-        return state
+        self.checkpoint.save(state | {"rounds": self.rounds.state()})
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
         if saved is not None:
             self.rounds.restore(saved.pop("rounds"))
-            budget = saved.pop("budget")
-            if self.budget is not None:
-                self.budget.restore(budget)
             self.state = _State(**saved)
             self.state.resumed += 1
-            print(
-                f"going on after round {self.state.round} of {self.config.folder}",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"going on after round {self.state.round} of {self.config.folder}", file=sys.stderr, flush=True)
         # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
-        self.ledger.truncate_to(self.state.round * self.rounds.lots)
+        self.ledger.truncate_to(self.state.round * self.rounds.per_round)
 
     # Results
 
     def _write(self, planned: int, stopped_by: str) -> None:
-        state, config = self.state, self.config
-        members = [kept["theta"].numpy() for kept in state.best] or [self.rounds.theta]
-        save_members(self.run_dir / "model.safetensors", self.rounds.net, members)
-        columns = [*HISTORY, *self.rounds.columns]
+        state, config, rounds = self.state, self.config, self.rounds
+        members = [kept["theta"].numpy() for kept in state.best] or [rounds.theta.numpy()]
+        save_members(self.run_dir / "model.safetensors", rounds.net, members)
+        columns = [*HISTORY, *rounds.columns]
         with (
             atomic_path(self.run_dir / "history.csv") as temporary,
             open(temporary, "w", encoding="utf-8", newline="") as file,
@@ -333,6 +461,8 @@ class _Training:
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
+        served = rounds.clients.served
+        spent = [entry.noise_multiplier for entry in self.book.budgeted]
         write_json(
             self.run_dir / "training.json",
             {
@@ -341,19 +471,20 @@ class _Training:
                 "rounds_planned": planned,
                 "rounds_run": state.round,
                 "stopped_by": stopped_by,
-                f"{self.rounds.served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
-                f"milliseconds_per_{self.rounds.served.removesuffix('s')}": (
+                f"{served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
+                f"milliseconds_per_{served.removesuffix('s')}": (
                     round(1000 * (state.seconds - state.measuring) / state.clients, 4) if state.clients else None
                 ),
                 "seconds": round(state.seconds, 2),
                 "resumed": state.resumed,
-                "threads": self.threads,
+                "threads": rounds.threads,
                 "device": self.device,
+                "gradients": rounds.gradients.name,
                 "machine": processor(),
-                "parameters": self.rounds.net.dimension,
-                "noise_multiplier": None if self.budget is None else self.budget.noise_multiplier,
+                "parameters": rounds.net.dimension,
+                "noise_multiplier": spent[0] if spent else None,
                 "members": [{"round": kept["round"], "accuracy": kept["accuracy"]} for kept in state.best],
-                "method_version": METHODS[config.method].VERSION,
+                "method_version": config.version,
                 "versions": versions | {"python": platform.python_version()},
                 "notices": list(config.notices),
             },

@@ -1,51 +1,71 @@
-"""The methods: each module composes the parts of `federation` and `privacy`, and does nothing else.
-
-A module is a method if it has
-
-- NAME, its name in configurations; TITLE, its name for readers; PAPER, where it is from;
-- VERSION, raised when its results change, so that the workflow runs it again, and no other;
-- PRIVATE, whether it claims privacy;
-- DEFAULTS, the overlay of configuration values that makes it this method;
-- compose(config), which returns its `federation.composition.Composition`.
-"""
+"""The methods by name. A method is one module of this package, found by its place; see docs/add-a-method.md."""
 
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from dpfedbench.errors import BenchError
+from dpfedbench.methods.method import Method
+from dpfedbench.settings.run import read_yaml
+from dpfedbench.settings.words import nearest
 
-PARTS = ("NAME", "TITLE", "PAPER", "VERSION", "PRIVATE", "DEFAULTS", "compose")
 
-
-def by_name(modules: Iterable[ModuleType]) -> dict[str, ModuleType]:
-    """The methods by their names.
+def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
+    """The methods in some modules by their names.
 
     Raises:
-        BenchError: a module lacks a part, or has a name that is malformed or another's; says which.
+        BenchError: a name that is malformed or another's, or a title that is missing; says whose.
     """
-    found: dict[str, ModuleType] = {}
+    found: dict[str, type[Method]] = {}
     for module in modules:
-        missing = [part for part in PARTS if not hasattr(module, part)]
-        if missing:
-            raise BenchError(f"the method module {module.__name__} has no {missing[0]}: it needs {', '.join(PARTS)}")
-        if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", module.NAME):
-            raise BenchError(
-                f"the method module {module.__name__} has the NAME {module.NAME!r}: "
-                "use lower-case letters, digits and hyphens"
-            )
-        if module.NAME in found:
-            raise BenchError(
-                f"the method modules {found[module.NAME].__name__} and {module.__name__} both have the NAME "
-                f"{module.NAME!r}: give one of them another"
-            )
-        found[module.NAME] = module
+        for cls in vars(module).values():
+            if not (isinstance(cls, type) and issubclass(cls, Method) and cls.__module__ == module.__name__):
+                continue
+            if "name" not in vars(cls):
+                continue  # what several methods have in common
+            if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", cls.name):
+                raise BenchError(
+                    f"the method {cls.__name__} in {module.__name__} has the name {cls.name!r}: "
+                    "use lower-case letters, digits and hyphens"
+                )
+            if not cls.title:
+                raise BenchError(f"the method {cls.__name__} in {module.__name__} has no title: tables print it")
+            if cls.name in found:
+                raise BenchError(
+                    f"the methods in {found[cls.name].__module__} and {module.__name__} both have the name "
+                    f"{cls.name!r}: give one of them another"
+                )
+            found[cls.name] = cls
     return found
 
 
-METHODS: dict[str, ModuleType] = by_name(
-    importlib.import_module(f"{__name__}.{name}")
-    for name in sorted(info.name for info in pkgutil.iter_modules(__path__))
+METHODS: dict[str, type[Method]] = by_name(
+    importlib.import_module(f"{__name__}.{info.name}")
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name)
+    if info.name != "method"
 )
+
+
+def read_run(values: Mapping[str, Any]) -> Method:
+    """A run from plain values, `method` among them.
+
+    Raises:
+        BenchError: an unknown method, or values that do not fit it.
+    """
+    name = values.get("method")
+    if name not in METHODS:
+        raise BenchError(f"method is {name!r}: there is no such method, the nearest is {nearest(str(name), METHODS)!r}")
+    return METHODS[name].read(values)
+
+
+def read_run_file(path: Path | str) -> Method:
+    """A run from its config.yaml.
+
+    Raises:
+        BenchError: it is missing, damaged, of the former format, or holds a bad value.
+    """
+    return read_run(read_yaml(path))

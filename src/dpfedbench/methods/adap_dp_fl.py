@@ -13,17 +13,17 @@ the server averages the models (line 23) and multiplies z by beta after three fa
 loss (line 24). A client stops before its budget is exceeded (line 17 stops after); all are alike, so all stop.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "adap-dp-fl"
-TITLE = "Adap DP-FL"
-PAPER = "adap-dp-fl"
-VERSION = "2"
-PRIVATE = True
-DEFAULTS: dict = {}
+from typing import ClassVar
+
+from dpfedbench.methods.over_lots import OverLots
 
 
-def compose(config: RunConfig) -> Composition:
-    """The algorithm above: each client takes the private sums, over its records."""
-    return Composition.of(config)
+class AdapDpFl(OverLots):
+    """Each client takes the private sums, over its records, with a threshold of its own."""
+
+    name: ClassVar[str] = "adap-dp-fl"
+    title: ClassVar[str] = "Adap DP-FL"
+    paper: ClassVar[str] = "adap-dp-fl"
+    version: ClassVar[str] = "2"

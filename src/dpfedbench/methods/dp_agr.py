@@ -9,20 +9,22 @@ Each round the server
 5. sets the next C from the norms of the sums released so far (eq. 2): a percentile over a window of W rounds.
 
 The server is trusted; what it releases is step 3's noisy sum. Text and released code differ in step 5, so the
-rule is a value of the configuration (`privacy.clipping`).
+rule is a value of the configuration (`parts.clipping`).
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-agr"
-TITLE = "DP-AGR"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS: dict = {}
+from typing import ClassVar
+
+from dpfedbench.methods.over_clients import OverClients
+from dpfedbench.parts.client_updates.maml import Maml
 
 
-def compose(config: RunConfig) -> Composition:
-    """The algorithm above: every part as configured, one private sum a round."""
-    return Composition.of(config)
+class DpAgr(OverClients):
+    """One private sum a round, over the cohort's query gradients."""
+
+    name: ClassVar[str] = "dp-agr"
+    title: ClassVar[str] = "DP-AGR"
+    paper: ClassVar[str] = "dp-fedmeta"
+
+    client_update: Maml = Maml()

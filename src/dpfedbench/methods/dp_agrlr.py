@@ -11,24 +11,32 @@ is in the support step or in the query gradient, so its privacy is that of one o
 are more). The gradient is first order and the normalisation within each record: nothing else passes the noise.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-agrlr"
-TITLE = "DP-AGRLR"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS: dict = {
-    "model": {"normalisation": "record"},
-    "client_update": {"inner_steps": 1, "order": 1},
-    "local": {
-        "threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1.0e-5, "profile": "holds", "query": "client",
-        "batches": "full",
-    },
-}  # fmt: skip
+import dataclasses
+from typing import Any, ClassVar
+
+from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.parts.budget import WithinTask
+from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 
 
-def compose(config: RunConfig) -> Composition:
+class DpAgrlr(DpAgr):
     """Private sums of each client over its examples, and one of the server over its clients."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "dp-agrlr"
+    title: ClassVar[str] = "DP-AGRLR"
+    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": {"normalisation": "record"},
+        "client_update": {"inner_steps": 1, "order": 1},
+        "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1.0e-5, "profile": "holds"},
+    }
+
+    within_task: WithinTask = WithinTask()
+
+    def loop(self) -> Loop:
+        own = tuple(self.within_task.sum(name, observer="server") for name in (SUPPORT, QUERY))
+        return dataclasses.replace(super().loop(), own=own)

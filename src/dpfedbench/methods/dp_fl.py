@@ -4,17 +4,23 @@ Each client clips each record's gradient to C and adds N(0, z^2 C^2 I) to their 
 of Adap DP-FL): record-level privacy against the server. Local DP-FedAvg in the sense that no one else is trusted.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-fl"
-TITLE = "DP-FL, constant clipping and noise"
-PAPER = "adap-dp-fl"
-VERSION = "2"
-PRIVATE = True
-DEFAULTS = {"clipping": {"rule": "constant"}, "noise": {"decay": 1.0}}
+from typing import Any, ClassVar
+
+from dpfedbench.methods.over_lots import OverLots
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.noise.fixed import Fixed
 
 
-def compose(config: RunConfig) -> Composition:
+class DpFl(OverLots):
     """Each client's local steps along noisy sums of clipped gradients, and the models' average."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "dp-fl"
+    title: ClassVar[str] = "DP-FL, constant clipping and noise"
+    paper: ClassVar[str] = "adap-dp-fl"
+    version: ClassVar[str] = "2"
+    defaults: ClassVar[dict[str, Any]] = {"clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}}
+
+    clipping: Constant = Constant()
+    noise: Fixed = Fixed()

@@ -14,19 +14,19 @@ rule `private-quantile`: the count of the lot's norms at most C is released with
 L = 1,600. What of Section 5.2.1 and Algorithm 1 does not agree is in `docs/findings.md`.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-maml"
-TITLE = "DP-MAML"
-PAPER = "dp-maml"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS = {
-    "clipping": {"rule": "percentile-of-raw-norms", "percentile": 90, "window": 2, "never_rising": True},
-}
+from typing import Any, ClassVar
+
+from dpfedbench.methods.dp_agr import DpAgr
 
 
-def compose(config: RunConfig) -> Composition:
-    """The algorithm above: every part as configured, one private sum a lot, one more for a private quantile."""
-    return Composition.of(config)
+class DpMaml(DpAgr):
+    """One private sum a lot, over its tasks, and one more for a private quantile."""
+
+    name: ClassVar[str] = "dp-maml"
+    title: ClassVar[str] = "DP-MAML"
+    paper: ClassVar[str] = "dp-maml"
+    defaults: ClassVar[dict[str, Any]] = {
+        "clipping": {"kind": "percentile-of-raw-norms", "percentile": 90, "window": 2, "never_rising": True},
+    }

@@ -11,26 +11,37 @@ the server clips each of all tasks' query gradients to C_outer, adds them up, ad
 gradient past the inner loop's noise. Normalisation is within each record.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-maml-sample"
-TITLE = "DP-MAML, sample level"
-PAPER = "dp-maml"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS: dict = {
-    "model": {"normalisation": "record"},
-    "client_update": {"inner_steps": 1, "order": 1},
-    "local": {
-        "threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1.0e-5, "profile": "holds", "query": "server",
-        "batches": "full",
-    },
-    "clipping": {"rule": "constant"},
-    "budget": {"delta": 1.0e-5},
-}  # fmt: skip
+import dataclasses
+from typing import Any, ClassVar
+
+from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.parts.budget import WithinTask
+from dpfedbench.parts.client_updates.maml import SUPPORT
 
 
-def compose(config: RunConfig) -> Composition:
+class DpMamlSample(DpAgr):
     """Private sums within each task, and one over all query examples of the cohort."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "dp-maml-sample"
+    title: ClassVar[str] = "DP-MAML, sample level"
+    paper: ClassVar[str] = "dp-maml"
+    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    sums_query_examples: ClassVar[bool] = True
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": {"normalisation": "record"},
+        "client_update": {"inner_steps": 1, "order": 1},
+        "within_task": {"threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1.0e-5, "profile": "holds"},
+        "clipping": {"kind": "constant"},
+        "budget": {"delta": 1.0e-5},
+    }
+
+    within_task: WithinTask = WithinTask()
+
+    def loop(self) -> Loop:
+        loop = super().loop()
+        own = (self.within_task.sum(SUPPORT, observer="everyone"),)
+        return dataclasses.replace(loop, own=own, server=dataclasses.replace(loop.server, unit="record"))

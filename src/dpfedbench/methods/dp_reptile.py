@@ -6,28 +6,30 @@ against the server and everyone after it. The server moves the meta-model toward
 al. 2018): phi <- phi + eps (mean of theta_t - phi); it adds no noise of its own.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "dp-reptile"
-TITLE = "Task-global DP Reptile (GBML)"
-PAPER = "dp-meta-learning-gbml"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS: dict = {
-    "model": {"normalisation": "record"},
-    "client_update": {"kind": "reptile", "inner_steps": 5, "inner_rate": 0.001, "optimizer": "adam"},
-    "local": {
-        "threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1.0e-3, "profile": "as_claimed",
-        "query": "client", "batches": "full",
-    },
-    "clipping": None,
-    "noise": None,
-    "budget": None,
-    "server": {"optimizer": "sgd", "rate": 1.0},
-}  # fmt: skip
+import dataclasses
+from typing import Any, ClassVar
+
+from dpfedbench.accounting.claims import REPTILE_STEPS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.reptile import NonPrivateReptile
+from dpfedbench.parts.budget import WithinTask
+from dpfedbench.parts.client_updates.reptile import TASK
 
 
-def compose(config: RunConfig) -> Composition:
+class DpReptile(NonPrivateReptile):
     """Private sums within each task, and the mean of what they make of the weights."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "dp-reptile"
+    title: ClassVar[str] = "Task-global DP Reptile (GBML)"
+    claims: ClassVar[Claims] = {"own-records": REPTILE_STEPS}
+    defaults: ClassVar[dict[str, Any]] = {
+        **NonPrivateReptile.defaults,
+        "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1.0e-3, "profile": "as_claimed"},
+    }
+
+    within_task: WithinTask = WithinTask()
+
+    def loop(self) -> Loop:
+        return dataclasses.replace(super().loop(), own=(self.within_task.sum(TASK, observer="server"),))

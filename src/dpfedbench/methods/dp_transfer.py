@@ -10,23 +10,25 @@ An image is what is protected, from everyone who gets the model, and Poisson lot
 granted. z = 6 and L = 2,000 are the papers'; C is not said.
 """
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.methods.transfer import PRE_TRAINING
 
-NAME = "dp-transfer"
-TITLE = "DP transfer learning"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = True
-DEFAULTS = PRE_TRAINING | {
-    "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 30},
-    "clipping": {"rule": "constant", "threshold": 1.0},
-    "noise": {"multiplier": 6.0, "decay": 1.0},
-    "budget": {"epsilon": None, "delta": 1.0e-5},
-}
 
+class DpTransfer(OverLots):
+    """One private sum a lot, over single images; the pre-trained body goes to others."""
 
-def compose(config: RunConfig) -> Composition:
-    """One private sum a lot, over single images."""
-    return Composition.of(config)
+    name: ClassVar[str] = "dp-transfer"
+    title: ClassVar[str] = "DP transfer learning"
+    paper: ClassVar[str] = "dp-fedmeta"
+    pretrains: ClassVar[bool] = True
+    observer: ClassVar[str] = "everyone"
+    defaults: ClassVar[dict[str, Any]] = PRE_TRAINING | {
+        "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 30},
+        "clipping": {"kind": "constant", "threshold": 1.0},
+        "noise": {"kind": "fixed", "multiplier": 6.0},
+        "budget": {"epsilon": None, "delta": 1.0e-5},
+    }

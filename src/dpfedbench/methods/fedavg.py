@@ -1,16 +1,52 @@
 """Non-private FedAvg (McMahan et al. 2017): the rounds of Adap DP-FL without clipping and noise, the ceiling."""
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "fedavg"
-TITLE = "Non-private FedAvg"
-PAPER = "adap-dp-fl"
-VERSION = "2"
-PRIVATE = False
-DEFAULTS = {"clipping": None, "noise": None, "budget": None}
+from typing import ClassVar
+
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.client_updates.local_steps import LocalSteps
+from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.sum import Sum
 
 
-def compose(config: RunConfig) -> Composition:
-    """Each round: every client's local steps along the sums of its lots as they are, and the models' average."""
-    return Composition.of(config)
+class FedAvg(Method):
+    """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
+
+    With model-difference a cohort of clients trains on all of its records, and the server steps along the mean.
+    """
+
+    name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "Non-private FedAvg"
+    paper: ClassVar[str] = "adap-dp-fl"
+    version: ClassVar[str] = "2"
+
+    participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
+    client_update: LocalSteps | ModelDifference = LocalSteps()
+    server: Average | Step = Average()
+
+    def check(self) -> None:
+        lots, averages = isinstance(self.participation, PoissonLots), isinstance(self.server, Average)
+        if not lots == averages == isinstance(self.client_update, LocalSteps):
+            raise BenchError(
+                f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
+                f"server.kind {self.server.kind} do not go together: local-steps, poisson-lots and average do, and "
+                "model-difference with a cohort and server.kind step"
+            )
+        super().check()
+
+    def loop(self) -> Loop:
+        name, local = self.client_update.sends, isinstance(self.client_update, LocalSteps)
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            own=(Sum(name=name, unit="record", observer="server"),) if local else (),
+            server=Sum(name="model-mean" if local else name, unit="client", observer="everyone"), step=self.server,
+        )  # fmt: skip

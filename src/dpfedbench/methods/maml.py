@@ -1,16 +1,32 @@
 """Non-private MAML (Finn et al. 2017): the same rounds as DP-AGR without clipping and noise, the ceiling."""
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "maml"
-TITLE = "Non-private MAML"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = False
-DEFAULTS = {"clipping": None, "noise": None, "budget": None}
+from typing import ClassVar
+
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.client_updates.maml import Maml
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.sum import Sum
 
 
-def compose(config: RunConfig) -> Composition:
+class NonPrivateMaml(Method):
     """Each round: the cohort's MAML query gradients, summed as they are, and a step along their mean."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "maml"
+    title: ClassVar[str] = "Non-private MAML"
+    paper: ClassVar[str] = "dp-fedmeta"
+
+    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    client_update: Maml = Maml()
+    server: Step = Step()
+
+    def loop(self) -> Loop:
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            server=Sum(name=self.client_update.sends, unit="client", observer="everyone"), step=self.server,
+        )  # fmt: skip

@@ -1,16 +1,18 @@
 """Random initialisation: the meta-model before any training, the floor of every table."""
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "random"
-TITLE = "Random initialisation"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = False
-DEFAULTS = {"clipping": None, "noise": None, "budget": None}
+from typing import ClassVar
+
+from dpfedbench.methods.method import Method
 
 
-def compose(config: RunConfig) -> Composition:
+class RandomInit(Method):
     """No rounds, so nothing is computed from any client."""
-    return Composition.of(config, rounds=0)
+
+    name: ClassVar[str] = "random"
+    title: ClassVar[str] = "Random initialisation"
+    paper: ClassVar[str] = "dp-fedmeta"
+
+    def loop(self) -> None:
+        return None

@@ -1,24 +1,37 @@
 """Non-private Reptile (Nichol et al. 2018), in batches: task-global DP Reptile without clipping and noise."""
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from __future__ import annotations
 
-NAME = "reptile"
-TITLE = "Non-private Reptile"
-PAPER = "dp-meta-learning-gbml"
-VERSION = "1"
-PRIVATE = False
-DEFAULTS: dict = {
-    "model": {"normalisation": "record"},
-    "client_update": {"kind": "reptile", "inner_steps": 5, "inner_rate": 0.001, "optimizer": "adam"},
-    "local": None,
-    "clipping": None,
-    "noise": None,
-    "budget": None,
-    "server": {"optimizer": "sgd", "rate": 1.0},
-}
+from typing import Any, ClassVar
+
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.client_updates.reptile import Reptile
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.sum import Sum
 
 
-def compose(config: RunConfig) -> Composition:
-    """What a cohort's training makes of the weights, in the mean."""
-    return Composition.of(config)
+class NonPrivateReptile(Method):
+    """What a cohort's training makes of the weights, in the mean: phi <- phi + eps (mean of theta_t - phi)."""
+
+    name: ClassVar[str] = "reptile"
+    title: ClassVar[str] = "Non-private Reptile"
+    paper: ClassVar[str] = "dp-meta-learning-gbml"
+    defaults: ClassVar[dict[str, Any]] = {
+        "model": {"normalisation": "record"},
+        "client_update": {"kind": "reptile", "inner_steps": 5, "inner_rate": 0.001, "optimizer": "adam"},
+        "server": {"optimizer": "sgd", "rate": 1.0},
+    }
+
+    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    client_update: Reptile = Reptile()
+    server: Step = Step()
+
+    def loop(self) -> Loop:
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            server=Sum(name=self.client_update.sends, unit="client", observer="everyone"), step=self.server,
+        )  # fmt: skip

@@ -7,16 +7,17 @@ output for each training class. At the meta-test the last layer is replaced by a
 network is adapted to the task's support set. Normalisation is within each image, as it has to be for `dp-transfer`.
 """
 
-from typing import Any
+from __future__ import annotations
 
-from dpfedbench.config import RunConfig
-from dpfedbench.federation.composition import Composition
+from typing import Any, ClassVar
 
-NAME = "transfer"
-TITLE = "Transfer learning"
-PAPER = "dp-fedmeta"
-VERSION = "1"
-PRIVATE = False
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.client_updates.local_steps import LocalSteps
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.sum import Sum
+
 PRE_TRAINING: dict[str, Any] = {
     # The sizes of few-shot clients are not used; they stand here so that tasks that differ in them share a training.
     "clients": {
@@ -26,18 +27,31 @@ PRE_TRAINING: dict[str, Any] = {
     "model": {"normalisation": "record"},
     "client_update": {
         "kind": "local-steps", "inner_steps": 1, "inner_rate": 0.004, "optimizer": "adam", "keep_state": True,
-        "order": 1,
     },
-    "server": {"optimizer": "average", "rate": 1.0, "schedule": "constant", "final_rate": None},
+    "server": {"kind": "average"},
     "validation": {"every": 0},
     "evaluation": {"every": 0},
 }  # fmt: skip
-DEFAULTS = PRE_TRAINING | {
-    "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150},
-    "clipping": None, "noise": None, "budget": None,
-}  # fmt: skip
 
 
-def compose(config: RunConfig) -> Composition:
+class Transfer(Method):
     """Each round: the mean gradient of a lot as it is, and a step of the holder's optimiser."""
-    return Composition.of(config)
+
+    name: ClassVar[str] = "transfer"
+    title: ClassVar[str] = "Transfer learning"
+    paper: ClassVar[str] = "dp-fedmeta"
+    pretrains: ClassVar[bool] = True
+    defaults: ClassVar[dict[str, Any]] = PRE_TRAINING | {
+        "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}
+    }
+
+    participation: PoissonLots = PoissonLots()
+    client_update: LocalSteps = LocalSteps()
+    server: Average = Average()
+
+    def loop(self) -> Loop:
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            own=(Sum(name=self.client_update.sends, unit="record", observer="everyone"),),
+            server=Sum(name="model-mean", unit="record", observer="everyone"), step=self.server,
+        )  # fmt: skip

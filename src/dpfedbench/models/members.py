@@ -11,10 +11,10 @@ from safetensors.numpy import load_file, save_file
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path
-from dpfedbench.models.network import Network
+from dpfedbench.models.net import Net
 
 
-def save_members(path: Path, net: Network, members: Sequence[np.ndarray]) -> None:
+def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
     """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors."""
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
@@ -25,7 +25,7 @@ def save_members(path: Path, net: Network, members: Sequence[np.ndarray]) -> Non
         save_file(tensors, temporary)
 
 
-def load_members(path: Path, net: Network) -> list[np.ndarray]:
+def load_members(path: Path, net: Net) -> list[np.ndarray]:
     """Read a model file: one flat vector a member.
 
     Raises:

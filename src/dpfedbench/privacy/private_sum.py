@@ -15,74 +15,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from dpfedbench.compiled import compiled, exact_part, part
 from dpfedbench.errors import BenchError
-
-_BLOCK = 2048  # coordinates worked on at a time: their double-precision total stays in the first cache
-
-
-@part
-def _norm(row):
-    """L2 norm of a float32 row in double precision: a float32's square cannot overflow a double.
-
-    A row is added up in lanes, the same way whatever rows are beside it.
-    """
-    squares = 0.0
-    for j in range(row.size):
-        value = np.float64(row[j])
-        squares += value * value
-    return math.sqrt(squares)
-
-
-@exact_part
-def _weight(norm, limit):
-    """What cuts a row of this norm to the limit."""
-    return 1.0 if norm <= limit else limit / norm
-
-
-@exact_part
-def _add_row(row, weight, total):
-    """total += weight * row, in double precision."""
-    for j in range(total.size):
-        total[j] += weight * np.float64(row[j])
-
-
-@exact_part
-def _add_four(a, b, c, d, u, v, w, x, total):
-    """The same of four rows, one after another, for each time that the total is read and written."""
-    for j in range(total.size):
-        y = ((total[j] + u * np.float64(a[j])) + v * np.float64(b[j])) + w * np.float64(c[j])
-        total[j] = y + x * np.float64(d[j])
-
-
-@exact_part
-def add_clipped(rows, limit, total, norms):
-    """Add the rows of float32 [n, d], each cut to the norm `limit`, to total [d]; norms [n] = theirs, before that.
-
-    Row after row in double precision, so chunks change no bit. A row that is not finite is left out.
-    """
-    count, dimension = rows.shape
-    for i in range(count):
-        norms[i] = _norm(rows[i])
-    for start in range(0, dimension, _BLOCK):
-        stop = min(start + _BLOCK, dimension)
-        some = total[start:stop]
-        for i in range(0, count, 4):
-            if i + 4 <= count and norms[i] + norms[i + 1] + norms[i + 2] + norms[i + 3] < math.inf:
-                u, v = _weight(norms[i], limit), _weight(norms[i + 1], limit)
-                w, x = _weight(norms[i + 2], limit), _weight(norms[i + 3], limit)
-                a, b = rows[i, start:stop], rows[i + 1, start:stop]
-                c, d = rows[i + 2, start:stop], rows[i + 3, start:stop]
-                _add_four(a, b, c, d, u, v, w, x, some)
-                continue
-            for k in range(i, min(i + 4, count)):
-                if norms[k] < math.inf:  # which NaN is not either
-                    _add_row(rows[k, start:stop], _weight(norms[k], limit), some)
-
-
-@compiled
-def _add_rows(rows, limit, total, norms):
-    add_clipped(rows, limit, total, norms)
+from dpfedbench.kernels.clipped_sum import add_rows
 
 
 class _Sum:
@@ -107,13 +41,13 @@ class _Sum:
         if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
             raise ValueError(f"contributions must be [n, {self.dimension}], not {tuple(contributions.shape)}")
         rows = np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
-        return self.add_by(lambda limit, total, norms: _add_rows(rows, limit, total, norms), len(rows))
+        return self.add_by(lambda limit, total, norms: add_rows(rows, limit, total, norms), len(rows))
 
     def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
         """Add contributions that a compiled loop makes, and adds itself while they are in the cache.
 
         Args:
-            add: given the limit, the total and the norms [count], does what `add_clipped` does with all of them.
+            add: given the limit, the total and the norms [count], does what `add_rows` does with its rows.
             count: how many there are.
 
         Returns:

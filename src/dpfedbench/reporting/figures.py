@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
 from dpfedbench.accounting.calibration import delta_after
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.composition import CLAIMS_OF_TODAY
+from dpfedbench.methods import METHODS
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import (
@@ -143,7 +143,8 @@ def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
     found = cell.mechanism
     if found is None or found.noise_multiplier is None or (profile == "holds" and not found.counted):
         return 1.0
-    return delta_after(profile, found.sampler, found.noise_multiplier, done, epsilon, claims=CLAIMS_OF_TODAY)
+    claims = METHODS[cell.method].claims
+    return delta_after(profile, found.sampler, found.noise_multiplier, done, epsilon, claims=claims)
 
 
 def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:

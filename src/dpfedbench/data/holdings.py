@@ -1,0 +1,55 @@
+"""What the clients of a run hold: few-shot tasks or labelled records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dpfedbench.data.clients_folder import check_made_for
+from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import TaskBatch, gather, load_partition
+from dpfedbench.data.records import load_any_records
+
+
+class Tasks:
+    """Clients that are few-shot tasks.
+
+    Args:
+        data_dir, clients_dir: a prepared data set of classes and a partition of it.
+        support_per_class, query_per_class: examples that a client uses.
+
+    Raises:
+        BenchError: data missing or damaged.
+    """
+
+    def __init__(self, data_dir: Path, clients_dir: Path, *, support_per_class: int, query_per_class: int) -> None:
+        self.dataset = load_dataset(data_dir)
+        self._partition = load_partition(clients_dir)
+        self._sizes = {"support_per_class": support_per_class, "query_per_class": query_per_class}
+
+    def gather(self, ids: np.ndarray) -> TaskBatch:
+        """The data of some clients."""
+        return gather(self.dataset, self._partition, ids, **self._sizes)
+
+
+class Records:
+    """Clients that hold labelled records.
+
+    Args:
+        data_dir, clients_dir: prepared records, or classes taken as labels, and a partition of them into fragments.
+
+    Attributes:
+        images, labels: each client's records, in the data set's order.
+
+    Raises:
+        BenchError: data missing or damaged.
+    """
+
+    def __init__(self, data_dir: Path, clients_dir: Path) -> None:
+        self.dataset, partition = load_any_records(data_dir), load_fragments(clients_dir)
+        check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
+        own = [np.sort(records) for records in partition.records]
+        self.images = [np.asarray(self.dataset.images[records]) for records in own]
+        self.labels = [np.asarray(self.dataset.labels[records]) for records in own]

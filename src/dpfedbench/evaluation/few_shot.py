@@ -1,0 +1,171 @@
+"""Meta-test: how well the meta-model, adapted to a new task's support set, tells the task's classes apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.images import ImageDataset, load_dataset
+from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.files import write_json
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice, Workers
+from dpfedbench.models.members import load_members
+from dpfedbench.models.meta_gradient import Adaptation
+from dpfedbench.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scores:
+    """What a model makes of tasks: accuracy (0 to 1) and mean cross-entropy on the query set of each, float64 [n]."""
+
+    accuracies: np.ndarray
+    losses: np.ndarray
+
+
+def task_scores(
+    choice: Choice,
+    members: Sequence[np.ndarray],
+    dataset: ImageDataset,
+    run: Any,
+    *,
+    split: str,
+    tasks: int,
+    purpose: str,
+    adapted: Sequence[str] | None = None,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Scores:
+    """Accuracy and loss on each of `tasks` fresh tasks of a split.
+
+    The same seed and purpose give the same tasks, so methods are compared on equal tasks. With several members
+    (an ensemble), each is adapted by itself and their class probabilities are averaged.
+
+    Args:
+        choice: how gradients of the model are taken.
+        members: flat weights [d] of each member.
+        dataset: where the tasks come from.
+        run: gives ways, shots, query size, steps and rate.
+        split: "validation" or "test".
+        tasks: how many.
+        purpose: name of the random stream that draws the tasks.
+        adapted: names of the tensors that adapting moves; None: all.
+        threads: CPU threads; results do not depend on it.
+        progress: told of every finished task.
+    """
+    ways, shots, evaluation = run.task.ways, run.task.shots, run.evaluation
+    sampled = sample_tasks(
+        dataset, split, count=tasks, ways=ways, shots=shots, query_per_class=evaluation.query_per_class,
+        seed=run.seed, purpose=purpose,
+    )  # fmt: skip
+    workers = Workers(choice, lambda gradients: Adaptation(gradients, adapted=adapted), threads=threads)
+    counter = itertools.count(1)
+
+    def one(index: int) -> tuple[float, float]:
+        task = gather(
+            dataset,
+            sampled,
+            np.array([index]),
+            support_per_class=shots,
+            query_per_class=evaluation.query_per_class,
+        )
+        total = np.zeros((ways * evaluation.query_per_class, ways))
+        with workers.worker() as adaptation:
+            for theta in members:
+                logits = adaptation.logits(
+                    theta, task.support_x, task.support_y, task.query_x, steps=evaluation.steps, rate=evaluation.rate
+                )[0]
+                exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+                total += exponentials / exponentials.sum(axis=1, keepdims=True)
+        if progress is not None:
+            progress.step(next(counter), 1)
+        right = total[np.arange(len(total)), task.query_y[0]] / len(members)
+        loss = float(-np.log(np.maximum(right, np.finfo(float).tiny)).mean())
+        return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
+
+    with workers.running() as pool:
+        found = np.array(list(pool.map(one, range(tasks))))
+    return Scores(accuracies=found[:, 0], losses=found[:, 1])
+
+
+class FewShotMeasures:
+    """What a meta-model in training is measured on: public validation tasks.
+
+    Args:
+        run: gives the tasks.
+        dataset: where they come from.
+        choice: how gradients of the model are taken.
+        threads: CPU threads.
+    """
+
+    columns: tuple[str, ...] = ("validation_loss",)
+
+    def __init__(self, run: Any, dataset: ImageDataset, choice: Choice, *, net: Any, threads: int) -> None:
+        self._run, self._dataset, self._choice, self._threads = run, dataset, choice, threads
+        self._adapted = run.adapted(net)
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
+        scores = task_scores(
+            self._choice, [theta], self._dataset, self._run, split="validation", tasks=self._run.validation.tasks,
+            purpose="validation", adapted=self._adapted, threads=self._threads,
+        )  # fmt: skip
+        return {
+            "validation_accuracy": 100 * float(scores.accuracies.mean()),
+            "validation_loss": float(scores.losses.mean()),
+        }
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Nothing: a meta-model is tested when it is finished."""
+        return {}
+
+
+def meta_test(
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+) -> None:
+    """Meta-test a trained model and write metrics.json.
+
+    Of a pre-trained model the last layer, whose outputs are the training classes, is replaced by a fresh one. The
+    interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+
+    Raises:
+        BenchError: data or model missing or damaged.
+    """
+    dataset = load_dataset(data_dir)
+    net = run.tested_net(dataset.image_shape)
+    if run.pretrains:
+        trained = run.net(dataset.image_shape, len(dataset.splits["train"]))
+        members = [net.with_fresh_head(theta, trained) for theta in load_members(Path(model_path), trained)]
+    else:
+        members = load_members(Path(model_path), net)
+    tasks = run.evaluation.tasks
+    progress = Progress(f"meta-test {run.folder}", tasks, unit="tasks")
+    scores = task_scores(
+        choose(net, enabled=kernels), members, dataset, run, split="test", tasks=tasks, purpose="meta-test",
+        adapted=run.adapted(net), threads=threads, progress=progress,
+    )  # fmt: skip
+    accuracies = 100 * scores.accuracies
+    interval = mean_interval(accuracies.tolist())
+    write_json(
+        out_path,
+        {
+            "dataset": run.dataset,
+            "method": run.method,
+            "seed": run.seed,
+            "accuracy": interval.mean,
+            "ci_low": interval.low,
+            "ci_high": interval.high,
+            "tasks": tasks,
+            "shots": run.task.shots,
+            "query_per_class": run.evaluation.query_per_class,
+            "steps": run.evaluation.steps,
+            "members": len(members),
+            "per_task": [round(float(value), 6) for value in accuracies],
+        },
+    )

@@ -1,0 +1,1 @@
+"""From the configuration to the runs that it asks for."""

@@ -1,0 +1,209 @@
+"""What a configuration holds: the default run, presets' overlays, and the papers with their tables and figures."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import pydantic
+
+from dpfedbench.settings.part import Settings, setting
+from dpfedbench.settings.words import LOWER_CASE
+
+Overlay = dict[str, Any]
+"""Values of some keys of a run; which there may be, methods say (`dpfedbench.settings.layers`)."""
+
+Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE)]
+
+
+def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("expected a list without repeats")
+    return values
+
+
+_some = pydantic.Field(min_length=1)
+Seed = Annotated[int, pydantic.Field(ge=0)]
+Seeds = Annotated[tuple[Seed, ...], _some, pydantic.AfterValidator(_each_once)]
+Numbers = Annotated[tuple[float, ...], _some, pydantic.AfterValidator(_each_once)]
+Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
+
+
+class Data(Settings):
+    """Where data sets come from."""
+
+    local_dir: str | None = setting(
+        None, doc="folder with archives, in place of a download; or set the variable DPFEDBENCH_DATA"
+    )
+
+
+class OwnDataset(Settings):
+    """A data set of one's own: see docs/add-a-data-set.md."""
+
+    reader: str = setting(pattern=LOWER_CASE, doc="the module of dpfedbench.data that reads it")
+    version: int = setting(1, ge=1, doc="of its content: raised when that changes")
+    source: str = setting("", doc="where it comes from")
+    licence: str = setting("", doc="its terms")
+    options: dict[str, Any] = setting({}, doc="what its reader is called with")
+
+
+class Machine(Settings):
+    """The machine. None of this is part of a run's identity, and no result depends on it but by rounding."""
+
+    threads: int = setting(1, ge=1, doc="threads of one training; several trainings run side by side")
+    gpu: int = setting(0, ge=0, le=1, doc="GPUs that one training asks for; 0: trainings share what there is")
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", doc="where models are trained; auto: cuda if it is there")
+    kernels: Literal["auto", "off"] = setting(
+        "auto", doc="hand-written passes on a CPU, where there are some; off: torch"
+    )
+    checkpoint_seconds: float = setting(60.0, gt=0, doc="least time between two checkpoints")
+
+
+class Tuning(Settings):
+    """How a method's hyper-parameters were found, for its account. Not part of a run's identity."""
+
+    runs: int = setting(ge=1, doc="runs that were compared")
+    data: Literal["public", "private"] = setting(doc="on what: public data cost clients nothing")
+    number: Literal["fixed", "geometric", "poisson"] = setting("fixed", doc="how many runs there were to be")
+
+
+class MetaTest(Settings):
+    """A meta-test of trained models that is not their runs' own: nothing is trained again for it.
+
+    What is left out is the run's.
+    """
+
+    shots: int | None = setting(None, ge=1, doc="in place of task.shots")
+    steps: int | None = setting(None, ge=0, doc="in place of evaluation.steps")
+    rate: float | None = setting(None, gt=0, doc="in place of evaluation.rate")
+    tasks: int | None = setting(None, ge=2, doc="in place of evaluation.tasks")
+    query_per_class: int | None = setting(None, ge=1, doc="in place of evaluation.query_per_class")
+
+
+class Curve(Settings):
+    """A column of history.csv to draw."""
+
+    label: str | None = setting(None, doc="in place of the series' label")
+    band: tuple[str, str] | None = setting(None, doc="two columns: the ends of a band")
+    per: Literal["clients"] | None = setting(None, doc="clients: the value is divided by those of a round")
+    dashed: bool = setting(False, doc="draw it dashed")
+
+
+class Series(Settings):
+    """A row of a table, or a line of a figure: a method, with an overlay of its run."""
+
+    method: str = setting(doc="the method's name")
+    label: str | None = setting(None, doc="what a figure calls it; null: the series' name")
+    variant: str = setting("", doc="what a table adds to the method's title")
+    repairs: str = setting("", doc="a series of the same item whose claim does not hold, and here does")
+    use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
+    run: Overlay = setting({}, doc="overlay of the run")
+    test: MetaTest | None = setting(None, doc="over the figure's own `test`")
+    sweep: bool = setting(True, doc="of a sweep: false is a level line")
+    curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")
+    profile: Literal["as_claimed", "holds"] | None = setting(None, doc="of a figure of accounts: whose delta")
+    epsilon: float | None = setting(None, gt=0, doc="of a figure of accounts: at which epsilon")
+
+
+class Table(Settings):
+    """Tasks × series."""
+
+    title: str = setting(doc="the caption")
+    tasks: Names = setting(doc="names of the experiment's tasks")
+    seeds: Seeds | None = setting(None, doc="in place of the configuration's")
+    task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
+    value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
+    series: dict[str, Series | None] = setting(doc="its rows by name; null leaves one out")
+
+
+class XAxis(Settings):
+    """What a figure's horizontal axis shows."""
+
+    label: str = setting(doc="of the axis")
+    key: str | None = setting(None, doc="of a sweep: the run's key that is swept, or test.KEY of the meta-test")
+    column: str | None = setting(None, doc="of a history: the column of history.csv; round, of a figure of accounts")
+    symbol: str | None = setting(None, doc="of the swept key, for tables")
+    values: Numbers | None = setting(None, doc="of a sweep: the values")
+    also: tuple[Overlay, ...] | None = setting(None, doc="for each value, an overlay of what has to change with it")
+    scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
+
+
+class YAxis(Settings):
+    """What a figure's vertical axis shows."""
+
+    label: str = setting(doc="of the axis")
+    scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
+
+
+class Figure(Settings):
+    """One task × series, some of them swept over the values of one key."""
+
+    kind: Literal["sweep", "history", "account"] = setting(
+        doc="sweep: accuracy over a key; history: columns of history.csv; account: delta by accounting alone"
+    )
+    title: str = setting(doc="the caption")
+    task: str = setting(doc="one of the experiment's tasks")
+    seeds: Seeds | None = setting(None, doc="in place of the configuration's")
+    test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
+    x: XAxis = setting(doc="the horizontal axis")
+    y: YAxis = setting(doc="the vertical axis")
+    curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw, of all series")
+    series: dict[str, Series | None] = setting(doc="its lines by name; null leaves one out")
+
+
+class Experiment(Settings):
+    """A paper: its tasks, and the tables and figures that are made of them."""
+
+    title: str = setting(doc="for readers")
+    source: str = setting("", doc="what to cite")
+    run: Overlay = setting({}, doc="what every run of this paper is, over the configuration's `run`")
+    methods: dict[str, Overlay] = setting({}, doc="overlays for one method, in this paper alone")
+    variants: dict[str, Overlay] = setting({}, doc="overlays by name, for series to `use`")
+    published_at: Overlay = setting({}, doc="the scale of the published values: a cell that differs is marked")
+    tasks: Annotated[dict[str, Overlay], _some] = setting(doc="overlays of the run by name")
+    tables: dict[str, Table | None] = setting({}, doc="by name; null leaves one out")
+    figures: dict[str, Figure | None] = setting({}, doc="by name; null leaves one out")
+
+
+class Configuration(Settings):
+    """The whole configuration: config/config.yaml, experiment files, --configfile and --config, one over the other."""
+
+    preset: str | None = setting(
+        None, pattern=LOWER_CASE, doc="tables and figures go to results/PRESET/, not to results/"
+    )
+    seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
+    data: Data = Data()
+    datasets: dict[Name, OwnDataset | None] = setting({}, doc="data sets besides those of config/datasets.tsv, by name")
+    stand_ins: dict[str, str | None] = setting(
+        {}, doc="data sets that are replaced, so that nothing is downloaded; null: not replaced"
+    )
+    machine: Machine = Machine()
+    run: Overlay = setting({}, doc="what a run is unless its paper, task, method or series says otherwise")
+    methods: dict[str, Overlay] = setting({}, doc="overlays of `run` for one method wherever it is used")
+    tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
+    experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
+    experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
+
+
+def given(section: Settings) -> dict[str, Any]:
+    """The plain values of those keys of a section that were given, at all depths."""
+    return {key: _given(getattr(section, key)) for key in section.model_fields_set}
+
+
+def _given(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return given(value)
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items()}
+    return [_given(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def overlaid(*files: Mapping[str, Any]) -> dict[str, Any]:
+    """Files of a configuration, one over the other as Snakemake lays them: mappings key by key, the rest replaced."""
+    whole: dict[str, Any] = {}
+    for file in files:
+        for key, value in file.items():
+            below = whole.get(key)
+            if isinstance(value, Mapping):
+                whole[key] = overlaid(below if isinstance(below, Mapping) else {}, value)
+            else:
+                whole[key] = value
+    return whole

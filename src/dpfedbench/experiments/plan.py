@@ -1,0 +1,201 @@
+"""What a configuration asks for: items (tables and figures) of papers, their cells, and the runs of these.
+
+Each cell of a table or figure is one configuration of a run and a list of seeds. Runs are known by their folder, so two
+cells that need the same run share it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.methods.method import Method
+from dpfedbench.reporting import described
+from dpfedbench.settings.run import Run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One value of a table or a figure: a configuration, with as many runs as seeds.
+
+    `repairs` names the series of the same item whose claim does not hold and this one's does, "" where there is none;
+    `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
+    `mismatch` says why our value may not be read against the published one, "" where it may.
+    `tests` are the runs under a meta-test that is not their own, none where it is.
+    """
+
+    series: str
+    label: str
+    variant: str
+    repairs: str
+    x: float | None
+    runs: tuple[Method, ...]
+    published_dataset: str
+    mismatch: str
+    tests: tuple[Method, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """A table or figure of a paper: its specification as configured, and its cells."""
+
+    paper: str
+    name: str
+    kind: str
+    spec: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+
+    @property
+    def runs(self) -> dict[str, Method]:
+        """The runs it needs, by folder; none for a figure of accounts."""
+        return {} if self.kind == "account" else {run.folder: run for cell in self.cells for run in cell.runs}
+
+    @property
+    def tests(self) -> dict[tuple[str, str], Method]:
+        """The meta-tests it needs besides the runs' own, by the run's folder and the test's name."""
+        return {
+            (run.folder, test.test_name): test
+            for cell in self.cells
+            for run, test in zip(cell.runs, cell.tests, strict=False)
+        }
+
+    def describe(self) -> described.Item:
+        """What reporting needs to know: it reads results by folder and knows no configuration."""
+        computed = self.kind == "account"
+        return described.Item(
+            paper=self.paper,
+            name=self.name,
+            kind=self.kind,
+            spec=self.spec,
+            cells=tuple(
+                described.Cell(
+                    series=cell.series,
+                    label=cell.label,
+                    variant=cell.variant,
+                    x=cell.x,
+                    method=cell.runs[0].method,
+                    title=cell.runs[0].title,
+                    dataset=cell.runs[0].dataset,
+                    published_dataset=cell.published_dataset,
+                    task=cell.runs[0].task_name,
+                    tested=(*cell.tests, *cell.runs)[0].task_name,
+                    mismatch=cell.mismatch,
+                    metrics=f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
+                    folders=() if computed else tuple(run.folder for run in cell.runs),
+                    mechanism=_mechanism(cell.runs[0]) if computed else None,
+                )
+                for cell in self.cells
+            ),
+        )
+
+
+def _mechanism(run: Method) -> described.Mechanism:
+    """What an accountant has to know of a run that is not trained."""
+    plan, server = getattr(run, "participation", None), run.sums[-1] if run.sums else None
+    cohort, rounds = getattr(plan, "cohort", 0), getattr(plan, "rounds", 0)
+    noise, clipping = (None, None) if server is None else (server.noise, server.clipping)
+    return described.Mechanism(
+        sampler={
+            "kind": getattr(plan, "kind", ""), "clients": run.clients.count, "cohort": cohort, "rounds": rounds,
+            "rate": cohort / run.clients.count,
+        },
+        noise_multiplier=getattr(noise, "multiplier", None),
+        counted=clipping is not None and clipping.private,
+    )  # fmt: skip
+
+
+def audited_as(run: Method) -> str:
+    """Equal for private configurations whose audits put the same mechanism to the test.
+
+    An audit replaces what clients compute and runs the rest: participation, clipping, noise, accounting. Neither
+    the seed nor, where whole clients are protected, their data, their model and what they compute are in it. Noise that
+    follows a loss is each run's own.
+    """
+    private = [sum_ for sum_ in run.sums if sum_.private]
+    if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
+        return run.key
+    kept: dict[str, Any] = {"method": run.method, "count": run.clients.count}
+    kept |= {key: value for key, value in run.plain().items() if key not in Run.model_fields}
+    update = kept.pop("client_update", None) or {}
+    kept.pop("server", None)
+    if any(sum_.unit == "record" for sum_ in private):
+        # What a client sums over is in it, and in how many sums a record is.
+        clients = run.clients
+        kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.fragments]
+        kept["steps"] = [update.get("kind"), update.get("inner_steps"), update.get("batches")]
+        if run.holds == "records":
+            kept["dataset"] = run.dataset  # how many records there are
+    return json.dumps(kept, sort_keys=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything a configuration asks for: items by (paper, name), and runs by folder.
+
+    Among the runs are those that no item shows, but of which others take a file (`Run.references`).
+    """
+
+    items: Mapping[tuple[str, str], Item]
+    runs: Mapping[str, Method]
+
+    @property
+    def tests(self) -> dict[tuple[str, str], Method]:
+        """The meta-tests of all items besides the runs' own, by the run's folder and the test's name."""
+        return {place: test for item in self.items.values() for place, test in item.tests.items()}
+
+    def tables(self, paper: str | None = None) -> list[Item]:
+        """The tables of one paper, or of all."""
+        return [item for item in self.items.values() if item.kind == "table" and paper in (None, item.paper)]
+
+    def figures(self, paper: str | None = None) -> list[Item]:
+        """The figures of one paper, or of all."""
+        return [item for item in self.items.values() if item.kind != "table" and paper in (None, item.paper)]
+
+    def cells(self) -> Iterator[tuple[str, str, str, float | None, int, str]]:
+        """Which run belongs to which cell: paper, item, series, swept value, seed and the run's folder."""
+        for item in self.items.values():
+            for cell in item.cells:
+                for run in cell.runs if item.kind != "account" else ():
+                    yield item.paper, item.name, cell.series, cell.x, run.seed, run.folder
+
+    def private(self) -> list[dict[str, Any]]:
+        """Every private configuration that a table or figure shows, once, as plain data for reporting.
+
+        Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
+        `audited` is the run whose audit stands for it: its own first seed's, or that of an earlier configuration with
+        the same mechanism (`audited_as`).
+        """
+        found: dict[str, dict[str, Any]] = {}
+        shown = [item for item in self.items.values() if item.kind != "account"]
+        for item in sorted(shown, key=lambda item: item.kind != "table"):
+            for cell in item.cells:
+                first = cell.runs[0]
+                if not first.private:
+                    continue
+                known = found.setdefault(
+                    str(Path(first.folder).parent),
+                    {
+                        "paper": item.paper,
+                        "tables": [],
+                        "method": first.method,
+                        "title": first.title,
+                        "variant": cell.variant or cell.label,
+                        "multiplier": getattr(getattr(first, "noise", None), "multiplier", None),
+                        "dataset": first.dataset,
+                        "published_dataset": cell.published_dataset,
+                        "task": first.task_name,
+                        "mismatch": cell.mismatch,
+                        "seeds": {},
+                    },
+                )
+                if item.kind == "table" and item.spec.get("value") != "milliseconds":
+                    known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
+                seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
+                known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
+        entries, audited = [], dict[str, str]()
+        for known in found.values():
+            folders = list(known.pop("seeds").values())
+            audit_of = audited.setdefault(audited_as(self.runs[folders[0]]), folders[0])
+            entries.append({**known, "folders": folders, "audited": audit_of})
+        return entries

@@ -1,0 +1,353 @@
+"""The book of a run's sums: opens them, keeps thresholds and noise, and writes down what each released.
+
+What is computed from private data leaves its owner only through a sum that this book opened, and each release is in the
+ledger, read off the mechanism that ran.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.accounting.gaussian import rest_multiplier
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.rule import Seen
+from dpfedbench.parts.sum import Sum
+from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpfedbench.randomness import stream
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Made:
+    """A release that was made: by whom, by which mechanism, and what left, over the denominator (float64 [d])."""
+
+    client: int
+    step: int
+    total: PrivateSum
+    mean: torch.Tensor | None
+    extra: PrivateSum | None = None
+    extra_mean: torch.Tensor | None = None
+
+
+Observer = Callable[[Release, Sequence[tuple[Made, torch.Tensor]]], None]
+"""Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
+
+
+class Open:
+    """A sum that is being taken; `release` ends it."""
+
+    def __init__(self, entry: Entry, *, index: int, step: int, client: int) -> None:
+        self._entry, self._at = entry, {"round": index, "step": step, "client": client}
+        self._state = entry.state_of(client)
+        self._raw: list[float] = []
+        self._extra_made: PrivateSum | None = None
+        self.total: Any = entry.new_sum(self._state)
+        if entry.sum.private:
+            self._extra = entry.extra_of(self._state)
+            if self._extra is not None:
+                self._extra_made = PrivateSum(
+                    dimension=1, threshold=self._extra.threshold, noise_multiplier=self._extra.noise_multiplier
+                )
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d."""
+        return self._entry.dimension
+
+    @property
+    def norms(self) -> list[float]:
+        """The contributions' own norms, of a sum that claims no privacy."""
+        return self.total.norms
+
+    def add(self, contributions: torch.Tensor) -> np.ndarray:
+        """Add contributions [n, d]; returns their own norms [n], which are as private as they."""
+        return self._seen(self.total.add(contributions))
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
+        return self._seen(self.total.add_by(add, count))
+
+    def _seen(self, norms: np.ndarray) -> np.ndarray:
+        rule = self._entry.sum.clipping
+        if rule is not None and not rule.private:
+            self._raw += norms.tolist()
+        if rule is not None and self._extra_made is not None:
+            self._extra_made.add(torch.from_numpy(rule.values(self._state, norms)))
+        return norms
+
+    def release(self) -> torch.Tensor:
+        """The (noised) sum, float64 [d]; the threshold moves by it."""
+        entry, rule = self._entry, self._entry.sum.clipping
+        released = self.total.release(entry.noise_of(entry.sum.stream, self._at))
+        entry.noted_non_finite(self.total.non_finite)
+        if rule is None:
+            return released
+        extra = None
+        if self._extra is not None and self._extra_made is not None:
+            extra = self._extra_made.release(entry.noise_of(self._extra.stream, self._at))
+        rule.observe(
+            self._state,
+            Seen(
+                released=released,
+                extra=None if extra is None else float(extra[0]),
+                denominator=entry.denominator,
+                raw_norms=None if rule.private else self._raw,
+            ),
+        )
+        entry.note(
+            Made(
+                client=self._at["client"], step=self._at["step"], total=self.total,
+                mean=released / entry.denominator if entry.watched else None, extra=self._extra_made,
+                extra_mean=extra / entry.denominator if extra is not None and entry.watched else None,
+            )
+        )  # fmt: skip
+        return released
+
+
+class Entry:
+    """One of a run's sums: its thresholds, its noise, what may be spent, and its lines of the ledger.
+
+    Args:
+        book: which it is in.
+        sum: who is in it, and how it is clipped and noised.
+        sampler: how its units are drawn, as the ledger has it.
+        denominator: the public number that it is divided by.
+        dimension: coordinates d.
+        indices: what tells the random streams of its noise apart: some of "round", "step" and "client".
+        cohort: the expected number of units; the denominator by default.
+        holders: how many clients each keep a threshold of their own; 0: there is one threshold.
+        per_round: releases of one holder in a round.
+        multiplier: of its noise, where that follows from no budget.
+        first: finds the first threshold where the rule does not say it.
+        plain: makes what takes the contributions where the sum is not private.
+    """
+
+    def __init__(
+        self, book: Book, sum_: Sum, *, sampler: Mapping[str, Any], denominator: float, dimension: int,
+        indices: Sequence[str], cohort: float | None, holders: int, per_round: int, multiplier: float | None,
+        first: Callable[[], float] | None, plain: Callable[[int], Any],
+    ) -> None:  # fmt: skip
+        self.book, self.sum, self.sampler, self.denominator, self.dimension = (
+            book,
+            sum_,
+            sampler,
+            denominator,
+            dimension,
+        )
+        self._indices, self._plain, self._holders, self.per_round = tuple(indices), plain, holders, per_round
+        self._cohort = denominator if cohort is None else cohort
+        self._lock = threading.Lock()
+        self.made: list[Made] = []
+        self.budget, self._multiplier, self.states = None, multiplier, list[dict[str, Any]]()
+        rule, noise = sum_.clipping, sum_.noise
+        if rule is None or noise is None:
+            return
+        threshold = rule.threshold
+        if threshold is None:
+            if first is None:
+                raise BenchError("clipping.threshold is null: give a first threshold")
+            threshold = first()
+        self.states = [rule.begin(threshold) for _ in range(holders or 1)]
+        if multiplier is None:
+            assert sum_.budget is not None
+            self.budget = noise.plan(
+                sum_.budget, sampler, claims=book.claims, counted=rule.private, uncounted=int(rule.uncounted),
+                stepwise=bool(holders),
+            )  # fmt: skip
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks at what left."""
+        return self.book.observer is not None
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z that the budget is charged for; of the next release."""
+        found = self._multiplier if self.budget is None else self.budget.noise_multiplier
+        assert found is not None
+        return found
+
+    def state_of(self, client: int) -> dict[str, Any]:
+        """The rule's state of a holder."""
+        return {} if not self.states else self.states[client if self._holders else 0]
+
+    def extra_of(self, state: dict[str, Any]) -> Any:
+        """What the rule releases beside the sum."""
+        assert self.sum.clipping is not None
+        return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
+
+    def new_sum(self, state: dict[str, Any]) -> Any:
+        """What takes the contributions."""
+        if not self.sum.private:
+            return self._plain(self.dimension)
+        z, extra = self.noise_multiplier, self.extra_of(state)
+        if extra is not None and extra.within:
+            # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
+            z = rest_multiplier(z, extra.noise_multiplier)
+        return PrivateSum(dimension=self.dimension, threshold=state["threshold"], noise_multiplier=z)
+
+    def noise_of(self, purpose: str, at: Mapping[str, int]) -> Any:
+        """What a sum draws its noise from."""
+        if self.sum.noise is None:
+            return None
+        return _Draws(self.sum.noise, self.book.seed, purpose, {**at}, self._indices)
+
+    def open(self, index: int, *, step: int = 0, client: int = 0) -> Open:
+        """Take the sum of round `index` (from 0), of a local step and a client where it is a client's own."""
+        return Open(self, index=index, step=step, client=client)
+
+    def note(self, made: Made) -> None:
+        """Keep what was released for the ledger's line; where nobody looks, one stands for all that are alike."""
+        with self._lock:
+            if not self._holders and not self.watched:
+                self.made.clear()
+            self.made.append(made)
+
+    def noted_non_finite(self, count: int) -> None:
+        """Count contributions that were not finite."""
+        with self._lock:
+            self.book.non_finite += count
+
+    def write(self, index: int, step: int | None = None) -> None:
+        """Write down what was released in round `index`: one line for all that are alike, one more for a rule's own.
+
+        Where no client came nothing is released, but the ledger says with what noise it would be.
+        """
+        made, self.made = sorted(self.made, key=lambda one: (one.client, one.step)), []
+        if not self.sum.private:
+            return
+        if not made:
+            made = [Made(client=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
+        number = index if step is None else index * self.per_round + step
+        at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
+        self._line([(one.total, one.mean, one) for one in made], number, at, self.sum.name, self.sum.stream, True)
+        if made[0].extra is not None:
+            extra = self.extra_of(self.states[0])
+            rows = [(one.extra, one.extra_mean, one) for one in made]
+            self._line(rows, number, at, extra.name, extra.stream, extra.counted)
+        if self.budget is not None:
+            self.budget.took(1)
+
+    def _line(
+        self, rows: Sequence[tuple[Any, torch.Tensor | None, Made]], number: int, at: Mapping[str, Any], name: str,
+        purpose: str, counted: bool,
+    ) -> None:  # fmt: skip
+        rule, noise, sums = self.sum.clipping, self.sum.noise, [total for total, _, _ in rows]
+        assert rule is not None and noise is not None
+        fields = ("threshold", "sensitivity", "noise_std")
+        values = {field: [getattr(each, field) for each in sums] for field in fields}
+        line = Release(
+            round=number,
+            name=name,
+            mechanism=noise.mechanism,
+            unit=self.sum.unit,
+            adjacency="zero-out",
+            observer=self.sum.observer,
+            noise_multiplier=sums[0].noise_multiplier,
+            **{field: each if self._holders else each[0] for field, each in values.items()},
+            dimension=sums[0].dimension,
+            sampler=dict(self.sampler),
+            denominator=self.denominator,
+            noise_stream="/".join([str(self.book.seed), purpose, *(str(at.get(name, name)) for name in self._indices)]),
+            counted_by_paper=counted,
+            data_dependent_threshold=not rule.private,
+            reason=rule.reason,
+        )
+        self.book.ledger.append(line)
+        if self.book.observer is not None:
+            self.book.observer(line, [(one, mean) for _, mean, one in rows if mean is not None])
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {"states": self.states, "budget": None if self.budget is None else self.budget.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.states = list(state["states"])
+        if self.budget is not None:
+            self.budget.restore(state["budget"])
+
+
+class _Draws:
+    """In place of a random generator: standard noise of one release, drawn by its noise part."""
+
+    def __init__(self, noise: Any, seed: int, purpose: str, at: dict[str, int], indices: Sequence[str]) -> None:
+        self._noise, self._seed, self._purpose, self._at, self._indices = noise, seed, purpose, at, indices
+
+    def standard_normal(self, dimension: int) -> np.ndarray:
+        """Noise of deviation 1, float64 [d]."""
+
+        def stream_of(index: int) -> np.random.Generator:
+            at = {**self._at, "round": index}
+            return stream(self._seed, self._purpose, *(at[name] for name in self._indices))
+
+        return self._noise.standard(stream_of, self._at["round"], dimension)
+
+
+class Book:
+    """All sums of a run.
+
+    Args:
+        seed: the run's.
+        claims: the method's, for budgets of the paper's accounting.
+        ledger: where releases are written down.
+        observer: shown each release of a private sum.
+
+    Attributes:
+        non_finite: contributions of the round that were not finite and counted as zero.
+    """
+
+    def __init__(self, *, seed: int, claims: Any, ledger: Ledger, observer: Observer | None = None) -> None:
+        self.seed, self.claims, self.ledger, self.observer = seed, claims, ledger, observer
+        self.entries: list[Entry] = []
+        self.non_finite = 0
+
+    def enter(
+        self, sum_: Sum, *, sampler: Mapping[str, Any], denominator: float, dimension: int,
+        indices: Sequence[str] = ("round",), cohort: float | None = None, holders: int = 0, per_round: int = 1,
+        multiplier: float | None = None, first: Callable[[], float] | None = None,
+        plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
+    ) -> Entry:  # fmt: skip
+        """Take a sum into the book, before the first round; see `Entry`.
+
+        Raises:
+            BenchError: another sum of the run has the same stream of noise, or no noise meets the budget.
+        """
+        if sum_.private and any(known.sum.private and known.sum.stream == sum_.stream for known in self.entries):
+            raise BenchError(f"two sums of this run draw their noise from the stream {sum_.stream!r}: name another")
+        self.entries.append(
+            Entry(
+                self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices,
+                cohort=cohort, holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,
+            )
+        )  # fmt: skip
+        return self.entries[-1]
+
+    @property
+    def budgeted(self) -> list[Entry]:
+        """The sums whose noise follows from a budget."""
+        return [entry for entry in self.entries if entry.budget is not None]
+
+    def allows(self, rounds: int) -> bool:
+        """Whether every budget has room for so many rounds in all."""
+        return all(e.budget is not None and e.budget.allows(rounds * e.per_round) for e in self.budgeted)
+
+    def expected(self, planned: int) -> int:
+        """Rounds to come of those planned, for the time left on screen; with noise that decays there will be fewer."""
+        lots = [e.budget.lots_allowed // e.per_round for e in self.budgeted if e.budget is not None]
+        return min([planned, *lots])
+
+    def state(self) -> list[dict[str, Any]]:
+        """Everything a restart needs."""
+        return [entry.state() for entry in self.entries]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """The inverse of `state`."""
+        for entry, saved in zip(self.entries, state, strict=True):
+            entry.restore(saved)

@@ -1,0 +1,611 @@
+"""Every record's own gradient of `models.cnn` on the CPU, by hand-written passes.
+
+Why it exists: DP-SGD needs the gradient of each record alone, and for a network this small automatic differentiation
+spends most of its time elsewhere. Here a record is computed from start to end by one thread, in arrays that stay in
+its cache, and the backward pass uses what is zero: after the max pooling few outputs of the second convolution have a
+gradient. Each adds a 4x4x16 block of inputs to its filter's gradient, and its filter to the gradient of that block.
+
+A record's bits depend on nothing but the weights and the record. The values equal those of `models.cnn` under automatic
+differentiation up to rounding (tests/kernels).
+
+Blocks of 4 positions x 16 channels are held in vector registers (`vectors`).
+
+Layout: channels last. The first convolution's outputs are needed at 13x13 positions only, for which `padded` holds the
+pixels with three zeros before them. `code` says which of a window's four positions was the maximum, 1 to 4 in row
+order, and 0 where the activation was not positive. Arrays are flat, and indices of vectors count floats.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numba import njit
+
+from dpfedbench.compiled import compiled, part
+from dpfedbench.kernels.clipped_sum import add_clipped
+from dpfedbench.kernels.vectors import (
+    add,
+    add_product,
+    add_products,
+    constant,
+    load,
+    prefetch,
+    store,
+    sum_of_lanes,
+    where_equal,
+    where_greater,
+)
+from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
+from dpfedbench.models.gradients import Found, Total
+from dpfedbench.models.net import Array, Net
+from dpfedbench.models.torch_gradients import TorchGradients
+
+_PADDED = 32  # side of the padded image: what 13 outputs of an 8x8 filter at stride 2 reach
+_ROW = 13 * 16  # floats in a row of the first convolution's outputs
+_POOLED_ROW = 12 * 16  # floats in a row of the first pooling's output
+_FEATURES = math.prod(MAP)
+_TOGETHER = 4  # records whose gradients are added up at once: of 100 KB each, they stay in a core's own cache
+_NOTHING = np.empty(0)
+_LARGEST = 1e6
+"""With weights up to this size no pass can overflow, so that no NaN arises which a comparison might swallow."""
+
+
+class _Scratch(NamedTuple):
+    """Arrays of one worker; each starts on a cache line, float32 where nothing else is said."""
+
+    normalise: np.ndarray
+    """Factor and summand that bring a byte to the network's input."""
+    theta: np.ndarray
+    """The weights [d]."""
+    conv2: np.ndarray
+    """conv2 [4, 4, 16, 32]."""
+    padded: np.ndarray
+    """The network's input [C, 32, 32], zero outside the image."""
+    plane1: np.ndarray
+    pooled1: np.ndarray
+    code1: np.ndarray
+    """First convolution's outputs [13, 13, 16], its pooling's [12, 12, 16] and their codes."""
+    plane2: np.ndarray
+    pooled2: np.ndarray
+    code2: np.ndarray
+    """Second convolution's outputs [5, 5, 32], its pooling's [4, 4, 32] and their codes."""
+    hidden: np.ndarray
+    """[32]."""
+    residual: np.ndarray
+    """Gradient in the logits; before that, the logits [classes]."""
+    hidden_gradient: np.ndarray
+    active: np.ndarray
+    """int64 [32]: the hidden units that have a gradient."""
+    feature_gradient: np.ndarray
+    gradient2: np.ndarray
+    """Gradient in plane2, [5, 5, 32]."""
+    listed: np.ndarray
+    """int64 [32]: outputs of a filter of the second convolution that have a gradient."""
+    which: np.ndarray
+    """int64 [32, 25]: where in pooled1 their inputs begin."""
+    value: np.ndarray
+    """[32, 25]: their gradients."""
+    pooled_gradient: np.ndarray
+    """[12, 12, 16]."""
+    plane_gradient: np.ndarray
+    """Gradient in plane1, [13, 13, 16]."""
+    block: np.ndarray
+    """[256], for vectors that are taken apart."""
+
+
+def _aligned(size: int, dtype: type = np.float32) -> np.ndarray:
+    """Zeros [size], from the start of a cache line on."""
+    room = np.zeros(size * np.dtype(dtype).itemsize + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size * np.dtype(dtype).itemsize].view(dtype)
+
+
+def _plain(array: Array) -> np.ndarray:
+    """A contiguous, writable array: each other kind would be compiled for anew."""
+    return np.require(np.asarray(array), requirements=("C", "A", "W"))
+
+
+class FusedCnn(TorchGradients):
+    """Gradients of the network's records of bytes; of floats, and of tasks, they are torch's.
+
+    If a weight is not finite or beyond 1e6, all gradients and losses are NaN.
+
+    Args:
+        net: of a `Cnn`.
+        dtype: float32: there is no other here.
+    """
+
+    name = "cnn"
+
+    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net)
+        module = net.module
+        assert isinstance(module, Cnn) and dtype == torch.float32
+        self._room = np.empty((_TOGETHER, net.dimension), np.float32)
+        channels = module.image_shape[2]
+        self._scratch = _Scratch(
+            normalise=np.array(
+                [1 / (255 * module.pixel_deviation), -module.pixel_mean / module.pixel_deviation], np.float32
+            ),
+            theta=_aligned(net.dimension),
+            conv2=_aligned(256 * 32),
+            padded=_aligned(channels * _PADDED**2),
+            plane1=_aligned(13 * _ROW),
+            pooled1=_aligned(12 * _POOLED_ROW),
+            code1=_aligned(12 * _POOLED_ROW),
+            plane2=_aligned(25 * 32),
+            pooled2=_aligned(_FEATURES),
+            code2=_aligned(_FEATURES),
+            hidden=_aligned(HIDDEN),
+            residual=_aligned(module.classes),
+            hidden_gradient=_aligned(HIDDEN),
+            active=_aligned(HIDDEN + 1, np.int64),
+            feature_gradient=_aligned(_FEATURES),
+            gradient2=_aligned(25 * 32),
+            listed=_aligned(32, np.int64),
+            which=_aligned(32 * 25, np.int64),
+            value=_aligned(32 * 25),
+            pooled_gradient=_aligned(12 * _POOLED_ROW),
+            plane_gradient=_aligned(13 * _ROW),
+            block=_aligned(256),
+        )
+
+    def _together(self) -> int:
+        return _TOGETHER
+
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        if not _bytes(x):
+            return super()._each(theta, x, y, out)
+        return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
+
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        if not _bytes(x):
+            return super()._add_each(theta, x, y, total)
+        found = []
+
+        def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
+            found.append(self._run(theta, x, y, self._room, limit, into, norms))
+
+        norms = total.add_by(add, len(x))
+        return found[0], norms
+
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        if not _bytes(x):
+            return super()._evaluate(theta, x, y)
+        return self._run(theta, x, y, self._room[:0], 0.0, _NOTHING, _NOTHING)
+
+    def _run(
+        self, theta: Array, x: Array, y: Array, out: np.ndarray, limit: float, into: np.ndarray, norms: np.ndarray
+    ) -> Found:
+        """Call `_records`. The base class has compared the sizes, which the compiled loops do not."""
+        usable = _prepare(_plain(theta), self._scratch)
+        losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
+        _records(_plain(x), _plain(y), usable, self._scratch, losses, correct, out, limit, into, norms)
+        return Found(losses, correct.astype(np.float64), np.ones(len(x)))
+
+
+def _bytes(x: Array) -> bool:
+    return x.dtype in (np.uint8, torch.uint8)
+
+
+# The compiled loops. Reordering is allowed to them (`compiled`), and is the same for every record.
+
+
+@part
+def _conv1_size(scratch):
+    """Weights [8, 8, C, 16] of the first convolution."""
+    return 8 * 8 * (len(scratch.padded) // _PADDED**2) * 16
+
+
+@compiled
+def _prepare(theta, scratch):
+    """Bring the weights into the orders that the passes read; whether none is too large or NaN."""
+    usable = True
+    for i in range(len(theta)):
+        usable &= abs(theta[i]) <= _LARGEST
+        scratch.theta[i] = theta[i]
+    start = _conv1_size(scratch) + 16
+    for block in range(0, 256, 16):
+        for f in range(32):
+            for tap in range(block, block + 16):
+                scratch.conv2[tap * 32 + f] = theta[start + f * 256 + tap]
+    return usable
+
+
+@part
+def _pad(image, scale, shift, padded):
+    """The image [H, W, C], normalised, as planes [C, 32, 32] with three zeros before it in either direction."""
+    height, width, channels = image.shape
+    flat = image.reshape(-1)
+    for c in range(channels):
+        for y in range(height):
+            at, start = (c * _PADDED + y + 3) * _PADDED + 3, (y * width) * channels + c
+            if channels == 1:  # a loop that the compiler can turn into vectors
+                for x in range(width):
+                    padded[np.uint64(at + x)] = flat[np.uint64(start + x)] * scale + shift
+            else:
+                for x in range(width):
+                    padded[np.uint64(at + x)] = flat[np.uint64(start + x * channels)] * scale + shift
+
+
+@part
+def _convolve1(padded, weights, bias, plane):
+    """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times the weights [8, 8, C, 16]."""
+    channels = len(padded) // _PADDED**2
+    for i in range(13):
+        y0 = y1 = y2 = y3 = y4 = y5 = y6 = y7 = y8 = y9 = y10 = y11 = y12 = load(bias, 0, 16)
+        for c in range(channels):
+            for y in range(8):
+                row = (c * _PADDED + 2 * i + y) * _PADDED
+                for x in range(8):
+                    w, at = load(weights, ((8 * y + x) * channels + c) * 16, 16), np.uint64(row + x)
+                    y0 = add_product(y0, padded[at], w)
+                    y1 = add_product(y1, padded[at + np.uint64(2)], w)
+                    y2 = add_product(y2, padded[at + np.uint64(4)], w)
+                    y3 = add_product(y3, padded[at + np.uint64(6)], w)
+                    y4 = add_product(y4, padded[at + np.uint64(8)], w)
+                    y5 = add_product(y5, padded[at + np.uint64(10)], w)
+                    y6 = add_product(y6, padded[at + np.uint64(12)], w)
+                    y7 = add_product(y7, padded[at + np.uint64(14)], w)
+                    y8 = add_product(y8, padded[at + np.uint64(16)], w)
+                    y9 = add_product(y9, padded[at + np.uint64(18)], w)
+                    y10 = add_product(y10, padded[at + np.uint64(20)], w)
+                    y11 = add_product(y11, padded[at + np.uint64(22)], w)
+                    y12 = add_product(y12, padded[at + np.uint64(24)], w)
+        to = i * _ROW
+        store(plane, to, y0)
+        store(plane, to + 16, y1)
+        store(plane, to + 32, y2)
+        store(plane, to + 48, y3)
+        store(plane, to + 64, y4)
+        store(plane, to + 80, y5)
+        store(plane, to + 96, y6)
+        store(plane, to + 112, y7)
+        store(plane, to + 128, y8)
+        store(plane, to + 144, y9)
+        store(plane, to + 160, y10)
+        store(plane, to + 176, y11)
+        store(plane, to + 192, y12)
+
+
+@part
+def _convolve1_gradient(padded, plane, out):
+    """out[8, 8, C, 16] = each window of the padded image times its output's gradient, added up."""
+    channels = len(padded) // _PADDED**2
+    for c in range(channels):
+        for y in range(0, 8, 2):
+            t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = constant(0, 16)
+            for i in range(13):
+                for j in range(13):
+                    d = load(plane, i * _ROW + 16 * j, 16)
+                    at = np.uint64((c * _PADDED + 2 * i + y) * _PADDED + 2 * j)
+                    t0 = add_product(t0, padded[at], d)
+                    t1 = add_product(t1, padded[at + np.uint64(1)], d)
+                    t2 = add_product(t2, padded[at + np.uint64(2)], d)
+                    t3 = add_product(t3, padded[at + np.uint64(3)], d)
+                    t4 = add_product(t4, padded[at + np.uint64(4)], d)
+                    t5 = add_product(t5, padded[at + np.uint64(5)], d)
+                    t6 = add_product(t6, padded[at + np.uint64(6)], d)
+                    t7 = add_product(t7, padded[at + np.uint64(7)], d)
+                    u0 = add_product(u0, padded[at + np.uint64(32)], d)
+                    u1 = add_product(u1, padded[at + np.uint64(33)], d)
+                    u2 = add_product(u2, padded[at + np.uint64(34)], d)
+                    u3 = add_product(u3, padded[at + np.uint64(35)], d)
+                    u4 = add_product(u4, padded[at + np.uint64(36)], d)
+                    u5 = add_product(u5, padded[at + np.uint64(37)], d)
+                    u6 = add_product(u6, padded[at + np.uint64(38)], d)
+                    u7 = add_product(u7, padded[at + np.uint64(39)], d)
+            to = (8 * y * channels + c) * 16
+            store(out, to, t0)
+            store(out, to + 16 * channels, t1)
+            store(out, to + 32 * channels, t2)
+            store(out, to + 48 * channels, t3)
+            store(out, to + 64 * channels, t4)
+            store(out, to + 80 * channels, t5)
+            store(out, to + 96 * channels, t6)
+            store(out, to + 112 * channels, t7)
+            store(out, to + 128 * channels, u0)
+            store(out, to + 144 * channels, u1)
+            store(out, to + 160 * channels, u2)
+            store(out, to + 176 * channels, u3)
+            store(out, to + 192 * channels, u4)
+            store(out, to + 208 * channels, u5)
+            store(out, to + 224 * channels, u6)
+            store(out, to + 240 * channels, u7)
+
+
+@part
+def _pool(plane, first, row, channels, height, width, pooled, code):
+    """Max pooling of stride 1 and ReLU of a plane whose outputs begin at `first`; `pooled` is [height, width].
+
+    width * channels is a multiple of 64.
+    """
+    zero, one, two = constant(0, 64), constant(1, 64), constant(2, 64)
+    three, four = constant(3, 64), constant(4, 64)
+    for i in range(height):
+        for j in range(0, width * channels, 64):
+            at, to = first + i * row + j, i * width * channels + j
+            top, k = load(plane, at, 64), one
+            y = load(plane, at + channels, 64)
+            k, top = where_greater(y, top, two, k), where_greater(y, top, y, top)
+            y = load(plane, at + row, 64)
+            k, top = where_greater(y, top, three, k), where_greater(y, top, y, top)
+            y = load(plane, at + row + channels, 64)
+            k, top = where_greater(y, top, four, k), where_greater(y, top, y, top)
+            store(pooled, to, where_greater(top, zero, top, zero))
+            store(code, to, where_greater(top, zero, k, zero))
+
+
+@part
+def _pool_gradient(pooled, code, first, row, channels, height, width, block, plane, bias):
+    """Add the gradient in `pooled` to the plane, where the maxima were; bias[channels] = its sum over positions."""
+    zero = total = constant(0, 64)
+    for i in range(height):
+        for j in range(0, width * channels, 64):
+            at, k = first + i * row + j, load(code, i * width * channels + j, 64)
+            d = load(pooled, i * width * channels + j, 64)
+            total = add(total, where_greater(k, zero, d, zero))
+            store(plane, at, add(load(plane, at, 64), where_equal(k, 1, d)))
+            at += channels
+            store(plane, at, add(load(plane, at, 64), where_equal(k, 2, d)))
+            at += row - channels
+            store(plane, at, add(load(plane, at, 64), where_equal(k, 3, d)))
+            at += channels
+            store(plane, at, add(load(plane, at, 64), where_equal(k, 4, d)))
+    store(block, 0, total)
+    bias[:] = 0
+    for start in range(0, 64, channels):
+        for f in range(channels):
+            bias[f] += block[start + f]
+
+
+@part
+def _at(position):
+    """Where in pooled1 the inputs of one of the second convolution's 25 outputs begin."""
+    return position // 5 * (2 * _POOLED_ROW) + position % 5 * 32
+
+
+@njit(inline="always")
+def _convolve2_part(pooled, weights, bias, plane, p, ahead, start):
+    """13 outputs of the second convolution, from output p on; as many as the registers hold."""
+    y0 = y1 = y2 = y3 = y4 = y5 = y6 = y7 = y8 = y9 = y10 = y11 = y12 = load(bias, 0, 32)
+    for row in range(4):
+        for k in range(64):
+            w, i = load(weights, (64 * row + k) * 32, 32), row * _POOLED_ROW + k
+            line = start + (64 * row + k) * 48
+            prefetch(ahead, line)
+            prefetch(ahead, line + 16)
+            prefetch(ahead, line + 32)
+            y0 = add_product(y0, pooled[i + _at(p)], w)
+            y1 = add_product(y1, pooled[i + _at(p + 1)], w)
+            y2 = add_product(y2, pooled[i + _at(p + 2)], w)
+            y3 = add_product(y3, pooled[i + _at(p + 3)], w)
+            y4 = add_product(y4, pooled[i + _at(p + 4)], w)
+            y5 = add_product(y5, pooled[i + _at(p + 5)], w)
+            y6 = add_product(y6, pooled[i + _at(p + 6)], w)
+            y7 = add_product(y7, pooled[i + _at(p + 7)], w)
+            y8 = add_product(y8, pooled[i + _at(p + 8)], w)
+            y9 = add_product(y9, pooled[i + _at(p + 9)], w)
+            y10 = add_product(y10, pooled[i + _at(p + 10)], w)
+            y11 = add_product(y11, pooled[i + _at(p + 11)], w)
+            y12 = add_product(y12, pooled[i + _at(p + 12)], w)
+    store(plane, 32 * p, y0)
+    store(plane, 32 * p + 32, y1)
+    store(plane, 32 * p + 64, y2)
+    store(plane, 32 * p + 96, y3)
+    store(plane, 32 * p + 128, y4)
+    store(plane, 32 * p + 160, y5)
+    store(plane, 32 * p + 192, y6)
+    store(plane, 32 * p + 224, y7)
+    store(plane, 32 * p + 256, y8)
+    store(plane, 32 * p + 288, y9)
+    store(plane, 32 * p + 320, y10)
+    store(plane, 32 * p + 352, y11)
+    store(plane, 32 * p + 384, y12)
+
+
+@part
+def _convolve2(pooled, weights, bias, plane, ahead):
+    """The second convolution; the middle output is computed by both parts.
+
+    Memory is idle meanwhile, so that 24,576 floats of the array `ahead`, to be used next, are brought near.
+    """
+    _convolve2_part(pooled, weights, bias, plane, 0, ahead, 0)
+    _convolve2_part(pooled, weights, bias, plane, 12, ahead, 48 * 256)
+
+
+@part
+def _list_gradients(gradient, listed, which, value):
+    """List, filter by filter, the outputs of the second convolution that have a gradient."""
+    listed[:] = 0
+    for p in range(25):
+        at = _at(p)
+        for f in range(32):
+            d, n = gradient[np.uint64(32 * p + f)], listed[f]
+            i = np.uint64(25 * f + n)
+            which[i] = at
+            value[i] = d
+            listed[f] = n + (d != 0)
+
+
+@part
+def _convolve2_gradient(pooled, weights, listed, which, value, out, pooled_gradient):
+    """out[32, 4, 4, 16] = gradient in the second convolution's weights [32, 4, 4, 16]; also that in its inputs."""
+    pooled_gradient[:] = 0
+    for f in range(32):
+        t0 = t1 = t2 = t3 = constant(0, 64)
+        w = 256 * f
+        for i in range(25 * f, 25 * f + listed[f]):
+            at, d = which[np.uint64(i)], value[np.uint64(i)]
+            t0 = add_product(t0, d, load(pooled, at, 64))
+            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w, 64)))
+            at += _POOLED_ROW
+            t1 = add_product(t1, d, load(pooled, at, 64))
+            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 64, 64)))
+            at += _POOLED_ROW
+            t2 = add_product(t2, d, load(pooled, at, 64))
+            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 128, 64)))
+            at += _POOLED_ROW
+            t3 = add_product(t3, d, load(pooled, at, 64))
+            store(pooled_gradient, at, add_product(load(pooled_gradient, at, 64), d, load(weights, w + 192, 64)))
+        store(out, w, t0)
+        store(out, w + 64, t1)
+        store(out, w + 128, t2)
+        store(out, w + 192, t3)
+
+
+@part
+def _linear(x, weights, bias, y):
+    """y = bias + weights [len(y), len(x)] x, where len(x) is a multiple of 64 and len(y) of 4."""
+    n = len(x)
+    for h in range(0, len(y), 4):
+        y0 = y1 = y2 = y3 = constant(0, 64)
+        for i in range(0, n, 64):
+            v = load(x, i, 64)
+            y0 = add_products(y0, v, load(weights, h * n + i, 64))
+            y1 = add_products(y1, v, load(weights, h * n + n + i, 64))
+            y2 = add_products(y2, v, load(weights, h * n + 2 * n + i, 64))
+            y3 = add_products(y3, v, load(weights, h * n + 3 * n + i, 64))
+        y[h] = bias[h] + sum_of_lanes(y0)
+        y[h + 1] = bias[h + 1] + sum_of_lanes(y1)
+        y[h + 2] = bias[h + 2] + sum_of_lanes(y2)
+        y[h + 3] = bias[h + 3] + sum_of_lanes(y3)
+
+
+@part
+def _linear_gradient(x, weights, gradient, active, out, bias, x_gradient):
+    """out = gradient x^T, bias = gradient and x_gradient = weights^T gradient; len(x) is a multiple of 256."""
+    n, zero = len(x), constant(0, 64)
+    count = 0
+    for h in range(len(gradient)):
+        active[count] = h
+        count += gradient[h] != 0
+        bias[h] = gradient[h]
+    for start in range(0, n, 256):
+        t0 = t1 = t2 = t3 = zero
+        for k in range(count):
+            h = active[k]
+            at, d = h * n + start, gradient[h]
+            t0 = add_product(t0, d, load(weights, at, 64))
+            t1 = add_product(t1, d, load(weights, at + 64, 64))
+            t2 = add_product(t2, d, load(weights, at + 128, 64))
+            t3 = add_product(t3, d, load(weights, at + 192, 64))
+        store(x_gradient, start, t0)
+        store(x_gradient, start + 64, t1)
+        store(x_gradient, start + 128, t2)
+        store(x_gradient, start + 192, t3)
+        t0, t1 = load(x, start, 64), load(x, start + 64, 64)
+        t2, t3 = load(x, start + 128, 64), load(x, start + 192, 64)
+        for h in range(len(gradient)):
+            at, d = h * n + start, gradient[h]
+            store(out, at, add_product(zero, d, t0))
+            store(out, at + 64, add_product(zero, d, t1))
+            store(out, at + 128, add_product(zero, d, t2))
+            store(out, at + 192, add_product(zero, d, t3))
+
+
+@part
+def _loss(logits, label):
+    """Cross-entropy of logits [classes], which become its gradient, and whether the label's is the first largest."""
+    best = 0
+    for c in range(1, len(logits)):
+        if logits[c] > logits[best]:
+            best = c
+    top, total = logits[best], 0.0
+    for c in range(len(logits)):
+        total += math.exp(np.float64(logits[c] - top))
+    loss = math.log(total) - np.float64(logits[label] - top)
+    for c in range(len(logits)):
+        logits[c] = math.exp(np.float64(logits[c] - top)) / total
+    logits[label] -= np.float32(1)
+    return loss, best == label
+
+
+@part
+def _forward(image, scratch, ahead):
+    """Logits of one image [H, W, C], written to `residual`; `ahead` is that of `_convolve2`."""
+    w = scratch.theta
+    a = _conv1_size(scratch)
+    _pad(image, scratch.normalise[0], scratch.normalise[1], scratch.padded)
+    _convolve1(scratch.padded, w[:a], w[a : a + 16], scratch.plane1)
+    _pool(scratch.plane1, 0, _ROW, 16, 12, 12, scratch.pooled1, scratch.code1)
+    a += 16 + 8192
+    _convolve2(scratch.pooled1, scratch.conv2, w[a : a + 32], scratch.plane2, ahead)
+    _pool(scratch.plane2, 0, 160, 32, 4, 4, scratch.pooled2, scratch.code2)
+    a += 32
+    b = a + _FEATURES * HIDDEN
+    _linear(scratch.pooled2, w[a:b], w[b : b + HIDDEN], scratch.hidden)
+    zero = constant(0, 32)
+    x = load(scratch.hidden, 0, 32)
+    x = where_greater(x, zero, x, zero)
+    store(scratch.hidden, 0, x)
+    b += HIDDEN
+    classes = len(scratch.residual)
+    for c in range(classes):
+        y = sum_of_lanes(add_products(zero, x, load(w, b + c * HIDDEN, 32)))
+        scratch.residual[c] = w[b + classes * HIDDEN + c] + y
+
+
+@part
+def _backward(scratch, out):
+    """The gradient of the image that was last passed forward, written to out [d]."""
+    w = scratch.theta
+    classes, conv1 = len(scratch.residual), _conv1_size(scratch)
+    conv2 = conv1 + 16
+    fc1 = conv2 + 8192 + 32
+    fc2 = fc1 + _FEATURES * HIDDEN + HIDDEN
+    zero = gradient = constant(0, 32)
+    hidden = load(scratch.hidden, 0, 32)
+    for c in range(classes):
+        d = scratch.residual[c]
+        out[fc2 + classes * HIDDEN + c] = d
+        store(out, fc2 + c * HIDDEN, add_product(zero, d, hidden))
+        gradient = add_product(gradient, d, load(w, fc2 + c * HIDDEN, 32))
+    store(scratch.hidden_gradient, 0, where_greater(hidden, zero, gradient, zero))
+    _linear_gradient(
+        scratch.pooled2, w[fc1 : fc2 - HIDDEN], scratch.hidden_gradient, scratch.active,
+        out[fc1 : fc2 - HIDDEN], out[fc2 - HIDDEN : fc2], scratch.feature_gradient,
+    )  # fmt: skip
+    scratch.gradient2[:] = 0
+    _pool_gradient(
+        scratch.feature_gradient, scratch.code2, 0, 160, 32, 4, 4, scratch.block,
+        scratch.gradient2, out[fc1 - 32 : fc1],
+    )  # fmt: skip
+    _list_gradients(scratch.gradient2, scratch.listed, scratch.which, scratch.value)
+    _convolve2_gradient(
+        scratch.pooled1, w[conv2 : fc1 - 32], scratch.listed, scratch.which, scratch.value,
+        out[conv2 : fc1 - 32], scratch.pooled_gradient,
+    )  # fmt: skip
+    scratch.plane_gradient[:] = 0
+    _pool_gradient(
+        scratch.pooled_gradient, scratch.code1, 0, _ROW, 16, 12, 12, scratch.block,
+        scratch.plane_gradient, out[conv1:conv2],
+    )  # fmt: skip
+    _convolve1_gradient(scratch.padded, scratch.plane_gradient, out[:conv1])
+
+
+@compiled
+def _records(images, labels, usable, scratch, losses, correct, out, limit, total, norms):
+    """Losses [n], whether the label has the largest logit [n] and gradients, unless `out` is [0, d].
+
+    `usable` is what `_prepare` said of the weights. Gradients are `out` [n, d]; or where `total` is not empty, `out`
+    [m, d] is for m records at a time, whose gradients then go to the total [d] and their norms to `norms` [n] by
+    `add_clipped`.
+    """
+    if not usable:
+        losses[:] = np.nan
+        correct[:] = False
+        out[:] = np.nan
+        norms[:] = np.nan
+        return
+    for i in range(len(images)):
+        place = i % len(out) if len(out) else 0
+        _forward(images[i], scratch, out[place, _conv1_size(scratch) + 16 :] if len(out) else scratch.theta)
+        losses[i], correct[i] = _loss(scratch.residual, labels[i])
+        if len(out):
+            _backward(scratch, out[place])
+        if len(total) and (place == len(out) - 1 or i == len(images) - 1):
+            add_clipped(out[: place + 1], limit, total, norms[i - place : i + 1])

@@ -1,0 +1,658 @@
+"""Compiled loops of the fused Conv-4 (see `batch_conv4`), one sweep over memory each.
+
+A 3x3 convolution with padding 1 is computed by Winograd's F(2x2, 3x3) (Lavin and Gray, *Fast Algorithms for
+Convolutional Neural Networks*, 2016): inputs are cut into 4x4 tiles with stride 2 and transformed by B, weights
+by G, both are multiplied channel by channel in 16 matrix products, and the result is transformed back by A into
+2x2 tiles of outputs. It takes 16 products where the plain convolution takes 36. The 2x2 output tile is also the
+2x2 window of the max pooling that follows, so that normalisation, activation and pooling, and their derivatives,
+are applied a tile at a time.
+
+Arrays are channels-last. `padded` arrays have the shape [B, 2T+2, 2T+2, C]: T tiles a side, one row of zeros
+before the image and at least one after it. `code` says which of a window's four positions was the maximum, 1 to 4
+in row order, and 0 where the activation was not positive, so that no gradient passes.
+
+Normalisation is over groups of images: sums and moments have the shape [G, F], where G is 1 (the task's own batch) or
+the number of images (each record by itself).
+"""
+
+import numpy as np
+
+from dpfedbench.compiled import compiled, part
+
+# Weight transform kron(G, G): 9 taps to 16 points.
+_G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+WEIGHT_TRANSFORM = np.kron(_G, _G)
+
+
+@compiled
+def tiles_of_input(padded, out):
+    """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
+    images, height, width, channels = padded.shape
+    rows, columns = (height - 2) // 2, (width - 2) // 2
+    tile = 0
+    for b in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                y, x = 2 * i, 2 * j
+                for c in range(channels):
+                    a00 = padded[b, y, x, c] - padded[b, y + 2, x, c]
+                    a01 = padded[b, y, x + 1, c] - padded[b, y + 2, x + 1, c]
+                    a02 = padded[b, y, x + 2, c] - padded[b, y + 2, x + 2, c]
+                    a03 = padded[b, y, x + 3, c] - padded[b, y + 2, x + 3, c]
+                    a10 = padded[b, y + 1, x, c] + padded[b, y + 2, x, c]
+                    a11 = padded[b, y + 1, x + 1, c] + padded[b, y + 2, x + 1, c]
+                    a12 = padded[b, y + 1, x + 2, c] + padded[b, y + 2, x + 2, c]
+                    a13 = padded[b, y + 1, x + 3, c] + padded[b, y + 2, x + 3, c]
+                    a20 = padded[b, y + 2, x, c] - padded[b, y + 1, x, c]
+                    a21 = padded[b, y + 2, x + 1, c] - padded[b, y + 1, x + 1, c]
+                    a22 = padded[b, y + 2, x + 2, c] - padded[b, y + 1, x + 2, c]
+                    a23 = padded[b, y + 2, x + 3, c] - padded[b, y + 1, x + 3, c]
+                    a30 = padded[b, y + 1, x, c] - padded[b, y + 3, x, c]
+                    a31 = padded[b, y + 1, x + 1, c] - padded[b, y + 3, x + 1, c]
+                    a32 = padded[b, y + 1, x + 2, c] - padded[b, y + 3, x + 2, c]
+                    a33 = padded[b, y + 1, x + 3, c] - padded[b, y + 3, x + 3, c]
+                    out[0, tile, c] = a00 - a02
+                    out[1, tile, c] = a01 + a02
+                    out[2, tile, c] = a02 - a01
+                    out[3, tile, c] = a01 - a03
+                    out[4, tile, c] = a10 - a12
+                    out[5, tile, c] = a11 + a12
+                    out[6, tile, c] = a12 - a11
+                    out[7, tile, c] = a11 - a13
+                    out[8, tile, c] = a20 - a22
+                    out[9, tile, c] = a21 + a22
+                    out[10, tile, c] = a22 - a21
+                    out[11, tile, c] = a21 - a23
+                    out[12, tile, c] = a30 - a32
+                    out[13, tile, c] = a31 + a32
+                    out[14, tile, c] = a32 - a31
+                    out[15, tile, c] = a31 - a33
+                tile += 1
+
+
+@compiled
+def input_gradient_of_tiles(tiles, scratch, padded):
+    """The transpose of `tiles_of_input`: `padded` becomes the sum of B d B^T over the tiles d.
+
+    `scratch` is [16, C]: a tile is finished there before it is added, since a loop that reads and writes several
+    places of one array is not vectorised.
+    """
+    images, height, width, channels = padded.shape
+    rows, columns = (height - 2) // 2, (width - 2) // 2
+    padded[:] = 0
+    tile = 0
+    for b in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                for c in range(channels):
+                    t0, t1, t2, t3 = (
+                        tiles[0, tile, c],
+                        tiles[1, tile, c],
+                        tiles[2, tile, c],
+                        tiles[3, tile, c],
+                    )
+                    e00, e01, e02, e03 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
+                    t0, t1, t2, t3 = (
+                        tiles[4, tile, c],
+                        tiles[5, tile, c],
+                        tiles[6, tile, c],
+                        tiles[7, tile, c],
+                    )
+                    e10, e11, e12, e13 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
+                    t0, t1, t2, t3 = (
+                        tiles[8, tile, c],
+                        tiles[9, tile, c],
+                        tiles[10, tile, c],
+                        tiles[11, tile, c],
+                    )
+                    e20, e21, e22, e23 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
+                    t0, t1, t2, t3 = (
+                        tiles[12, tile, c],
+                        tiles[13, tile, c],
+                        tiles[14, tile, c],
+                        tiles[15, tile, c],
+                    )
+                    e30, e31, e32, e33 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
+                    scratch[0, c] = e00
+                    scratch[1, c] = e01
+                    scratch[2, c] = e02
+                    scratch[3, c] = e03
+                    scratch[4, c] = e10 - e20 + e30
+                    scratch[5, c] = e11 - e21 + e31
+                    scratch[6, c] = e12 - e22 + e32
+                    scratch[7, c] = e13 - e23 + e33
+                    scratch[8, c] = e10 + e20 - e00
+                    scratch[9, c] = e11 + e21 - e01
+                    scratch[10, c] = e12 + e22 - e02
+                    scratch[11, c] = e13 + e23 - e03
+                    scratch[12, c] = -e30
+                    scratch[13, c] = -e31
+                    scratch[14, c] = -e32
+                    scratch[15, c] = -e33
+                for r in range(4):
+                    for s in range(4):
+                        for c in range(channels):
+                            padded[b, 2 * i + r, 2 * j + s, c] += scratch[4 * r + s, c]
+                tile += 1
+
+
+@compiled
+def outputs_of_tiles(products, images, height, width, z, total):
+    """z[tile, 4, F] = A^T m A for each 4x4 tile m of `products`; total[G, F] = sum of the outputs inside the image."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    filters = z.shape[2]
+    total[:] = 0
+    tile = 0
+    for b in range(images):
+        g = b if len(total) > 1 else 0
+        for i in range(rows):
+            for j in range(columns):
+                for f in range(filters):
+                    m0, m1, m2, m3 = (
+                        products[0, tile, f],
+                        products[4, tile, f],
+                        products[8, tile, f],
+                        products[12, tile, f],
+                    )
+                    a00, a10 = m0 + m1 + m2, m1 - m2 - m3
+                    m0, m1, m2, m3 = (
+                        products[1, tile, f],
+                        products[5, tile, f],
+                        products[9, tile, f],
+                        products[13, tile, f],
+                    )
+                    a01, a11 = m0 + m1 + m2, m1 - m2 - m3
+                    m0, m1, m2, m3 = (
+                        products[2, tile, f],
+                        products[6, tile, f],
+                        products[10, tile, f],
+                        products[14, tile, f],
+                    )
+                    a02, a12 = m0 + m1 + m2, m1 - m2 - m3
+                    m0, m1, m2, m3 = (
+                        products[3, tile, f],
+                        products[7, tile, f],
+                        products[11, tile, f],
+                        products[15, tile, f],
+                    )
+                    a03, a13 = m0 + m1 + m2, m1 - m2 - m3
+                    z[tile, 0, f] = a00 + a01 + a02
+                    z[tile, 1, f] = a01 - a02 - a03
+                    z[tile, 2, f] = a10 + a11 + a12
+                    z[tile, 3, f] = a11 - a12 - a13
+                for r in range(min(2, height - 2 * i)):
+                    for s in range(min(2, width - 2 * j)):
+                        for f in range(filters):
+                            total[g, f] += z[tile, 2 * r + s, f]
+                tile += 1
+
+
+@compiled
+def moments(z, total, images, height, width, epsilon, mean, inverse_std):
+    """Mean and 1/sqrt(variance + epsilon) of each channel over all positions of a group of images."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    groups, filters = total.shape
+    count = z.dtype.type(images * height * width // groups)
+    one = z.dtype.type(1)
+    for g in range(groups):
+        for f in range(filters):
+            mean[g, f] = total[g, f] / count
+            inverse_std[g, f] = 0
+    tile = 0
+    for b in range(images):
+        g = b if groups > 1 else 0
+        for i in range(rows):
+            for j in range(columns):
+                for r in range(min(2, height - 2 * i)):
+                    for s in range(min(2, width - 2 * j)):
+                        for f in range(filters):
+                            d = z[tile, 2 * r + s, f] - mean[g, f]
+                            inverse_std[g, f] += d * d
+                tile += 1
+    for g in range(groups):
+        for f in range(filters):
+            inverse_std[g, f] = one / np.sqrt(inverse_std[g, f] / count + z.dtype.type(epsilon))
+
+
+@compiled
+def normalise_and_pool(z, height, width, mean, inverse_std, scale, shift, padded, code, selected):
+    """padded[b, i+1, j+1] = max over the window of relu(scale * xhat + shift), xhat = (z - mean) * inverse_std.
+
+    code[tile, F] is the position chosen and selected[tile, F] its xhat; both are 0 for tiles outside the pooling.
+    """
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    images, filters = padded.shape[0], z.shape[2]
+    zero = z.dtype.type(0)
+    tile = 0
+    for b in range(images):
+        u = b if len(mean) > 1 else 0
+        for i in range(rows):
+            for j in range(columns):
+                if i < height // 2 and j < width // 2:
+                    for f in range(filters):
+                        m, s, g, h = mean[u, f], inverse_std[u, f], scale[f], shift[f]
+                        x0, x1 = (z[tile, 0, f] - m) * s, (z[tile, 1, f] - m) * s
+                        x2, x3 = (z[tile, 2, f] - m) * s, (z[tile, 3, f] - m) * s
+                        y0, y1, y2, y3 = g * x0 + h, g * x1 + h, g * x2 + h, g * x3 + h
+                        top, best, k = y0, x0, np.uint8(1)
+                        if y1 > top:
+                            top, best, k = y1, x1, np.uint8(2)
+                        if y2 > top:
+                            top, best, k = y2, x2, np.uint8(3)
+                        if y3 > top:
+                            top, best, k = y3, x3, np.uint8(4)
+                        # A comparison that NaN fails, so that a NaN goes on to the loss and is noticed.
+                        if top <= 0:
+                            top, k = zero, np.uint8(0)
+                        padded[b, i + 1, j + 1, f] = top
+                        code[tile, f] = k
+                        selected[tile, f] = best
+                else:
+                    code[tile] = 0
+                    selected[tile] = 0
+                tile += 1
+
+
+@compiled
+def pooled_gradient(padded, code, selected, height, width, delta, shift_gradient, scale_gradient):
+    """Gradient after the pooling, kept where a gradient passes, and its sums over positions: d/dshift and d/dscale."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    images, filters = padded.shape[0], delta.shape[1]
+    zero = delta.dtype.type(0)
+    shift_gradient[:] = 0
+    scale_gradient[:] = 0
+    tile = 0
+    for b in range(images):
+        g = b if len(shift_gradient) > 1 else 0
+        for i in range(rows):
+            for j in range(columns):
+                if i < height // 2 and j < width // 2:
+                    for f in range(filters):
+                        d = padded[b, i + 1, j + 1, f] if code[tile, f] > 0 else zero
+                        delta[tile, f] = d
+                        shift_gradient[g, f] += d
+                        scale_gradient[g, f] += d * selected[tile, f]
+                else:
+                    delta[tile] = 0
+                tile += 1
+
+
+@compiled
+def gradient_tiles(
+    z, height, width, images, mean, inverse_std, scale, code, delta, shift_gradient, scale_gradient, out
+):
+    """out[16, tiles, F] = A dz A^T, with dz the gradient at the convolution's outputs, through the normalisation.
+
+    dz = scale * inverse_std * (dy - mean(dy) - xhat * mean(dy * xhat)); dy is `delta` at the chosen position, else 0.
+    """
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    filters = z.shape[2]
+    count = z.dtype.type(images * height * width // len(mean))
+    tile = 0
+    for b in range(images):
+        u = b if len(mean) > 1 else 0
+        for i in range(rows):
+            for j in range(columns):
+                # 1 inside the image, 0 for the row or column that only fills up the last tile.
+                right = z.dtype.type(2 * j + 1 < width)
+                below = z.dtype.type(2 * i + 1 < height)
+                for f in range(filters):
+                    m, s = mean[u, f], inverse_std[u, f]
+                    g, m1, m2 = scale[f] * s, shift_gradient[u, f] / count, scale_gradient[u, f] / count
+                    k, d = code[tile, f], delta[tile, f]
+                    n = z.dtype.type(0)
+                    d0 = g * ((d if k == 1 else n) - m1 - (z[tile, 0, f] - m) * s * m2)
+                    d1 = g * ((d if k == 2 else n) - m1 - (z[tile, 1, f] - m) * s * m2) * right
+                    d2 = g * ((d if k == 3 else n) - m1 - (z[tile, 2, f] - m) * s * m2) * below
+                    d3 = g * ((d if k == 4 else n) - m1 - (z[tile, 3, f] - m) * s * m2) * right * below
+                    out[0, tile, f] = d0
+                    out[1, tile, f] = d0 + d1
+                    out[2, tile, f] = d0 - d1
+                    out[3, tile, f] = -d1
+                    out[4, tile, f] = d0 + d2
+                    out[5, tile, f] = d0 + d1 + d2 + d3
+                    out[6, tile, f] = d0 - d1 + d2 - d3
+                    out[7, tile, f] = -d1 - d3
+                    out[8, tile, f] = d0 - d2
+                    out[9, tile, f] = d0 + d1 - d2 - d3
+                    out[10, tile, f] = d0 - d1 - d2 + d3
+                    out[11, tile, f] = d3 - d1
+                    out[12, tile, f] = -d2
+                    out[13, tile, f] = -d2 - d3
+                    out[14, tile, f] = d3 - d2
+                    out[15, tile, f] = d3
+                tile += 1
+
+
+@compiled
+def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_std, mean_dot, slope):
+    """mean_dot = mean(z_dot) and slope = mean(xhat * z_dot): what the normalisation's derivative needs."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    filters = z.shape[2]
+    count = z.dtype.type(images * height * width)
+    slope[:] = 0
+    tile = 0
+    for _ in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                for r in range(min(2, height - 2 * i)):
+                    for s in range(min(2, width - 2 * j)):
+                        for f in range(filters):
+                            slope[f] += (z[tile, 2 * r + s, f] - mean[f]) * z_dot[tile, 2 * r + s, f]
+                tile += 1
+    for f in range(filters):
+        mean_dot[f] = total_dot[f] / count
+        slope[f] *= inverse_std[f] / count
+
+
+@compiled
+def tangent_normalise_and_pool(
+    z_dot,
+    height,
+    width,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    shift_dot,
+    code,
+    selected,
+    padded,
+    selected_dot,
+):
+    """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    images, filters = padded.shape[0], z_dot.shape[2]
+    tile = 0
+    for b in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                if i < height // 2 and j < width // 2:
+                    for f in range(filters):
+                        k = code[tile, f]
+                        t = z_dot[tile, 0, f]
+                        n = z_dot.dtype.type(0)
+                        t = z_dot[tile, 1, f] if k == 2 else t
+                        t = z_dot[tile, 2, f] if k == 3 else t
+                        t = z_dot[tile, 3, f] if k == 4 else t
+                        x = inverse_std[f] * (t - mean_dot[f] - selected[tile, f] * slope[f])
+                        selected_dot[tile, f] = x
+                        y = scale_dot[f] * selected[tile, f] + scale[f] * x + shift_dot[f]
+                        padded[b, i + 1, j + 1, f] = y if k > 0 else n
+                else:
+                    selected_dot[tile] = 0
+                tile += 1
+
+
+@compiled
+def tangent_pooled_gradient(
+    padded_dot,
+    code,
+    selected,
+    selected_dot,
+    delta,
+    height,
+    width,
+    delta_dot,
+    shift_gradient_dot,
+    scale_gradient_dot,
+):
+    """Derivative of `pooled_gradient`."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    images, filters = padded_dot.shape[0], delta.shape[1]
+    zero = delta.dtype.type(0)
+    shift_gradient_dot[:] = 0
+    scale_gradient_dot[:] = 0
+    tile = 0
+    for b in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                if i < height // 2 and j < width // 2:
+                    for f in range(filters):
+                        d = padded_dot[b, i + 1, j + 1, f]
+                        d = d if code[tile, f] > 0 else zero
+                        delta_dot[tile, f] = d
+                        shift_gradient_dot[f] += d
+                        scale_gradient_dot[f] += d * selected[tile, f] + delta[tile, f] * selected_dot[tile, f]
+                else:
+                    delta_dot[tile] = 0
+                tile += 1
+
+
+@compiled
+def tangent_gradient_tiles(
+    z,
+    z_dot,
+    height,
+    width,
+    images,
+    mean,
+    inverse_std,
+    mean_dot,
+    slope,
+    scale,
+    scale_dot,
+    code,
+    delta,
+    delta_dot,
+    shift_gradient,
+    scale_gradient,
+    shift_gradient_dot,
+    scale_gradient_dot,
+    out,
+):
+    """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
+    rows, columns = (height + 1) // 2, (width + 1) // 2
+    filters = z.shape[2]
+    count = z.dtype.type(images * height * width)
+    tile = 0
+    for _ in range(images):
+        for i in range(rows):
+            for j in range(columns):
+                # 1 inside the image, 0 for the row or column that only fills up the last tile.
+                right = z.dtype.type(2 * j + 1 < width)
+                below = z.dtype.type(2 * i + 1 < height)
+                for f in range(filters):
+                    m, s, a, u = mean[f], inverse_std[f], mean_dot[f], slope[f]
+                    g, g_dot = scale[f] * s, scale_dot[f] * s - scale[f] * s * s * u
+                    m1, m2 = shift_gradient[f] / count, scale_gradient[f] / count
+                    n1, n2 = shift_gradient_dot[f] / count, scale_gradient_dot[f] / count
+                    k, d, e = code[tile, f], delta[tile, f], delta_dot[tile, f]
+                    n = z.dtype.type(0)
+                    x = (z[tile, 0, f] - m) * s
+                    y = s * (z_dot[tile, 0, f] - a - x * u)
+                    d0 = g_dot * ((d if k == 1 else n) - m1 - x * m2) + g * (
+                        (e if k == 1 else n) - n1 - y * m2 - x * n2
+                    )
+                    x = (z[tile, 1, f] - m) * s
+                    y = s * (z_dot[tile, 1, f] - a - x * u)
+                    d1 = g_dot * ((d if k == 2 else n) - m1 - x * m2) + g * (
+                        (e if k == 2 else n) - n1 - y * m2 - x * n2
+                    )
+                    x = (z[tile, 2, f] - m) * s
+                    y = s * (z_dot[tile, 2, f] - a - x * u)
+                    d2 = g_dot * ((d if k == 3 else n) - m1 - x * m2) + g * (
+                        (e if k == 3 else n) - n1 - y * m2 - x * n2
+                    )
+                    x = (z[tile, 3, f] - m) * s
+                    y = s * (z_dot[tile, 3, f] - a - x * u)
+                    d3 = g_dot * ((d if k == 4 else n) - m1 - x * m2) + g * (
+                        (e if k == 4 else n) - n1 - y * m2 - x * n2
+                    )
+                    d1 *= right
+                    d2 *= below
+                    d3 *= right * below
+                    out[0, tile, f] = d0
+                    out[1, tile, f] = d0 + d1
+                    out[2, tile, f] = d0 - d1
+                    out[3, tile, f] = -d1
+                    out[4, tile, f] = d0 + d2
+                    out[5, tile, f] = d0 + d1 + d2 + d3
+                    out[6, tile, f] = d0 - d1 + d2 - d3
+                    out[7, tile, f] = -d1 - d3
+                    out[8, tile, f] = d0 - d2
+                    out[9, tile, f] = d0 + d1 - d2 - d3
+                    out[10, tile, f] = d0 - d1 - d2 + d3
+                    out[11, tile, f] = d3 - d1
+                    out[12, tile, f] = -d2
+                    out[13, tile, f] = -d2 - d3
+                    out[14, tile, f] = d3 - d2
+                    out[15, tile, f] = d3
+                tile += 1
+
+
+# The first layer. Its input has few channels, so the mean and the variance of its outputs follow from those of the
+# image's 3x3 patches (`conv4_passes._FirstLayer`), normalisation folds into the weights, and its outputs, the
+# largest array of the whole network, are never stored.
+
+
+@compiled
+def patches_of_images(padded, mean, out):
+    """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to mean[9*C]."""
+    batch, height, width, channels = (
+        padded.shape[0],
+        padded.shape[1] - 2,
+        padded.shape[2] - 2,
+        padded.shape[3],
+    )
+    count = out.dtype.type(batch * height * width)
+    mean[:] = 0
+    for row in range(9 * channels):
+        dy, dx, c = row // (3 * channels), (row // channels) % 3, row % channels
+        for b in range(batch):
+            total = out.dtype.type(0)
+            for y in range(height):
+                for x in range(width):
+                    total += padded[b, y + dy, x + dx, c]
+            mean[row] += total / count
+    n = 0
+    for b in range(batch):
+        for y in range(height):
+            for x in range(width):
+                row = 0
+                for dy in range(3):
+                    for k in range(3 * channels):
+                        out[n, row] = padded[b, y + dy, x + k // channels, k % channels] - mean[row]
+                        row += 1
+                n += 1
+
+
+@part
+def _window(image, weights, i, j, out):
+    """out[4, F]: the weights [9*C, F] applied at the four positions of window (i, j) of a padded image."""
+    channels, filters = image.shape[2], weights.shape[1]
+    out[:] = 0
+    for c in range(channels):
+        empty = True
+        for r in range(4):
+            for s in range(4):
+                if image[2 * i + r, 2 * j + s, c] != 0:
+                    empty = False
+        if empty:  # most of a drawing
+            continue
+        for r in range(2):
+            for s in range(2):
+                y, x = 2 * i + r, 2 * j + s
+                p0, p1, p2 = image[y, x, c], image[y, x + 1, c], image[y, x + 2, c]
+                p3, p4, p5 = image[y + 1, x, c], image[y + 1, x + 1, c], image[y + 1, x + 2, c]
+                p6, p7, p8 = image[y + 2, x, c], image[y + 2, x + 1, c], image[y + 2, x + 2, c]
+                k = channels
+                for f in range(filters):
+                    out[2 * r + s, f] += (
+                        p0 * weights[c, f]
+                        + p1 * weights[k + c, f]
+                        + p2 * weights[2 * k + c, f]
+                        + p3 * weights[3 * k + c, f]
+                        + p4 * weights[4 * k + c, f]
+                        + p5 * weights[5 * k + c, f]
+                        + p6 * weights[6 * k + c, f]
+                        + p7 * weights[7 * k + c, f]
+                        + p8 * weights[8 * k + c, f]
+                    )
+
+
+@compiled
+def first_layer(images, weights, shift, window, padded, code):
+    """padded[b, i+1, j+1] = max over the window of relu(patch . weights + shift); `window` is scratch [4, F].
+
+    images: [B, H+2, W+2, C], one row of zeros on each side.
+    """
+    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    filters = weights.shape[1]
+    zero = window.dtype.type(0)
+    cell = 0
+    for b in range(batch):
+        for i in range(rows):
+            for j in range(columns):
+                _window(images[b], weights, i, j, window)
+                for f in range(filters):
+                    y0, y1, y2, y3 = window[0, f], window[1, f], window[2, f], window[3, f]
+                    top, k = y0, np.uint8(1)
+                    if y1 > top:
+                        top, k = y1, np.uint8(2)
+                    if y2 > top:
+                        top, k = y2, np.uint8(3)
+                    if y3 > top:
+                        top, k = y3, np.uint8(4)
+                    top += shift[f]
+                    if top <= 0:
+                        top, k = zero, np.uint8(0)
+                    padded[b, i + 1, j + 1, f] = top
+                    code[cell, f] = k
+                cell += 1
+
+
+@compiled
+def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
+    """Derivative of `first_layer` along (weights_dot, shift_dot)."""
+    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    filters = weights_dot.shape[1]
+    cell = 0
+    for b in range(batch):
+        for i in range(rows):
+            for j in range(columns):
+                _window(images[b], weights_dot, i, j, window)
+                for f in range(filters):
+                    k = code[cell, f]
+                    t, n = window[0, f], window.dtype.type(0)
+                    t = window[1, f] if k == 2 else t
+                    t = window[2, f] if k == 3 else t
+                    t = window[3, f] if k == 4 else t
+                    padded[b, i + 1, j + 1, f] = t + shift_dot[f] if k > 0 else n
+                cell += 1
+
+
+@compiled
+def first_layer_gradient(images, padded, code, window, weights_gradient, shift_gradient):
+    """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
+    batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
+    channels, filters = images.shape[3], code.shape[1]
+    weights_gradient[:] = 0
+    shift_gradient[:] = 0
+    cell = 0
+    for b in range(batch):
+        for i in range(rows):
+            for j in range(columns):
+                for f in range(filters):
+                    k, d = code[cell, f], padded[b, i + 1, j + 1, f]
+                    n = window.dtype.type(0)
+                    window[0, f] = d if k == 1 else n
+                    window[1, f] = d if k == 2 else n
+                    window[2, f] = d if k == 3 else n
+                    window[3, f] = d if k == 4 else n
+                for f in range(filters):
+                    shift_gradient[f] += window[0, f] + window[1, f] + window[2, f] + window[3, f]
+                for r in range(3):
+                    for s in range(3):
+                        for c in range(channels):
+                            y, x, row = 2 * i + r, 2 * j + s, (3 * r + s) * channels + c
+                            p0, p1 = images[b, y, x, c], images[b, y, x + 1, c]
+                            p2, p3 = images[b, y + 1, x, c], images[b, y + 1, x + 1, c]
+                            # Much of a drawing is empty: nothing to add there.
+                            if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
+                                for f in range(filters):
+                                    weights_gradient[row, f] += (
+                                        p0 * window[0, f] + p1 * window[1, f] + p2 * window[2, f] + p3 * window[3, f]
+                                    )
+                cell += 1

@@ -1,0 +1,25 @@
+"""DP-FedAvg (McMahan et al., Learning Differentially Private Recurrent Language Models, 2018): user-level privacy.
+
+Each round the server clips the cohort's model differences to C in L2 norm over all weights, sums them, adds
+N(0, z^2 C^2 I), and takes the sum / L as the gradient of a step.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dpfedbench.methods.over_clients import OverClients
+from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import CohortRule
+
+
+class DpFedAvg(OverClients):
+    """One private sum a round, over the cohort's model differences."""
+
+    name: ClassVar[str] = "dp-fedavg"
+    title: ClassVar[str] = "DP-FedAvg"
+    paper: ClassVar[str] = "dp-fedavg"
+
+    client_update: ModelDifference = ModelDifference()
+    clipping: CohortRule = Constant()

@@ -1,0 +1,190 @@
+"""What every method is: a run's settings, whose fields are the composition, and the loop that they make.
+
+A method's class says which parts it takes by the types of its fields; what does not fit them cannot be written. Its
+paper's accounting, if it has one, is `claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedbench.accounting.claims import Claims
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.run import Run
+
+if TYPE_CHECKING:
+    from dpfedbench.federation.loop import Loop
+    from dpfedbench.models.net import Net
+    from dpfedbench.parts.sum import Sum
+
+
+class Method(Run):
+    """A run of a method.
+
+    Class attributes: `name` is what configurations and folders call it, `title` what tables do, `paper` the name of
+    the experiments that it belongs to. `version` is raised when results change: then this method's runs are trained
+    again, and no other's. `defaults` lie over the values that are said for all methods. `claims` is the accounting of
+    the method's paper, by sampler; empty where it claims no epsilon.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    version: ClassVar[str] = "1"
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    claims: ClassVar[Claims] = {}
+
+    pretrains: ClassVar[bool] = False
+    """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks."""
+    sums_query_examples: ClassVar[bool] = False
+    """Whether the server's sum is over single query examples, and not over clients."""
+
+    if TYPE_CHECKING:
+        client_update: Any  # each method says which
+
+    def loop(self) -> Loop | None:
+        """The method's parts, put together; None where nothing is trained."""
+        raise NotImplementedError
+
+    @property
+    def holds(self) -> str:
+        """What clients hold: "tasks" (few-shot) or "records"."""
+        loop = self.loop()
+        return "tasks" if loop is None else loop.client.holds
+
+    @property
+    def sums(self) -> tuple[Sum, ...]:
+        """All sums of a round."""
+        loop = self.loop()
+        return () if loop is None else loop.sums
+
+    @property
+    def private(self) -> bool:
+        return any(sum_.private for sum_ in self.sums)
+
+    @property
+    def server_private(self) -> bool:
+        """Whether the server's own sum claims privacy."""
+        loop = self.loop()
+        return loop is not None and loop.server.private
+
+    @property
+    def within_records(self) -> bool:
+        """Whether few-shot clients take each example's gradient by itself, from that example alone."""
+        loop = self.loop()
+        if loop is None or loop.client.holds != "tasks":
+            return False
+        update: Any = loop.client
+        plain = not getattr(update, "learnable_rates", False) and not getattr(update, "multi_step_rounds", 0)
+        alone = self.model.record_level and getattr(update, "order", 1) == 1 and plain
+        return bool(loop.own) or update.by_record or alone
+
+    @property
+    def delta(self) -> float | None:
+        """At which epsilon is given: the server's sum's, else that of the clients' own; None without privacy."""
+        return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
+
+    @property
+    def own_delta(self) -> float | None:
+        """At which the epsilon of the clients' own sums is given; None where they take none."""
+        return next((sum_.delta for sum_ in self.sums if sum_.private and sum_.within_task), None)
+
+    @property
+    def references(self) -> dict[str, Run]:
+        """Other runs that this one takes a file of, by the file's name in their folder."""
+        from dpfedbench.methods import METHODS
+
+        rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
+        return {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
+
+    def _as(self, method: type[Method]) -> Run:
+        """The run of another method that is equal in all that both have."""
+        shared = {key: value for key, value in self if key in method.model_fields and key != "method"}
+        return method(method=method.name, **shared)
+
+    def net(self, image_shape: tuple[int, ...], classes: int) -> Net:
+        """The model that is trained.
+
+        Args:
+            image_shape: of the data.
+            classes: training classes, of which a pre-trained model has an output each.
+        """
+        outputs = classes if self.pretrains else self.task.ways
+        net = self.model.net(input_shape=image_shape, outputs=outputs)
+        loop = self.loop()
+        return net if loop is None else loop.client.net(net)
+
+    def tested_net(self, image_shape: tuple[int, ...]) -> Net:
+        """The model that is adapted to the tasks of a meta-test."""
+        net = self.model.net(input_shape=image_shape, outputs=self.task.ways)
+        loop = self.loop()
+        return net if loop is None or self.pretrains else loop.client.net(net)
+
+    def adapted(self, net: Net) -> Any:
+        """Names of the tensors that adapting to a task moves; None: all."""
+        loop = self.loop()
+        return None if loop is None or self.pretrains else loop.client.adapted(net)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        if not self.private:
+            return ()
+        said = list(super().notices)
+        server = self.sums[-1]
+        if server.private and server.delta is not None and server.delta * self.clients.count >= 1:
+            said.insert(1, f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
+        rules = (sum_.clipping for sum_ in self.sums if sum_.clipping is not None)
+        said[1:1] = [rule.notice for rule in rules if rule.notice]
+        return tuple(said)
+
+    def check(self) -> None:
+        loop = self.loop()
+        if loop is None:
+            return
+        self._check_data(loop)
+        self._check_records(loop)
+
+    def _check_data(self, loop: Loop) -> None:
+        records = loop.client.holds == "records"
+        if records != (self.clients.partition == "fragments"):
+            raise BenchError(
+                f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
+                f"{loop.client.kind}: fragments and clients that hold records belong together"
+            )
+        as_it_is = records and not self.pretrains
+        if as_it_is != (self.task.shots == 0):
+            raise BenchError(
+                f"task.shots is {self.task.shots}, which does not go with client_update.kind "
+                f"{loop.client.kind}: 0 and models that are used as they are belong together"
+            )
+        if self.pretrains and (self.validation.every or self.evaluation.every):
+            raise BenchError(
+                "validation.every and evaluation.every are for models that are used as they are: set both to 0 for "
+                "a model whose last layer is replaced"
+            )
+
+    def _check_records(self, loop: Loop) -> None:
+        """What sums over single records need of the model and of participation."""
+        by_record = loop.client.by_record or any(sum_.unit == "record" for sum_ in self.sums)
+        if by_record and not self.model.record_level:
+            raise BenchError(
+                f"model {self.model.kind} ties a record's gradient to the others of its batch, but {self.name} takes "
+                "records one by one: set model.normalisation to record, or take another model"
+            )
+        within = [sum_ for sum_ in loop.own if sum_.within_task is not None]
+        if within and not loop.participation.once:
+            raise BenchError(
+                f"participation.kind is {loop.participation.kind}, but within_task accounts for one participation of "
+                "a client: use one-pass or balls-and-bins"
+            )
+
+
+def check_noise(noise: Any, budget: Any) -> None:
+    """Refuse noise that nothing says.
+
+    Raises:
+        BenchError: neither a multiplier nor an epsilon to find it from.
+    """
+    if noise.multiplier is None and budget.epsilon is None:
+        raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")

@@ -1,0 +1,44 @@
+"""What methods have in common whose server takes a private sum over a cohort's clients."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method, check_noise
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.rule import CohortRule
+from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.sum import Sum
+
+
+class OverClients(Method):
+    """One private sum a round, over what a cohort's clients send; a method says what that is (`client_update`)."""
+
+    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS}
+
+    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    clipping: CohortRule = PercentileOfReleases()
+    noise: Fixed = Fixed()
+    budget: Budget = Budget()
+    server: Step = Step()
+
+    def check(self) -> None:
+        super().check()
+        check_noise(self.noise, self.budget)
+
+    def loop(self) -> Loop:
+        return Loop(
+            participation=self.participation, client=self.client_update,
+            server=Sum(
+                name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
+                noise=self.noise, budget=self.budget,
+            ),
+            step=self.server,
+        )  # fmt: skip

@@ -1,0 +1,46 @@
+"""What methods have in common whose clients sum over lots of their own records, with privacy for each record."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method, check_noise
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.client_updates.local_steps import LocalSteps
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import LotRule
+from dpfedbench.parts.noise.decaying import Decaying
+from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.sum import Sum
+
+
+class OverLots(Method):
+    """Each client takes a private sum a step, over a lot of its records; `observer` is who sees it."""
+
+    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}
+    observer: ClassVar[str] = "server"
+
+    participation: PoissonLots = PoissonLots()
+    client_update: LocalSteps = LocalSteps()
+    clipping: LotRule = Constant()
+    noise: Fixed | Decaying = Fixed()
+    budget: Budget = Budget()
+    server: Average = Average()
+
+    def check(self) -> None:
+        super().check()
+        check_noise(self.noise, self.budget)
+
+    def loop(self) -> Loop:
+        own = Sum(
+            name=self.client_update.sends, unit="record", observer=self.observer, clipping=self.clipping,
+            noise=self.noise, budget=self.budget,
+        )  # fmt: skip
+        return Loop(
+            participation=self.participation, client=self.client_update, own=(own,),
+            server=Sum(name="model-mean", unit="record", observer="everyone"), step=self.server,
+        )  # fmt: skip

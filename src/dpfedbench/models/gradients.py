@@ -1,0 +1,314 @@
+"""What training asks of a model: gradients of tasks, and of single records.
+
+A task is a batch of records whose mean loss counts; T tasks are computed at once, each at weights of its own. Sizes are
+compared here, once for all implementations, whose own methods start with an underscore.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.threads import Threads
+
+_CHUNK_PER_THREAD = 8
+_CHUNK_ON_DEVICE = 256
+
+Worker = TypeVar("Worker")
+
+
+class Found(NamedTuple):
+    """Losses, right answers, and of how many answers, of n records: float64 [n] each."""
+
+    losses: np.ndarray
+    right: np.ndarray
+    of: np.ndarray
+
+    @property
+    def loss(self) -> float:
+        """Mean over the records."""
+        return float(self.losses.mean())
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers, 0 to 1."""
+        return float(self.right.sum() / self.of.sum())
+
+
+class Total(Protocol):
+    """A sum over weights that gradients are added to, as `privacy.private_sum`'s."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    def add(self, contributions: torch.Tensor) -> np.ndarray:
+        """Add rows [n, d]; their norms [n]."""
+        ...
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        """Let a compiled loop add `count` rows; their norms."""
+        ...
+
+
+class Inputs(NamedTuple):
+    """Records [T, n, ...] made ready for several calls."""
+
+    shape: tuple[int, ...]
+    value: Any
+
+
+class Point(ABC):
+    """T tasks at their weights, with what the derivatives there need.
+
+    The weights may not be written to before the derivatives are had.
+    """
+
+    def __init__(self, theta: Array) -> None:
+        self._shape, self._type = tuple(theta.shape), theta.dtype
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Mean loss of each task."""
+        return self._measures()[0]
+
+    @property
+    def accuracies(self) -> np.ndarray:
+        """Share of right answers of each task, 0 to 1."""
+        return self._measures()[1]
+
+    def gradient(self, out: Array) -> None:
+        """Write each task's gradient to `out` [T, w]."""
+        self._gradient(_fitting(out, self._shape, self._type))
+
+    def product(self, direction: Array, out: Array) -> None:
+        """Write each task's Hessian times its direction [T, w] to `out` [T, w]; after `gradient`."""
+        self._product(*(_fitting(array, self._shape, self._type) for array in (direction, out)))
+
+    @abstractmethod
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @abstractmethod
+    def _gradient(self, out: Array) -> None: ...
+
+    @abstractmethod
+    def _product(self, direction: Array, out: Array) -> None: ...
+
+
+class Gradients(ABC):
+    """A network's gradients by one implementation, for the use of one thread.
+
+    Arrays may be numpy's or torch's; what is written to is torch's on the device, or numpy's on a CPU. Records are
+    uint8 or float in [0, 1] (images) or int64 (tokens), labels int64. d counts all coordinates of the flat vector, w
+    those of the module (`Net.weights`).
+
+    Args:
+        net: the network.
+        device: "cpu" or a CUDA device.
+        dtype: of the weights: float32, or float64 for tests.
+
+    Raises:
+        BenchError: the module cannot be used (`Net.check`).
+    """
+
+    name: str
+
+    def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        self.net, self.device, self.dtype = net, device, dtype
+
+    def prepared(self, x: Array | Inputs) -> Inputs:
+        """Records [T, n, ...] made ready for several calls of `at` and `logits`."""
+        return x if isinstance(x, Inputs) else Inputs(tuple(x.shape), self._prepared(x))
+
+    def at(
+        self, theta: Array, x: Array | Inputs, y: Array, *, products: bool = False, into: Point | None = None
+    ) -> Point:
+        """Mean loss and accuracy of T tasks, and a place from which their derivatives are had.
+
+        Args:
+            theta: weights of each task [T, w].
+            x, y: records [T, n, ...] and labels [T, n, ...].
+            products: whether `Point.product` will be asked for.
+            into: a point that is no longer needed, whose memory is used again.
+
+        Raises:
+            ValueError: the sizes do not fit together.
+        """
+        inputs = self._inputs(theta, x)
+        if tuple(y.shape[:2]) != inputs.shape[:2]:
+            raise ValueError(f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}")
+        self._check_labels(y)
+        return self._at(theta, inputs, y, products, into)
+
+    def logits(self, theta: Array, x: Array | Inputs) -> Array:
+        """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
+        return self._logits(theta, self._inputs(theta, x))
+
+    def each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        """Write each record's gradient to `out` [n, d].
+
+        Args:
+            theta: weights [d] of a network without `extra` tensors.
+            x, y: records [n, ...] and labels [n, ...].
+
+        Raises:
+            ValueError: the sizes do not fit together.
+            BenchError: a record of this network has no gradient of its own.
+        """
+        self._check_records(theta, x, y)
+        return self._each(theta, x, y, _fitting(out, (len(x), self.net.dimension), self.dtype))
+
+    def pieces(self, theta: Array, x: Array, y: Array, room: Array) -> Iterator[tuple[Found, Array]]:
+        """The same, a few records at a time: their gradients are in the cache when they are used.
+
+        Args:
+            theta, x, y: as for `each`.
+            room: [m, d], written again and again.
+
+        Yields:
+            Measures and gradients, the first k <= m rows of the room, of the next k records.
+        """
+        self._check_records(theta, x, y)
+        _fitting(room, (max(len(room), 1), self.net.dimension), self.dtype)
+        for start in range(0, len(x), len(room)):
+            some = slice(start, start + len(room))
+            rows = room[: len(x[some])]
+            yield self._each(theta, x[some], y[some], rows), rows
+
+    def add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        """Add each record's gradient to a sum over weights, clipped if that clips.
+
+        Args:
+            theta, x, y: as for `each`.
+            total: of as many coordinates as there are weights.
+
+        Returns:
+            The records' measures, and their gradients' norms, float64 [n], as the sum gives them.
+        """
+        self._check_records(theta, x, y)
+        if total.dimension != self.net.dimension:
+            raise ValueError(f"gradients need a sum of {self.net.dimension} coordinates, not {total.dimension}")
+        return self._add_each(theta, x, y, total)
+
+    def evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        """Losses and right answers of records [n, ...] at weights [d], without gradients."""
+        self._check_sizes(theta, x, y)
+        return self._evaluate(theta, x, y)
+
+    # What the implementations do
+
+    @abstractmethod
+    def _prepared(self, x: Array) -> Any: ...
+
+    @abstractmethod
+    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point: ...
+
+    @abstractmethod
+    def _logits(self, theta: Array, x: Inputs) -> Array: ...
+
+    @abstractmethod
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found: ...
+
+    @abstractmethod
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found: ...
+
+    @abstractmethod
+    def _together(self) -> int:
+        """Records whose gradients are computed at once."""
+
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        found, norms = [], []
+        room = torch.empty(
+            (min(self._together(), len(x)) or 1, self.net.dimension), dtype=self.dtype, device=self.device
+        )
+        for measured, rows in self.pieces(theta, x, y, room):
+            found.append(measured)
+            norms.append(total.add(tensor_of(rows, self.device)))
+        return joined(found), np.concatenate(norms or [total.add(room[:0])])
+
+    # Sizes
+
+    def _inputs(self, theta: Array, x: Array | Inputs) -> Inputs:
+        inputs = self.prepared(x)
+        if inputs.shape[2:] != self.net.input_shape:
+            raise ValueError(f"records must be [T, n, {self.net.input_shape}], not {list(inputs.shape)}")
+        _fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
+        return inputs
+
+    def _check_records(self, theta: Array, x: Array, y: Array) -> None:
+        self._check_sizes(theta, x, y)
+        if self.net.extra:
+            raise ValueError(f"gradients of records are for weights alone, not {sorted(self.net.extra)}")
+
+    def _check_sizes(self, theta: Array, x: Array, y: Array) -> None:
+        if tuple(x.shape[1:]) != self.net.input_shape:
+            raise ValueError(f"records must be [n, {self.net.input_shape}], not {list(x.shape)}")
+        _fitting(theta, (self.net.dimension,), self.dtype)
+        if len(y) != len(x):
+            raise ValueError(f"{len(x)} records need as many labels, not {list(y.shape)}")
+        self._check_labels(y)
+
+    def _check_labels(self, y: Array) -> None:
+        if y.dtype not in (np.int64, torch.int64):
+            raise ValueError(f"labels must be int64, not {y.dtype}")
+        if isinstance(y, torch.Tensor):
+            if y.is_cuda:
+                return  # torch says so itself
+            y = y.numpy()
+        if y.size and not 0 <= y.min() <= y.max() < self.net.outputs:
+            raise ValueError(f"labels must be 0 to {self.net.outputs - 1}")
+
+
+class Choice(NamedTuple):
+    """An implementation for a network on a device: its name, which a run records, and what makes a new one."""
+
+    name: str
+    make: Callable[[], Gradients]
+    device: str
+
+
+class Workers(Threads[Worker]):
+    """Gradients for each CPU thread, which compute one task at a time; or one on a GPU, which computes many at once.
+
+    Args:
+        choice: the implementation.
+        make: what a worker is, given its gradients.
+        threads: CPU threads.
+
+    Attributes:
+        chunk: tasks to gather at once.
+    """
+
+    def __init__(self, choice: Choice, make: Callable[[Gradients], Worker], *, threads: int = 1) -> None:
+        self.name, self.device = choice.name, choice.device
+        on_cpu = choice.device == "cpu"
+        super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
+        self.chunk = _CHUNK_PER_THREAD * self.count if on_cpu else _CHUNK_ON_DEVICE
+
+    def split(self, count: int) -> list[slice]:
+        """The tasks 0 to count - 1, as many together as a worker computes at once."""
+        return [slice(i, i + 1) for i in range(count)] if self.device == "cpu" else [slice(0, count)]
+
+
+def joined(parts: list[Found]) -> Found:
+    """The measures of several pieces."""
+    nothing = [np.empty(0)]
+    return Found(*(np.concatenate([part[k] for part in parts] or nothing) for k in range(3)))
+
+
+def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
+    """The array, if it is of this shape and type, and its rows lie in one piece."""
+    if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
+        raise ValueError(f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)} {list(array.shape)}")
+    step = array.stride(-1) if isinstance(array, torch.Tensor) else array.strides[-1] // array.itemsize
+    if step != 1 and shape[-1] > 1:
+        raise ValueError("gradients need arrays whose rows lie in one piece of memory")
+    return array
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,223 @@
+"""MAML's gradient: that of the query loss after adapting to the support set.
+
+    theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  gradient = d/dtheta L_query(theta_K)
+
+(Finn et al. 2017; DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses.) The second-order gradient is
+computed backwards through the steps, without a graph across them:
+
+    v_K = grad L_query(theta_K);  v_k = v_{k+1} - Hessian L_support(theta_k) (rate * v_{k+1});  gradient = v_0,
+
+and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
+is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
+whose gradients there then join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but the
+head). Nothing is clipped or noised here: a gradient leaves its client only through `privacy.private_sum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from dpfedbench.models.gradients import Gradients, Inputs, Point
+from dpfedbench.models.net import Array, Net, tensor_of
+
+
+class _Rates:
+    """Rates of a network's inner steps.
+
+    Args:
+        net: with the extra tensor "rates" where they are learnt.
+        adapted: names of the tensors that the steps move; None: all.
+    """
+
+    def __init__(self, net: Net, adapted: Sequence[str] | None) -> None:
+        self._net = net
+        unknown = set(adapted or ()) - set(net.shapes)
+        if unknown:
+            raise ValueError(f"no tensors {sorted(unknown)} to adapt: there are {', '.join(net.shapes)}")
+        self._moved = None if adapted is None else [float(name in adapted) for name in net.tensor_names]
+        self.learnt = net.extra["rates"].shape[0] if "rates" in net.extra else 0
+
+    def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
+        """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
+        net = self._net
+        if not self.learnt and self._moved is None:
+            return torch.full((1, 1), rate, dtype=theta.dtype, device=theta.device)
+        if self.learnt:
+            by_tensor = net.tensors(theta)["rates"]
+        else:
+            by_tensor = torch.full((1, len(net.sizes)), rate, dtype=theta.dtype, device=theta.device)
+        if self._moved is not None:
+            by_tensor = by_tensor * torch.tensor(self._moved, dtype=theta.dtype, device=theta.device)
+        sizes = torch.tensor(net.sizes, device=theta.device)
+        return torch.repeat_interleave(by_tensor, sizes, dim=1, output_size=net.weights)
+
+
+class MetaGradient:
+    """MAML's gradient of T tasks at once.
+
+    Args:
+        gradients: of the network, for the use of one thread.
+        steps: inner steps K >= 1.
+        rate: of the inner steps, where the network has none of its own (`Net.with_rates`).
+        order: 2 to differentiate through the steps, 1 to take the adapted weights as constants (first-order MAML).
+        adapted: names of the tensors that the inner steps move; None: all.
+    """
+
+    def __init__(
+        self, gradients: Gradients, *, steps: int, rate: float, order: int = 2, adapted: Sequence[str] | None = None
+    ) -> None:
+        self.gradients, self.net, self.steps, self.rate, self.order = gradients, gradients.net, steps, rate, order
+        self._rates = _Rates(self.net, adapted)
+        if self._rates.learnt not in (0, steps):
+            raise ValueError(f"{self._rates.learnt} learnt rates a tensor are not for {steps} steps")
+        self._points: list[Point | None] = [None] * (steps if order == 2 else 1)
+        self._final: Point | None = None
+        self._room: dict[str, torch.Tensor] = {}
+
+    def _rows(self, name: str, rows: int, tasks: int) -> torch.Tensor:
+        """Memory [rows, T, w], kept for the next tasks."""
+        shape = (rows, tasks, self.net.weights)
+        if name not in self._room or self._room[name].shape != shape:
+            self._room[name] = torch.empty(shape, dtype=self.gradients.dtype, device=self.gradients.device)
+        return self._room[name]
+
+    def contribution(
+        self,
+        theta: Array,
+        support_x: Array,
+        support_y: Array,
+        query_x: Array,
+        query_y: Array,
+        out: Array,
+        weights: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Write the gradient of each of T tasks to `out` [T, d].
+
+        Args:
+            theta: weights [d].
+            support_x, support_y: records [T, n, ...] and labels [T, n] that the tasks adapt to.
+            query_x, query_y: those whose loss is differentiated, [T, m, ...] and [T, m].
+            out: rows of the weights' type.
+            weights: of the query loss after each step [K]; None: the last alone counts.
+
+        Returns:
+            Losses and accuracies (0 to 1) on the query sets, float64 [T].
+        """
+        gradients, net, steps, tasks = self.gradients, self.net, self.steps, len(support_x)
+        out = out if isinstance(out, torch.Tensor) else torch.from_numpy(out)
+        if tuple(out.shape) != (tasks, net.dimension):
+            raise ValueError(f"the gradients of {tasks} tasks need [{tasks}, {net.dimension}], not {list(out.shape)}")
+        start = tensor_of(theta, gradients.device).to(gradients.dtype)
+        rates = self._rates.at(start, self.rate)
+        support, query = gradients.prepared(support_x), gradients.prepared(query_x)
+        kept, learnt = len(self._points), bool(self._rates.learnt)
+        thetas, scaled = self._rows("thetas", kept + 1, tasks), self._rows("scaled", 1, tasks)[0]
+        # Of each step where the rates are learnt, else of the last.
+        slopes = self._rows("slopes", steps if learnt else 1, tasks)
+        along = self._rows("along", 0 if weights is None else steps - 1, tasks)
+        thetas[0] = start[: net.weights]
+        for step in range(steps):
+            # First order keeps one point and one set of weights, and overwrites them.
+            here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
+            point = self._points[step % kept] = gradients.at(
+                thetas[here], support, support_y, products=self.order == 2, into=self._points[step % kept]
+            )
+            slope = slopes[step % len(slopes)]
+            point.gradient(slope)
+            torch.mul(slope, rates[step % len(rates)], out=scaled)
+            torch.sub(thetas[here], scaled, out=thetas[there])
+            if weights is not None and step + 1 < steps:
+                self._query_point(thetas[there], query, query_y).gradient(along[step])
+        final = self._query_point(thetas[-1], query, query_y)
+        adjoint = out[:, : net.weights]
+        final.gradient(adjoint)
+        if weights is not None:
+            adjoint *= float(weights[-1])
+        if self.order == 2 or learnt:
+            self._backward(adjoint, out[:, net.weights :], rates, slopes, along, weights)
+        elif weights is not None:
+            adjoint += _weighted(weights[:-1], along)
+        return final.losses, final.accuracies
+
+    def _query_point(self, theta: torch.Tensor, x: Inputs, y: Array) -> Point:
+        self._final = self.gradients.at(theta, x, y, into=self._final)
+        return self._final
+
+    def _backward(
+        self,
+        adjoint: torch.Tensor,
+        rates_gradient: torch.Tensor,
+        rates: torch.Tensor,
+        slopes: torch.Tensor,
+        along: torch.Tensor,
+        weights: np.ndarray | None,
+    ) -> None:
+        """Carry the gradient at the adapted weights back through the steps, and take that of the rates on the way."""
+        scaled, product = self._rows("scaled", 1, len(adjoint))[0], self._rows("product", 1, len(adjoint))[0]
+        by_step = rates_gradient.unflatten(1, (self._rates.learnt, -1)) if self._rates.learnt else None
+        for step in reversed(range(self.steps)):
+            if by_step is not None:
+                by_step[:, step] = -_by_tensor(adjoint * slopes[step], self.net.sizes)
+            if self.order == 2:
+                point = self._points[step]
+                assert point is not None
+                torch.mul(adjoint, rates[step % len(rates)], out=scaled)
+                point.product(scaled, product)
+                adjoint -= product
+            if weights is not None and step:
+                adjoint += float(weights[step - 1]) * along[step - 1]
+
+
+class Adaptation:
+    """Adapts a model to tasks and predicts their query sets (meta-test, validation).
+
+    Args:
+        gradients: of the network, for the use of one thread.
+        adapted: names of the tensors that the steps move; None: all.
+    """
+
+    def __init__(self, gradients: Gradients, *, adapted: Sequence[str] | None = None) -> None:
+        self.gradients, self._rates = gradients, _Rates(gradients.net, adapted)
+
+    def adapt(self, theta: Array, x: Array, y: Array, *, steps: int, rate: float) -> torch.Tensor:
+        """Weights [T, w] after gradient steps of size `rate` from `theta` [d] on each of T tasks.
+
+        Where the model has rates of its own, they count in the place of `rate`; the last for all steps beyond them.
+        """
+        start = tensor_of(theta, self.gradients.device).to(self.gradients.dtype)
+        rates = self._rates.at(start, rate)
+        adapted = start[: self.gradients.net.weights].repeat(len(x), 1)
+        gradient, support = torch.empty_like(adapted), self.gradients.prepared(x)
+        point: Point | None = None
+        for step in range(steps):
+            point = self.gradients.at(adapted, support, y, into=point)
+            point.gradient(gradient)
+            gradient *= rates[min(step, len(rates) - 1)]
+            adapted -= gradient
+        return adapted
+
+    def logits(
+        self, theta: Array, support_x: Array, support_y: Array, query_x: Array, *, steps: int, rate: float
+    ) -> np.ndarray:
+        """Logits [T, m, outputs] of the query sets after `adapt`."""
+        adapted = self.adapt(theta, support_x, support_y, steps=steps, rate=rate)
+        return np.asarray(self.gradients.logits(adapted, query_x))
+
+
+def _weighted(weights: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
+    """The weighted sum [T, w] of rows [K, T, w]."""
+    if rows.is_cuda:
+        return torch.tensordot(torch.from_numpy(weights).to(rows), rows, dims=1)
+    values = rows.numpy()
+    return torch.from_numpy((weights.astype(values.dtype) @ values.reshape(len(rows), -1)).reshape(rows.shape[1:]))
+
+
+def _by_tensor(rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """Sums [T, tensors] of rows [T, w] over each tensor."""
+    if rows.is_cuda:
+        return torch.stack([part.sum(dim=1) for part in rows.split(sizes, dim=1)], dim=1)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    return torch.from_numpy(np.stack([np.add.reduceat(row, starts) for row in rows.numpy()]))

@@ -1,0 +1,420 @@
+"""A model: any `torch.nn.Module` over one flat vector of weights.
+
+The vector theta holds the module's parameters in the order of `named_parameters`, and behind them what a method learns
+besides (`extra`, e.g. the rates of MAML++), which the module does not see. A module may define, besides `forward(x)`:
+
+- `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those that its constructor draws;
+- `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits [n, outputs];
+- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right; otherwise one answer a record.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import inspect
+import math
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpfedbench.errors import BenchError
+
+Array = np.ndarray | torch.Tensor
+
+_PROBED = 3
+"""Records of a probe."""
+
+
+class Weights(Protocol):
+    """What training asks of a model besides its gradients."""
+
+    @property
+    def dimension(self) -> int:
+        """Length d of the flat vector."""
+        ...
+
+    def initial(self, rng: np.random.Generator) -> np.ndarray:
+        """Initial vector, float32 [d]."""
+        ...
+
+
+class _Call(nn.Module):
+    """A module whose `losses` and `correct` can be called like its `forward`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, method: str, *arguments: torch.Tensor) -> Any:
+        return (self.module if method == "forward" else getattr(self.module, method))(*arguments)
+
+
+class Net:
+    """A module over a flat vector.
+
+    Args:
+        build: makes a new module.
+        input_shape: of a record: (height, width, channels) of an image, or (tokens,).
+        outputs: logits of a record.
+        extra: names and initial values of what is learnt besides.
+        vocabulary: of token sequences, how many tokens there are; 0: records are images.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        *,
+        input_shape: tuple[int, ...],
+        outputs: int,
+        extra: Mapping[str, np.ndarray] | None = None,
+        vocabulary: int = 0,
+    ) -> None:
+        self.build, self.input_shape, self.outputs = build, tuple(input_shape), outputs
+        self.extra, self.vocabulary = dict(extra or {}), vocabulary
+        with _own_generator(0):
+            self.module = build()
+        self._own = {name: tuple(value.shape) for name, value in self.module.named_parameters()}
+        if not self._own:
+            raise BenchError(f"model {self.name} has no parameters to train")
+        self._call, self._lock = _Call(self.module), threading.RLock()
+
+    @property
+    def name(self) -> str:
+        """The module's class."""
+        return type(self.module).__name__
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all tensors, in the order of the flat vector."""
+        return self._own | {name: value.shape for name, value in self.extra.items()}
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Number of coordinates of each of the module's tensors."""
+        return [math.prod(shape) for shape in self._own.values()]
+
+    @functools.cached_property
+    def weights(self) -> int:
+        """Coordinates of the module, which come first."""
+        return sum(self.sizes)
+
+    @functools.cached_property
+    def dimension(self) -> int:
+        """Coordinates d of the whole vector."""
+        return self.weights + sum(value.size for value in self.extra.values())
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the module's tensors, without what is learnt besides."""
+        return tuple(self._own)
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """Names of the last layer's tensors."""
+        layer = list(self._own)[-1].rpartition(".")[0]
+        return tuple(name for name in self._own if name.rpartition(".")[0] == layer)
+
+    def with_rates(self, steps: int, first: float) -> Net:
+        """The same with a learnt rate for each of `steps` steps and tensor, which starts at `first` (MAML++)."""
+        return Net(
+            self.build, input_shape=self.input_shape, outputs=self.outputs, vocabulary=self.vocabulary,
+            extra=self.extra | {"rates": np.full((steps, len(self._own)), first, np.float32)},
+        )  # fmt: skip
+
+    # The flat vector
+
+    def initial(self, rng: np.random.Generator) -> np.ndarray:
+        """Initial vector, float32 [d]; torch's own generator is left as it is."""
+        if hasattr(self.module, "initial"):
+            own = [np.asarray(getattr(self.module, "initial")(rng), np.float32)]  # noqa: B009
+        else:
+            with _own_generator(int(rng.integers(2**62))):
+                own = [value.detach().float().numpy().ravel() for value in self.build().parameters()]
+        return np.concatenate([*own, *(np.asarray(value, np.float32).ravel() for value in self.extra.values())])
+
+    def tensors(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The flat vector [d] as named tensors (views); of its first `weights` coordinates, the module's alone."""
+        shapes = self.shapes if theta.shape[-1] != self.weights else self._own
+        parts = torch.split(theta, [math.prod(shape) for shape in shapes.values()], dim=-1)
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+
+    def flatten(self, tensors: Mapping[str, Any]) -> np.ndarray:
+        """Named tensors as a flat vector, float32 [d].
+
+        Raises:
+            BenchError: names or shapes are not this network's.
+        """
+        if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != self.shapes:
+            raise BenchError("the model file's tensors do not fit this network: delete the run's folder and run again")
+        return np.concatenate([np.asarray(tensors[name], dtype=np.float32).ravel() for name in self.shapes])
+
+    def with_fresh_head(self, theta: np.ndarray, old: Net) -> np.ndarray:
+        """A vector [d] whose body is that of `theta`, of the same network with any number of outputs, bit for bit.
+
+        The head is zero, so that nothing of the old one is left; what is learnt besides is as it starts.
+
+        Raises:
+            BenchError: the old network's body is another.
+        """
+        body = {name: tensor.numpy() for name, tensor in old.tensors(torch.from_numpy(theta)).items()}
+        fresh = {name: np.zeros(self.shapes[name], theta.dtype) for name in self.head}
+        return self.flatten({name: (body | self.extra | fresh).get(name, np.empty(0)) for name in self.shapes})
+
+    # The function, differentiable by torch
+
+    def inputs(self, x: Array, like: torch.Tensor) -> torch.Tensor:
+        """Records as the module sees them, of the device and type of `like`: images as [..., C, H, W] in [0, 1]."""
+        given = tensor_of(x, like.device)
+        if self.vocabulary:
+            return given
+        scaled = given.to(like.dtype) / 255 if given.dtype == torch.uint8 else given.to(like.dtype)
+        return scaled.movedim(-1, -3).contiguous()
+
+    def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
+        """A copy of the module for `apply`: one for each thread, since a call puts the weights into it."""
+        with self._lock:
+            return copy.deepcopy(self._call).to(device=device, dtype=dtype).requires_grad_(False)
+
+    def apply(self, method: str, theta: torch.Tensor, *arguments: torch.Tensor, call: nn.Module | None = None) -> Any:
+        """Call a method of the module at weights theta [weights], on what `inputs` gave."""
+        named = {f"module.{name}": tensor for name, tensor in self.tensors(theta[: self.weights]).items()}
+        if call is not None:
+            return torch.func.functional_call(call, named, (method, *arguments))
+        with self._lock:
+            return torch.func.functional_call(self._call, named, (method, *arguments))
+
+    def measure(self, call: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Losses [n], right answers [n] and of how many [n], at what `inputs` gave.
+
+        Args:
+            call: calls a method of the module, given its name and arguments (`apply` at some weights).
+            x, y: records and labels.
+        """
+        own = {name: hasattr(self.module, name) for name in ("losses", "correct")}
+        logits = torch.empty(0) if all(own.values()) else call("forward", x)
+        if own["losses"]:
+            losses = call("losses", x, y)
+        else:
+            losses = functional.cross_entropy(logits, y, reduction="none")
+        if own["correct"]:
+            return losses, *call("correct", x, y)
+        right = (logits.detach().argmax(dim=1) == y).to(losses.dtype)
+        return losses, right, torch.ones_like(right)
+
+    def logits(self, theta: torch.Tensor, x: Array) -> torch.Tensor:
+        """Logits [n, outputs] of records x [n, ...] at theta [d]."""
+        return self.apply("forward", theta, self.inputs(x, theta))
+
+    def losses(self, theta: torch.Tensor, x: Array, y: Array) -> torch.Tensor:
+        """Each record's loss [n]."""
+        return self.measure(self._at(theta), self.inputs(x, theta), tensor_of(y, theta.device))[0]
+
+    def correct(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each record's right answers [n], and of how many [n]."""
+        _, right, of = self.measure(self._at(theta), self.inputs(x, theta), tensor_of(y, theta.device))
+        return right, of
+
+    def _at(self, theta: torch.Tensor) -> Callable[..., Any]:
+        return lambda method, *arguments: self.apply(method, theta, *arguments)
+
+    # What may not be
+
+    def example(self, records: int = _PROBED) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Weights [weights], records as the module sees them and labels, drawn once and for all, for a probe."""
+        rng = np.random.default_rng(0)
+        theta = torch.from_numpy(self.initial(rng)[: self.weights].astype(np.float32))
+        theta += 0.1 * torch.from_numpy(rng.standard_normal(self.weights).astype(np.float32))
+        shape = (records, *self.input_shape)
+        x = rng.integers(self.vocabulary, size=shape) if self.vocabulary else rng.random(shape, np.float32)
+        answers = getattr(self.module, "answers", ())  # shape of a record's label, where it is not one number
+        return theta, self.inputs(x, theta), torch.from_numpy(rng.integers(self.outputs, size=(records, *answers)))
+
+    def check(self) -> None:
+        """Refuse a module that cannot be used at all.
+
+        Raises:
+            BenchError: its forward pass fails on the records' shape, or gives no logit for each output; it has running
+                statistics, which would be a release of their own; or it draws random numbers of its own.
+        """
+        return self._checked
+
+    @functools.cached_property
+    def _checked(self) -> None:
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+                raise BenchError(_random(name, layer))
+            if getattr(layer, "running_mean", None) is not None:
+                raise BenchError(_running(name, layer))
+        theta, x, y = self.example()
+        buffers = {name: value.clone() for name, value in self.module.named_buffers()}
+        try:
+            found = [self.layers(theta, x, y) for _ in range(2)]
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise BenchError(
+                f"model {self.name} fails on records of shape {self.input_shape}: {lines[0][:200]}"
+            ) from error
+        finally:
+            changed = [name for name, value in self.module.named_buffers() if not torch.equal(value, buffers[name])]
+            with torch.no_grad():
+                for name, value in self.module.named_buffers():
+                    value.copy_(buffers[name])
+        if changed:
+            raise BenchError(_running(changed[0].rpartition(".")[0], self.module))
+        if (drawn := _first_difference(*found, of=slice(None))) is not None:
+            raise BenchError(_random(drawn, self.module))
+        if not hasattr(self.module, "losses"):
+            shape, wanted = tuple(found[0][-1][1].shape), (_PROBED, self.outputs)
+            if shape != wanted:
+                raise BenchError(
+                    f"model {self.name} gives an array {list(shape)} for {_PROBED} records, not logits {list(wanted)}"
+                )
+
+    @functools.cached_property
+    def mixes_records(self) -> str:
+        """The layer through which one record's loss depends on another record; "" where there is none.
+
+        By the layers' kinds, by Opacus' validator, and by trying: another record is changed.
+        """
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                return _place(name, layer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus.validators import ModuleValidator
+            from opacus.validators.errors import ShouldReplaceModuleError
+
+            for error in ModuleValidator.validate(self.module, strict=False):
+                if isinstance(error, ShouldReplaceModuleError):
+                    return f"a layer that Opacus refuses ({str(error).splitlines()[0]})"
+        theta, x, y = self.example()
+        other = x.clone()
+        other[-1] = other[-1].flip(-1) if self.vocabulary else 2 - other[-1] ** 2
+        changed = _first_difference(self.layers(theta, x, y), self.layers(theta, other, y), of=0)
+        if changed is None:
+            return ""
+        return _place(changed, dict(self.module.named_modules()).get(changed, self.module))
+
+    def refuse_record_level(self) -> None:
+        """Refuse a module in which a record has no gradient of its own.
+
+        Raises:
+            BenchError: naming the layer.
+        """
+        self.check()
+        if self.mixes_records:
+            raise BenchError(
+                f"model {self.name} mixes records in {self.mixes_records}: where each record's gradient is taken, "
+                f"normalise within the record (e.g. GroupNorm)"
+            )
+
+    def layers(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+        """What each layer gave, in the order in which they end, then the records' losses or logits."""
+        seen: list[tuple[str, torch.Tensor]] = []
+
+        def listen(name: str) -> Callable[..., None]:
+            def hook(layer: nn.Module, given: Any, out: Any) -> None:
+                if isinstance(out, torch.Tensor) and out.ndim and len(out) == len(x):
+                    seen.append((name, out))
+
+            return hook
+
+        with self._lock, torch.no_grad():
+            hooks = [layer.register_forward_hook(listen(name)) for name, layer in self.module.named_modules() if name]
+            try:
+                if hasattr(self.module, "losses"):
+                    seen.append(("", self.apply("losses", theta, x, y)))
+                else:
+                    seen.append(("", self.apply("forward", theta, x)))
+            finally:
+                for hook in hooks:
+                    hook.remove()
+        return seen
+
+
+def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
+    """An array as a tensor on a device, without a copy where there need be none."""
+    if isinstance(array, torch.Tensor):
+        return array.to(device)
+    array = np.asarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+
+
+def load_module(
+    path: str, arguments: Mapping[str, Any], *, input_shape: tuple[int, ...], outputs: int
+) -> Callable[[], nn.Module]:
+    """What builds the module "package.file:Class" with these arguments.
+
+    `input_shape` and `outputs` are given to a constructor that has parameters of these names. A package beside the
+    working directory is found as well as an installed one.
+
+    Raises:
+        BenchError: it does not import, is no `torch.nn.Module`, or does not take the arguments.
+    """
+    where, _, name = path.partition(":")
+    if not where or not name:
+        raise BenchError(f"model.module is {path!r}: write package.file:Class")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(where), name)
+    except AttributeError:
+        raise BenchError(f"model.module: {where} has no {name}") from None
+    except Exception as error:
+        raise BenchError(f"model.module: {where} cannot be imported ({type(error).__name__}: {error})") from error
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise BenchError(f"model.module: {path} is not a torch.nn.Module")
+    taken = inspect.signature(found).parameters
+    given = {name: value for name, value in (("input_shape", input_shape), ("outputs", outputs)) if name in taken}
+
+    def build() -> nn.Module:
+        try:
+            return found(**given | dict(arguments))
+        except Exception as error:
+            raise BenchError(f"model.arguments do not fit {path}: {error}") from error
+
+    return build
+
+
+@contextmanager
+def _own_generator(seed: int) -> Iterator[None]:
+    """Torch's generator seeded, and afterwards as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _place(name: str, layer: nn.Module) -> str:
+    return f"layer {name} ({type(layer).__name__})" if name else f"its forward pass ({type(layer).__name__})"
+
+
+def _random(name: str, layer: nn.Module) -> str:
+    return f"{_place(name, layer)} draws random numbers that no seed of the run decides: take dropout out of the model"
+
+
+def _running(name: str, layer: nn.Module) -> str:
+    return (
+        f"{_place(name, layer)} keeps running statistics, which would be a release of their own: "
+        f"set track_running_stats=False, or normalise within the record (e.g. GroupNorm)"
+    )
+
+
+def _first_difference(
+    first: list[tuple[str, torch.Tensor]], second: list[tuple[str, torch.Tensor]], *, of: Any
+) -> str | None:
+    """The first layer whose outputs `[of]` differ by more than rounding; None: there is none."""
+    for (name, a), (_, b) in zip(first, second, strict=True):
+        if not torch.allclose(a[of].double(), b[of].double(), rtol=1e-4, atol=1e-5, equal_nan=True):
+            return name
+    return None

@@ -1,0 +1,270 @@
+"""Gradients of any module by torch.
+
+On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`. The gradients of single
+records are `vmap`'s; for a module that it cannot take, those of Opacus' `GradSampleModule`; for one that neither can,
+they are computed one after another. Which of them, is found by trying on a few drawn records, where each has to agree
+with the last.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpfedbench.models.gradients import Found, Gradients, Inputs, Point, joined
+from dpfedbench.models.net import Array, Net, tensor_of
+
+_FLOATS = {"cpu": 2**24, "cuda": 2**28}
+"""Numbers in memory at once, about: 64 MiB on a CPU, 1 GiB on a GPU."""
+
+_MOST = {"cpu": 128, "cuda": 1024}
+"""Records or tasks computed at once, at the most."""
+
+_EVALUATED = 256
+"""Records of a forward pass without derivatives."""
+
+
+class TorchGradients(Gradients):
+    """Gradients of any module; arguments are those of `Gradients`."""
+
+    name = "torch"
+
+    def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net, device=device, dtype=dtype)
+        self._kind = torch.device(device).type
+        self._like = torch.empty(0, device=device, dtype=dtype)
+
+    @property
+    def way(self) -> str:
+        """How records' gradients are had: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
+        return "torch" if self.net.mixes_records else self._way[0]
+
+    @functools.cached_property
+    def _call(self) -> nn.Module:
+        """The module of this device and type, checked."""
+        self.net.check()
+        return self.net.callable(self.device, self.dtype)
+
+    @functools.cached_property
+    def _per_record(self) -> int:
+        """Numbers in memory for one record's derivatives, about: weights, and what the layers give."""
+        theta, x, y = self.net.example(1)
+        return 3 * self.net.weights + 6 * sum(out.numel() for _, out in self.net.layers(theta, x, y))
+
+    def _together(self) -> int:
+        return max(1, min(_MOST[self._kind], _FLOATS[self._kind] // self._per_record))
+
+    def _theta(self, theta: Array) -> torch.Tensor:
+        return tensor_of(theta, self.device).to(self.dtype)
+
+    def _measure(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        call = functools.partial(self.net.apply, call=self._call)
+        return self.net.measure(lambda method, *arguments: call(method, theta, *arguments), x, y)
+
+    # Tasks
+
+    def _prepared(self, x: Array) -> Any:
+        return self.net.inputs(x, self._like)
+
+    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+        made = _OneByOne if self._kind == "cpu" or not self._vmaps_tasks else _AllAtOnce
+        return made(self, self._theta(theta), x.value, tensor_of(y, self.device), products)
+
+    def _logits(self, theta: Array, x: Inputs) -> Array:
+        with torch.no_grad():
+            rows = [
+                self.net.apply("forward", own, some, call=self._call)
+                for own, some in zip(self._theta(theta), x.value, strict=True)
+            ]
+        return torch.stack(rows).cpu().numpy()
+
+    def _task_loss(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Mean loss, and it again with the accuracy."""
+        losses, right, of = self._measure(theta, x, y)
+        loss = losses.mean()
+        return loss, (loss, right.sum() / of.sum())
+
+    @functools.cached_property
+    def _vmaps_tasks(self) -> bool:
+        """Whether second derivatives of several tasks at once can be had."""
+        theta, x, y = (part.to(self.device) for part in self.net.example())
+        theta = theta.to(self.dtype).expand(2, -1)
+        inputs = x.to(self.dtype) if x.is_floating_point() else x
+        try:
+            point = _AllAtOnce(self, theta, torch.stack([inputs, inputs]), torch.stack([y, y]), True)
+            point.gradient(torch.empty_like(theta))
+            point.product(theta, torch.empty_like(theta))
+        except RuntimeError:
+            return False
+        return True
+
+    # Records
+
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        self.net.refuse_record_level()
+        found = []
+        rows, weights = torch.as_tensor(out), self._theta(theta)
+        for start in range(0, len(x), self._together()):
+            some = slice(start, start + self._together())
+            inputs = self.net.inputs(x[some], self._like)
+            gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device))
+            rows[some] = gradients
+            found.append(Found(*(part.double().cpu().numpy() for part in measured)))
+        return joined(found)
+
+    @functools.cached_property
+    def _way(self) -> tuple[str, Any]:
+        """How records' gradients are had: the first that works, by its name."""
+        theta, x, y = (part.to(self.device) for part in self.net.example())
+        theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
+        wanted, _ = self._by_loop(theta, x, y)
+        for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
+            try:
+                rows, _ = way(theta, x, y)
+            except Exception:  # whatever torch or Opacus say of an operation that they do not know
+                continue
+            if (rows - wanted).norm() <= 1e-3 * wanted.norm():
+                return name, way
+        return "torch-loop", self._by_loop
+
+    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        def loss(
+            weights: torch.Tensor, record: torch.Tensor, label: torch.Tensor
+        ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+            measured = tuple(part[0] for part in self._measure(weights, record[None], label[None]))
+            return measured[0], measured
+
+        return torch.func.vmap(torch.func.grad(loss, has_aux=True), (None, 0, 0))(theta, x, y)
+
+    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        module, plain = self._sampled
+        with torch.no_grad():
+            for parameter, value in zip(plain.parameters(), self.net.tensors(theta).values(), strict=True):
+                parameter.copy_(value)
+        module.zero_grad()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            measured = self.net.measure(module, x, y)
+            measured[0].sum().backward()
+        rows = [parameter.grad_sample.reshape(len(x), -1) for parameter in plain.parameters()]
+        return torch.cat(rows, dim=1), [part.detach() for part in measured]
+
+    @functools.cached_property
+    def _sampled(self) -> tuple[Any, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from opacus import GradSampleModule
+
+            plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
+            return GradSampleModule(plain, loss_reduction="sum"), plain
+
+    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        rows, measures = [], []
+        with torch.enable_grad():
+            leaf = theta.detach().requires_grad_()
+            for i in range(len(x)):
+                measured = self._measure(leaf, x[i : i + 1], y[i : i + 1])
+                rows.append(torch.autograd.grad(measured[0].sum(), leaf)[0])
+                measures.append([part.detach() for part in measured])
+        return torch.stack(rows), [torch.cat(parts) for parts in zip(*measures, strict=True)]
+
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        weights, found = self._theta(theta), []
+        size = len(x) if self.net.mixes_records else _EVALUATED
+        with torch.no_grad():
+            for start in range(0, len(x), size or 1):
+                some = slice(start, start + size)
+                measured = self._measure(weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device))
+                found.append(Found(*(part.double().cpu().numpy() for part in measured)))
+        return joined(found)
+
+
+class _OneByOne(Point):
+    """Tasks differentiated one after another; their graphs are kept where products are asked for."""
+
+    def __init__(
+        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool
+    ) -> None:
+        super().__init__(theta)
+        self._products, self._gradients = products, [torch.empty(0)] * len(theta)
+        with torch.enable_grad():
+            self._leaves = [own.detach().clone().requires_grad_() for own in theta]
+            tasks = zip(self._leaves, x, y, strict=True)
+            measured = [owner._task_loss(leaf, some, labels)[1] for leaf, some, labels in tasks]
+        self._loss = [loss for loss, _ in measured]
+        self._accuracies = [accuracy for _, accuracy in measured]
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([float(loss) for loss in self._loss]), np.array([float(right) for right in self._accuracies])
+
+    def _gradient(self, out: Array) -> None:
+        for i, (loss, leaf) in enumerate(zip(self._loss, self._leaves, strict=True)):
+            (self._gradients[i],) = torch.autograd.grad(loss, leaf, create_graph=self._products)
+            _assign(out, i, self._gradients[i])
+
+    def _product(self, direction: Array, out: Array) -> None:
+        for i, (gradient, leaf) in enumerate(zip(self._gradients, self._leaves, strict=True)):
+            along = tensor_of(direction[i], leaf.device)
+            (row,) = torch.autograd.grad(gradient, leaf, along, retain_graph=True)
+            _assign(out, i, row)
+
+
+class _AllAtOnce(Point):
+    """Tasks differentiated all at once; nothing is kept between calls but the weights."""
+
+    def __init__(
+        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool
+    ) -> None:
+        super().__init__(theta)
+        self._owner, self._at = owner, (theta.clone(), x, y)
+        self._measured: tuple[np.ndarray, np.ndarray] | None = None
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._measured is None:
+            with torch.no_grad():
+                found = [torch.func.vmap(self._owner._task_loss)(*some)[1] for some in self._some()]
+            self._keep(found)
+        assert self._measured is not None
+        return self._measured
+
+    def _keep(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*found, strict=True))
+        self._measured = losses, accuracies
+
+    def _some(self, *more: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+        size = max(1, self._owner._together() // self._at[1].shape[1])
+        return list(zip(*(part.split(size) for part in (*self._at, *more)), strict=True))
+
+    def _gradient(self, out: Array) -> None:
+        found, start = [], 0
+        for some in self._some():
+            rows, measured = torch.func.vmap(torch.func.grad(self._owner._task_loss, has_aux=True))(*some)
+            torch.as_tensor(out)[start : start + len(rows)] = rows
+            found.append(measured)
+            start += len(rows)
+        self._keep(found)
+
+    def _product(self, direction: Array, out: Array) -> None:
+        def along(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.func.grad(lambda w: self._owner._task_loss(w, x, y)[0])(theta) @ v
+
+        start = 0
+        for some in self._some(tensor_of(direction, self._at[0].device)):
+            rows = torch.func.vmap(torch.func.grad(along))(*some)
+            torch.as_tensor(out)[start : start + len(rows)] = rows
+            start += len(rows)
+
+
+def _assign(out: Array, row: int, values: torch.Tensor) -> None:
+    """Write to a row of a tensor or, on a CPU, of a numpy array."""
+    if isinstance(out, torch.Tensor):
+        out[row] = values.detach()
+    else:
+        out[row] = values.detach().numpy()

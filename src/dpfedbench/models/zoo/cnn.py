@@ -1,0 +1,36 @@
+"""The small network of Adap DP-FL (Fu et al. 2022, Section V), which is that of Opacus's MNIST example."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class CnnModel(ZooModel):
+    """Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two linear layers."""
+
+    kind: Literal["cnn"] = "cnn"
+    pixel_mean: float = setting(0.0, doc="taken from a pixel in [0, 1] ...", paper="0.1307 (MNIST), 0.2860")
+    pixel_deviation: float = setting(
+        1.0, gt=0, doc="... which is then divided by this: public constants of the data set", paper="0.3081, 0.3530"
+    )
+
+    def notices(self, run: Run) -> tuple[str, ...]:
+        if (self.pixel_mean, self.pixel_deviation) == (0.0, 1.0):
+            return ()
+        return ("pixels are normalised by published constants of the data set, which no account covers",)
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.cnn import Cnn
+
+        height, width, channels = input_shape
+        return Cnn(
+            image_shape=(height, width, channels), classes=outputs, pixel_mean=self.pixel_mean,
+            pixel_deviation=self.pixel_deviation,
+        )  # fmt: skip

@@ -1,0 +1,33 @@
+"""Conv-4, the network of few-shot learning (Vinyals et al. 2016; Finn et al. 2017)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Conv4Model(ZooModel):
+    """Four blocks of 3x3 convolution, normalisation, ReLU and 2x2 max pooling, then a linear head."""
+
+    kind: Literal["conv4"] = "conv4"
+    filters: int = setting(16, ge=1, doc="channels of each of the four blocks", paper="64 (Omniglot), 48")
+    normalisation: Literal["batch", "record"] = setting(
+        "batch", doc="batch: over the task's images; record: within each image, so that no image depends on another"
+    )
+
+    @property
+    def record_level(self) -> bool:
+        return self.normalisation == "record"
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.conv4 import Conv4
+
+        height, width, channels = input_shape
+        return Conv4(
+            image_shape=(height, width, channels), filters=self.filters, ways=outputs, normalisation=self.normalisation
+        )

@@ -1,0 +1,117 @@
+"""What every client update is: settings, and the clients that compute it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from dpfedbench.models.gradients import Choice
+    from dpfedbench.models.net import Net
+    from dpfedbench.parts.sum import Sum
+
+Row = dict[str, Any]
+"""A row of history.csv."""
+
+Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
+"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order.
+
+Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What the clients of a run are made of; an audit puts its own data and gradients here.
+
+    Attributes:
+        run: the run (a method).
+        net: the model.
+        held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
+        gradients: how gradients of the model are taken.
+        own: the sums that each client takes over its own records; none for most methods.
+        book: opens sums, and writes the ledger.
+        plan: the participation plan.
+        threads: CPU threads; they change no bit of the result.
+        first: the first threshold, where it was found elsewhere.
+    """
+
+    run: Any
+    net: Net
+    held: Any
+    gradients: Choice
+    own: Sequence[Sum]
+    book: Any
+    plan: Any
+    threads: int = 1
+    first: float | None = None
+
+
+class Clients:
+    """The clients of one run.
+
+    Attributes:
+        each: contributions that each of them makes to the server's sum.
+        columns: of history.csv, that they fill.
+        served: what their work is counted in.
+        lots: releases of their own of one kind that a round makes.
+    """
+
+    each: int = 1
+    columns: tuple[str, ...] = ()
+    served: str = "clients"
+    lots: int = 1
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """What the clients of round `index` send, given the model's weights [d]."""
+        raise NotImplementedError
+
+    def row(self) -> Row | None:
+        """The round's row of the history, where it is not the server's; None where it is."""
+        return None
+
+    def work(self, cohort: np.ndarray) -> int | None:
+        """How much the round served, in `served`; None: as many as came, or were expected."""
+        return None
+
+    def state(self) -> Any:
+        """Everything that a restart needs."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """The inverse of `state`."""
+
+
+class ClientUpdate(Part):
+    """Base of the client updates.
+
+    `holds`: what its clients hold, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
+    `by_record`: whether its clients take records one by one, so that they may sum over their own.
+    """
+
+    place: ClassVar[str] = "dpfedbench.parts.client_updates"
+    holds: ClassVar[str]
+    sends: ClassVar[str]
+    by_record: ClassVar[bool] = False
+
+    def net(self, net: Net) -> Net:
+        """The model with what this update learns beside its weights."""
+        return net
+
+    def adapted(self, net: Net) -> Sequence[str] | None:
+        """Names of the tensors that adapting to a task moves; None: all."""
+        return None
+
+    def clients(self, setup: Setup) -> Clients:
+        """The clients of a run.
+
+        Raises:
+            BenchError: settings that do not fit the data.
+        """
+        raise NotImplementedError

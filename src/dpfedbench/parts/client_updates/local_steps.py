@@ -1,0 +1,165 @@
+"""Local steps along sums over lots of a client's own records (Adap DP-FL; local DP-FedAvg; DP-SGD where one holds all).
+
+    for each local step:  lot -> per-record gradients -> (private) sum -> step of the client's optimiser
+
+The server sees every client's release; no record is at two clients, so a record's privacy is that of its client's
+releases alone (parallel composition).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
+from dpfedbench.parts.optimizers.adam import Adam
+from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class LocalSteps(ClientUpdate):
+    """So many steps of the client's optimiser a round, each along the sum of a new lot."""
+
+    kind: Literal["local-steps"] = "local-steps"
+    holds = "records"
+    sends = "gradient-sum"
+    by_record = True
+
+    inner_steps: int = setting(1, ge=1, doc="local steps a round", paper="1")
+    inner_rate: float = setting(0.01, gt=0, doc="their learning rate", paper="0.002 (MNIST), 0.001 (Fashion-MNIST)")
+    optimizer: Optimizer = setting(Adam(), doc="what takes them", paper="adam")
+    keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
+
+    def clients(self, setup: Setup) -> Clients:
+        return _Silos(self, setup)
+
+
+@dataclasses.dataclass
+class _Step:
+    """One client's local step: for the history, what may be said of it."""
+
+    loss: float = float("nan")
+    mean_norm: float = float("nan")
+    released_norm: float = float("nan")
+
+
+class _Silos(Clients):
+    """Clients that sum over lots of their own records."""
+
+    served = "records"
+
+    def __init__(self, update: LocalSteps, setup: Setup) -> None:
+        import torch
+
+        from dpfedbench.models.gradients import Workers
+
+        self._update, self._setup, self._held = update, setup, setup.held
+        run, self._count = setup.run, len(setup.held.images)
+        self._dimension = setup.net.dimension
+        self.lots = update.inner_steps
+        self._lots = run.participation.lots(
+            clients=self._count, seed=run.seed, steps=update.inner_steps, records=len(setup.held.images[0])
+        )
+        self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
+        self._models = torch.empty((self._count, self._dimension))
+        self._states = self._begin()
+        (sum_,) = setup.own
+        self.entry = setup.book.enter(
+            sum_, sampler=self._lots.describe(), denominator=self._lots.denominator, dimension=self._dimension,
+            indices=("round", "step", "client"), holders=self._count, per_round=update.inner_steps,
+            first=self._first_threshold,
+        )  # fmt: skip
+        self.columns = (
+            ("threshold_low", "threshold_high")
+            if sum_.private
+            else tuple(f"norm_client{client}" for client in range(self._count))
+        )
+        self._row: Row = {}
+
+    def _begin(self) -> list[Any]:
+        return [self._update.optimizer.begin(model) for model in self._models]
+
+    def _first_threshold(self) -> float:
+        """The mean gradient norm of the initial model on random images and labels: public (Section IV-A's C_0)."""
+        import numpy as np
+
+        if self._setup.first is not None:
+            return self._setup.first
+
+        from dpfedbench.privacy.private_sum import PlainSum
+        from dpfedbench.randomness import stream
+
+        run = self._setup.run
+        rng = stream(run.seed, "first-threshold")
+        images = rng.integers(0, 256, size=(self._lots.size, *self._held.images[0].shape[1:]), dtype=np.uint8)
+        labels = rng.integers(0, run.task.ways, size=self._lots.size)
+        theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
+        with self._workers.running(), self._workers.worker() as gradients:
+            _, norms = gradients.add_each(theta, images, labels, PlainSum(dimension=self._dimension))
+        return float(norms.mean())
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """The clients' models; their losses are in the row of the history, if anywhere."""
+        import numpy as np
+        import torch
+
+        with self._workers.running() as pool:
+            if not self._update.keep_state:
+                self._states = self._begin()
+            self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
+            for step in range(self._update.inner_steps):
+                self._row = self._step(pool, index, step)
+        yield self._models, np.zeros(0), np.zeros(0)
+
+    def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
+        import numpy as np
+
+        entry = self.entry
+        found = list(pool.map(lambda client: self._client(index, step, client), range(self._count)))
+        row: Row = {"clients": self._count}
+        if entry.sum.private:
+            thresholds = [made.total.threshold for made in entry.made]
+            entry.write(index, step)
+            row |= {
+                "threshold": float(np.mean(thresholds)),
+                "threshold_low": min(thresholds),
+                "threshold_high": max(thresholds),
+                "noise_multiplier": entry.noise_multiplier,
+            }
+        else:
+            row["loss"] = float(np.nanmean([each.loss for each in found]))
+            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(found)}
+        return row | {"released_norm": float(np.mean([each.released_norm for each in found]))}
+
+    def _client(self, index: int, step: int, client: int) -> _Step:
+        """One client's lot, gradients, release, next threshold and step of its model."""
+        import numpy as np
+
+        lot, model = self._lots.lot(index, step, client), self._models[client]
+        images, labels = self._held.images[client][lot], self._held.labels[client][lot]
+        total, found = self.entry.open(index, step=step, client=client), _Step()
+        with self._workers.worker() as gradients:
+            measured, _ = gradients.add_each(model.numpy(), images, labels, total)
+        if not self.entry.sum.private and len(lot):
+            found.loss, found.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
+        released = total.release()
+        found.released_norm = float(released.norm())
+        mean = (released / self._lots.denominator).float()
+        self._update.optimizer.step(model, mean, self._states[client], self._update.inner_rate)
+        return found
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return self._count * self._update.inner_steps * self._lots.size
+
+    def state(self) -> Any:
+        return self._states
+
+    def restore(self, state: Any) -> None:
+        self._states = state

@@ -1,0 +1,143 @@
+"""The MAML client update: a client's query gradient after adapting to its support set.
+
+    theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  contribution = d/dtheta L_query(theta_K)
+
+(DP-FedMeta, Algorithm 1 and eq. 3-5, with the mean of the losses; Finn et al. 2017.) The recursion is
+`models.meta_gradient`. Where a client sums over its own examples, each example's gradient is taken by itself and the
+gradient is first order: the second would carry raw support examples past the noise.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpfedbench.models.net import Net
+
+SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
+
+
+class Maml(ClientUpdate):
+    """MAML, of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are switched on."""
+
+    kind: Literal["maml"] = "maml"
+    holds = "tasks"
+    sends = "query-gradient-sum"
+
+    inner_steps: int = setting(2, ge=1, doc="steps on the support set", paper="5")
+    inner_rate: float = setting(0.4, gt=0, doc="their learning rate, eta_1", paper="0.1 (Omniglot), 0.01")
+    order: Literal[1, 2] = setting(
+        2, doc="2: exact meta-gradient; 1: adapted weights are taken as constants", paper="2"
+    )
+    learnable_rates: bool = setting(
+        False,
+        doc="a rate for each inner step and tensor, learnt with the weights (MAML++)",
+        paper="released code: true",
+    )
+    multi_step_rounds: int = setting(
+        0,
+        ge=0,
+        doc="rounds in which the query loss counts after each inner step (MAML++)",
+        paper="released code: 10 epochs",
+    )
+
+    def check(self, run: Any) -> None:
+        if run.within_records and (self.learnable_rates or self.multi_step_rounds):
+            raise BenchError(
+                "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "
+                "set them to false and 0"
+            )
+        if run.within_records and self.order == 2:
+            raise BenchError(
+                "client_update.order is 2, but the client sums over its own records: the second order carries the "
+                "support set's Hessian into every query gradient, which no record-level noise covers; set order to 1"
+            )
+
+    def step_weights(self, index: int) -> np.ndarray | None:
+        """Weight [inner_steps] of the query loss after each step in round `index`, from 0; None: the last alone.
+
+        At first all are equal; those before the last then fall linearly, to 3 % of that (as in MAML++'s code).
+        """
+        import numpy as np
+
+        if index >= self.multi_step_rounds:
+            return None
+        share = max(1 - index / self.multi_step_rounds, 0.03) / self.inner_steps
+        weights = np.full(self.inner_steps, share)
+        weights[-1] = 1 - share * (self.inner_steps - 1)
+        return weights
+
+    def net(self, net: Net) -> Net:
+        return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
+
+    def clients(self, setup: Setup) -> Clients:
+        if setup.run.within_records:
+            from dpfedbench.parts.client_updates.within_task import MamlByRecord
+
+            return MamlByRecord(self, setup)
+        return _Tasks(self, setup)
+
+
+class _Tasks(Clients):
+    """Clients whose tasks are adapted to as a whole, a chunk of tasks at once."""
+
+    def __init__(self, update: Maml, setup: Setup) -> None:
+        from dpfedbench.models.gradients import Workers
+        from dpfedbench.models.meta_gradient import MetaGradient
+
+        self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
+        adapted: Sequence[str] | None = update.adapted(setup.net)
+        self._workers = Workers(
+            setup.gradients,
+            lambda gradients: MetaGradient(
+                gradients, steps=update.inner_steps, rate=update.inner_rate, order=update.order, adapted=adapted
+            ),
+            threads=setup.threads,
+        )
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """Query gradients, with losses and accuracies on the query sets. A tensor is overwritten two chunks later."""
+        import torch
+
+        weights, chunk = self._update.step_weights(index), self._workers.chunk
+        device = self._workers.device
+        buffers = [torch.empty((chunk, self._dimension), device=device) for _ in range(2)]
+        with self._workers.running() as pool:
+            waiting = None
+            for number, start in enumerate(range(0, len(cohort), chunk)):
+                ids = cohort[start : start + chunk]
+                started = self._start(pool, theta, ids, buffers[number % 2], weights)
+                if waiting is not None:
+                    yield self._collect(*waiting)
+                waiting = started
+            if waiting is not None:
+                yield self._collect(*waiting)
+
+    def _start(
+        self, pool: concurrent.futures.Executor, theta: np.ndarray, ids: np.ndarray, buffer: Any, weights: Any
+    ) -> tuple[Any, list[concurrent.futures.Future]]:
+        tasks, out = self._held.gather(ids), buffer[: len(ids)]
+
+        def some(which: slice) -> tuple[np.ndarray, np.ndarray]:
+            with self._workers.worker() as worker:
+                return worker.contribution(
+                    theta, tasks.support_x[which], tasks.support_y[which], tasks.query_x[which], tasks.query_y[which],
+                    out[which], weights,
+                )  # fmt: skip
+
+        return out, [pool.submit(some, which) for which in self._workers.split(len(ids))]
+
+    @staticmethod
+    def _collect(out: Any, futures: list[concurrent.futures.Future]) -> tuple[Any, np.ndarray, np.ndarray]:
+        import numpy as np
+
+        found = [future.result() for future in futures]
+        return out, np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])

@@ -1,0 +1,84 @@
+"""The "update" of McMahan et al. (Learning Differentially Private Recurrent Language Models, 2018).
+
+Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
+from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_CHUNK_PER_THREAD = 8
+_PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
+
+
+class ModelDifference(ClientUpdate):
+    """The model that a client got less the one that its steps make of it, each on all of its records.
+
+    The optimiser starts anew in every round.
+    """
+
+    kind: Literal["model-difference"] = "model-difference"
+    holds = "records"
+    sends = "model-difference-sum"
+
+    inner_steps: int = setting(5, ge=1, doc="steps, each along the mean gradient of all of the client's records")
+    inner_rate: float = setting(0.1, gt=0, doc="their learning rate")
+    optimizer: Optimizer = setting(Sgd(), doc="what takes them")
+
+    def clients(self, setup: Setup) -> Clients:
+        return _Trained(self, setup)
+
+
+class _Trained(Clients):
+    def __init__(self, update: ModelDifference, setup: Setup) -> None:
+        import torch
+
+        from dpfedbench.models.gradients import Workers
+
+        self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
+        self._workers: Workers = Workers(
+            setup.gradients,
+            lambda gradients: (gradients, torch.empty((_PIECE, self._dimension), device=gradients.device)),
+            threads=setup.threads,
+        )
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
+        import numpy as np
+        import torch
+
+        chunk = _CHUNK_PER_THREAD * self._workers.count
+        buffer = torch.empty((chunk, self._dimension))
+        rows = buffer.numpy()
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                found = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
+                yield buffer[: len(ids)], found[:, 0], found[:, 1]
+
+    def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
+        """Write theta less the model that the client's steps make of it to `out` [d]."""
+        import numpy as np
+        import torch
+
+        images, labels = self._held.images[client], self._held.labels[client]
+        model = torch.from_numpy(theta.copy())
+        state = self._update.optimizer.begin(model)
+        with self._workers.worker() as (gradients, room):
+            found = gradients.evaluate(theta, images, labels)
+            for _ in range(self._update.inner_steps):
+                total = np.zeros(self._dimension)
+                for _, rows in gradients.pieces(model.numpy(), images, labels, room):
+                    total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
+                mean = torch.from_numpy((total / len(labels)).astype(np.float32))
+                self._update.optimizer.step(model, mean, state, self._update.inner_rate)
+        np.subtract(theta, model.numpy(), out=out)
+        return found.loss, found.accuracy

@@ -1,0 +1,72 @@
+"""The Reptile client update (Nichol et al. 2018): what training on all of its examples changes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup
+from dpfedbench.parts.optimizers.adam import Adam
+from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.settings.part import setting
+
+TASK = "task-gradient-sum"
+
+
+class Reptile(ClientUpdate):
+    """The weights that a client got less those that so many steps on all of its examples make of them.
+
+    Task-global private meta-learning (Li et al. 2020, Section 4) clips and noises each step's gradients. The optimiser
+    starts anew at every client.
+    """
+
+    kind: Literal["reptile"] = "reptile"
+    holds = "tasks"
+    sends = "model-difference-sum"
+    by_record = True
+
+    inner_steps: int = setting(5, ge=1, doc="optimiser steps")
+    inner_rate: float = setting(0.001, gt=0, doc="their learning rate")
+    optimizer: Optimizer = setting(Adam(), doc="what takes them")
+    batches: Literal["full", "disjoint"] = setting(
+        "full", doc="full: each step reads all examples; disjoint: each example is in one step"
+    )
+
+    def check(self, run: Any) -> None:
+        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
+        if self.batches == "disjoint" and examples % self.inner_steps:
+            raise BenchError(
+                f"client_update.inner_steps ({self.inner_steps}) does not divide a client's {examples} examples "
+                "into disjoint batches: change one of them"
+            )
+
+    def clients(self, setup: Setup) -> Clients:
+        import numpy as np
+        import torch
+
+        from dpfedbench.parts.client_updates.within_task import Client, Examples, TaskClients, Worker, describer
+        from dpfedbench.randomness import stream
+
+        update, run = self, setup.run
+        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
+
+        class _Trained(TaskClients):
+            def contribute(
+                self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker,
+                out: torch.Tensor,
+            ) -> np.ndarray:  # fmt: skip
+                images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
+                batches = [np.arange(len(labels))] * update.inner_steps
+                if update.batches == "disjoint":
+                    order = stream(run.seed, "task-batches", client.round, client.client).permutation(len(labels))
+                    batches = np.split(order, update.inner_steps)
+                weights = torch.from_numpy(theta.copy())
+                state, measured = update.optimizer.begin(weights), []
+                for step, own in enumerate(batches):
+                    mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
+                    measured.append(found)
+                    update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
+                out[0] = torch.from_numpy(theta - weights.numpy())
+                return measured[0].mean(axis=0)
+
+        return _Trained(setup, {TASK: describer(setup)(examples, self.inner_steps, self.batches)})

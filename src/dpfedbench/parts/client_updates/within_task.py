@@ -1,0 +1,168 @@
+"""Few-shot clients that take each example's gradient by itself, and (private) sums over them within their task.
+
+    for each step:  gradient of each example -> (private) sum (C_0, z_0) -> step of the task's own weights;
+    then MAML's query gradient at the adapted weights (first order), or Reptile's difference of the weights.
+
+With a sum over the query examples as well (DP-AGRLR, Algorithm 3) what a client sends protects each of its examples
+against the server. Where the server sums them (sample-level DP-MAML, Algorithm 2) they go to its private sum one by
+one. Nothing else leaves a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpfedbench.accounting.analyses import own_records
+from dpfedbench.models.gradients import Gradients, Workers
+from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
+from dpfedbench.parts.sum import Sum
+
+if TYPE_CHECKING:
+    from dpfedbench.parts.client_updates.maml import Maml
+
+_CHUNK_PER_THREAD = 8
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Images [n, H, W, C] and labels [n]."""
+
+Worker = tuple[Gradients, torch.Tensor]
+"""What takes gradients, and room [n, d] for those of a client's examples, on the gradients' device."""
+
+
+class TaskClients(Clients):
+    """The clients of a meta-learning run whose examples are taken one by one.
+
+    Args:
+        setup: of the run.
+        samplers: for each sum that a client takes, by name, how often one of its examples is in it.
+        each: contributions that a client makes to the server's sum.
+
+    Raises:
+        BenchError: an epsilon that no noise meets.
+    """
+
+    def __init__(self, setup: Setup, samplers: dict[str, dict[str, Any]], *, each: int = 1) -> None:
+        self.setup, self.each = setup, each
+        run, self.dimension = setup.run, setup.net.dimension
+        own = {sum_.name: sum_ for sum_ in setup.own}
+        multiplier = None
+        if own:
+            given = setup.own[0].within_task
+            assert given is not None
+            multiplier = given.noise_multiplier({name: samplers[name] for name in own}, run.claims)
+        self.entries = {
+            name: setup.book.enter(
+                own.get(name) or Sum(name=name, unit="record", observer="server", stream=name), sampler=sampler,
+                denominator=float(sampler["cohort"]), dimension=self.dimension, indices=("round", "client", "step"),
+                multiplier=multiplier,
+            )
+            for name, sampler in samplers.items()
+        }  # fmt: skip
+        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
+        self._workers: Workers[Worker] = Workers(
+            setup.gradients,
+            lambda gradients: (gradients, torch.empty((examples, self.dimension), device=gradients.device)),
+            threads=setup.threads,
+        )
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
+        chunk = _CHUNK_PER_THREAD * self._workers.count
+        room = torch.empty((chunk * self.each, self.dimension), device=self._workers.device)
+        rows = room.view(chunk, self.each, -1)
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                tasks = self.setup.held.gather(ids)
+                waiting = [
+                    pool.submit(
+                        self._contribute, Client(self, index, int(client)), theta,
+                        (tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i]), rows[i],
+                    )
+                    for i, client in enumerate(ids)
+                ]  # fmt: skip
+                found = np.array([future.result() for future in waiting]).reshape(-1, 2)
+                yield room[: len(ids) * self.each], found[:, 0], found[:, 1]
+        for entry in self.entries.values():
+            entry.write(index)
+
+    def _contribute(
+        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, out: torch.Tensor
+    ) -> np.ndarray:
+        with self._workers.worker() as worker:
+            return self.contribute(client, theta, support, query, worker, out)
+
+    def contribute(
+        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker, out: torch.Tensor
+    ) -> np.ndarray:
+        """Write one client's contribution to `out` [each, d]; returns mean loss and accuracy [2]."""
+        raise NotImplementedError
+
+
+class Client:
+    """One client in one round, and the sums it takes."""
+
+    def __init__(self, clients: TaskClients, round_: int, client: int) -> None:
+        self._clients, self.round, self.client = clients, round_, client
+
+    def mean(
+        self, name: str, theta: np.ndarray, examples: Examples, worker: Worker, step: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The (private) mean gradient float32 [d] of some of its examples; with losses and hits [n, 2]."""
+        gradients, room = worker
+        rows = room[: len(examples[1])]
+        found = measured(gradients, theta, examples, rows)
+        total = self._clients.entries[name].open(self.round, step=step, client=self.client)
+        total.add(rows)
+        return (total.release() / len(rows)).numpy().astype(np.float32), found
+
+
+def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:
+    """Write each example's gradient to `out` [n, d]; losses and hits [n, 2]."""
+    found = gradients.each(theta, *examples, out)
+    return np.stack([found.losses, found.right], axis=1)
+
+
+class MamlByRecord(TaskClients):
+    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
+
+    def __init__(self, update: Maml, setup: Setup) -> None:
+        run = setup.run
+        describe = describer(setup)
+        query = run.task.ways * run.clients.query_per_class
+        samplers = {SUPPORT: describe(run.task.ways * run.clients.support_per_class, update.inner_steps)}
+        self._by_server = run.sums_query_examples
+        if not self._by_server:
+            samplers[QUERY] = describe(query, 1)
+        super().__init__(setup, samplers, each=query if self._by_server else 1)
+        self._update = update
+
+    def contribute(
+        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker, out: torch.Tensor
+    ) -> np.ndarray:
+        adapted = theta.copy()
+        for step in range(self._update.inner_steps):
+            mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
+            adapted -= np.float32(self._update.inner_rate) * mean
+        if self._by_server:
+            return measured(worker[0], adapted, query, out).mean(axis=0)
+        mean, found = client.mean(QUERY, adapted, query, worker)
+        out[0] = torch.from_numpy(mean)
+        return found.mean(axis=0)
+
+
+def describer(setup: Setup) -> Callable[..., dict[str, Any]]:
+    """Describes a sum that each client takes over its own examples, for the ledger."""
+
+    def describe(records: int, steps: int, batches: str = "full") -> dict[str, Any]:
+        rounds = setup.run.participation.rounds
+        return own_records.describe(
+            clients=setup.run.clients.count, rounds=rounds, records=records, steps=steps, batches=batches
+        )
+
+    return describe

@@ -1,0 +1,65 @@
+"""The constant threshold that the papers compare with: the median norm of a run without privacy. Not private."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.rule import CohortRule
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
+
+
+class MedianOfRun(CohortRule):
+    """C stays at the median norm of a run without privacy (DP-FedMeta, Section 6.1; DP-MAML, Section 5.2.1).
+
+    That run saw the same clients, so whoever sees the releases learns something of them that no noise protects.
+    """
+
+    kind: Literal["median-of-run"] = "median-of-run"
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = (
+        "the threshold is the median of gradient norms that no release protects, those of a run without privacy"
+    )
+    notice: ClassVar[str] = "the clipping threshold is the median norm of a run without privacy: not private"
+    reference: ClassVar[str] = "maml"
+    reference_file: ClassVar[str] = "history.csv"
+    threshold: float | None = setting(None, gt=0, doc="null: found in a run without privacy")
+
+    @property
+    def finds_threshold(self) -> bool:
+        return True
+
+    def check(self, run: Any) -> None:
+        if run.client_update.kind != "maml":
+            raise BenchError("clipping.kind median-of-run is for client_update.kind maml")
+        if self.threshold is not None:
+            raise BenchError(
+                f"clipping.threshold is {self.threshold:g}, but median-of-run finds it in a run without privacy: "
+                "set it to null"
+            )
+
+    def first_threshold(self, path: Path, run: Run) -> float:
+        """The median over rounds of the cohorts' median gradient norms.
+
+        Cohorts are equally large there, so that it is near the median over all clients, which no file has.
+
+        Raises:
+            BenchError: the history is missing, damaged, or has no norms.
+        """
+        needed = f"{run.folder} finds its threshold in {path}"
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
+            found = statistics.median(norms) if norms else math.nan
+        except (OSError, ValueError, KeyError) as error:
+            raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
+        if not 0 < found < math.inf:
+            raise BenchError(f"{needed}, which has no gradient norms: train that run again")
+        return found

@@ -1,0 +1,54 @@
+"""Noise that decays as a public validation loss falls (Adap DP-FL, Section IV-B)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.accounting.budgets import BudgetPlan
+    from dpfedbench.accounting.claims import Claims
+    from dpfedbench.parts.budget import Budget
+
+
+class Decaying(Noise):
+    """After `falls` falls in a row of the validation loss, z is multiplied by `decay`."""
+
+    kind: Literal["decaying"] = "decaying"
+    follows_loss: ClassVar[bool] = True
+    multiplier: float | None = setting(6.0, gt=0, doc="z of the first round", paper="6 (MNIST), 4 (Fashion-MNIST)")
+    decay: float = setting(0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)")
+    falls: int = setting(3, ge=1, doc="falls in a row of the validation loss", paper="3")
+
+    def check(self, run: Any) -> None:
+        if not run.validation.public:
+            raise BenchError(
+                "validation.public is false, but its loss drives the noise (noise.kind decaying): what it tells "
+                "of private records is in no account; take public records, or noise.kind fixed"
+            )
+        if not run.validation.every:
+            raise BenchError("noise.kind is decaying, but validation.every is 0: set it to 1")
+        if self.multiplier is None:
+            raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
+
+    def plan(
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
+        from dpfedbench.accounting.budgets import DecayingBudget
+
+        assert self.multiplier is not None
+        return DecayingBudget(
+            budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
+            mechanism=self.mechanism, counted=counted, extra=uncounted,
+        )  # fmt: skip

@@ -1,0 +1,46 @@
+"""Noise that stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.accounting.budgets import BudgetPlan
+    from dpfedbench.accounting.claims import Claims
+    from dpfedbench.parts.budget import Budget
+
+
+class Fixed(Noise):
+    """Independent Gaussian noise of deviation z C in each round."""
+
+    kind: Literal["fixed"] = "fixed"
+    multiplier: float | None = setting(
+        1.0, gt=0, doc="z: noise standard deviation over C; null: the least that the budget allows", paper="1"
+    )
+
+    def plan(
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
+        from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
+
+        if uncounted:
+            assert self.multiplier is not None
+            return DecayingBudget(
+                budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
+                mechanism=self.mechanism, counted=counted, extra=uncounted,
+            )  # fmt: skip
+        return BudgetPlan(
+            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
+            counted=counted, every_round=not stepwise,
+        )  # fmt: skip

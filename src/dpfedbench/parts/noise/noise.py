@@ -1,0 +1,62 @@
+"""What every noise is: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
+
+An accountant finds its analysis by that name (`mechanism`) and by the sampler. Noise whose draws of two rounds depend
+on each other is another mechanism than "gaussian": without an analysis of its own no epsilon is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpfedbench.accounting.budgets import BudgetPlan
+    from dpfedbench.accounting.claims import Claims
+    from dpfedbench.parts.budget import Budget
+
+
+class Noise(Part):
+    """Base of the kinds of noise."""
+
+    place: ClassVar[str] = "dpfedbench.parts.noise"
+    mechanism: ClassVar[str] = "gaussian"
+    follows_loss: ClassVar[bool] = False
+    """Whether the multiplier follows a validation loss, so that it is not known before the run."""
+
+    multiplier: float | None
+
+    def plan(
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
+        """The noise of each round, what it costs, and how many rounds the budget allows.
+
+        Args:
+            budget: the limit.
+            sampler: the participation plan's description.
+            claims: the method's.
+            counted: whether every release has an event; without, no finite epsilon holds.
+            uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
+            stepwise: whether a round is a client's local step, of which there are too many to account for each.
+        """
+        raise NotImplementedError
+
+    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+        """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.
+
+        Args:
+            stream_of: the random stream of a round's noise; each call gives it from its start.
+            index: the round, from 0.
+            dimension: d.
+        """
+        return stream_of(index).standard_normal(dimension)

@@ -1,0 +1,1 @@
+"""Participation: which clients take part in which round, one file a way."""

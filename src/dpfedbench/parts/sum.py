@@ -1,0 +1,46 @@
+"""A sum of a run: who is in it, who sees it, and how it is clipped and noised. One line of the table of methods."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpfedbench.parts.budget import Budget, WithinTask
+    from dpfedbench.parts.clipping.rule import ClippingRule
+    from dpfedbench.parts.noise.noise import Noise
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sum:
+    """A sum that a server or a client takes.
+
+    Attributes:
+        name: of what it releases, in the ledger.
+        unit: whose contribution is protected: "client" or "record".
+        observer: who sees the release: "server" or "everyone".
+        clipping, noise: both None where the sum is handed out as it is, and nothing is claimed of it.
+        budget: what the noise costs at most.
+        within_task: where the sum is a client's over its own examples: the settings that its noise follows from.
+        stream: purpose of its noise's random stream; no two sums of a run share one.
+    """
+
+    name: str
+    unit: str
+    observer: str
+    clipping: ClippingRule | None = None
+    noise: Noise | None = None
+    budget: Budget | None = None
+    within_task: WithinTask | None = None
+    stream: str = "noise"
+
+    @property
+    def private(self) -> bool:
+        """Whether the sum is clipped and noised."""
+        return self.noise is not None
+
+    @property
+    def delta(self) -> float | None:
+        """At which its epsilon is given."""
+        given = self.budget or self.within_task
+        return None if given is None else given.delta

@@ -1,0 +1,252 @@
+"""Overlays of settings, laid over one another before they are read."""
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import (
+    Settings,
+    Shape,
+    bad_value,
+    kind_of,
+    shapes,
+    spelled_out,
+    unknown_key,
+    unknown_kind,
+)
+from dpfedbench.settings.words import dotted, shown
+
+Structure = type[Settings] | Sequence[type[Settings]]
+"""The section that overlays are for, or several whose keys are taken together (those of all methods)."""
+
+
+def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Lay later overlays over earlier ones.
+
+    Another `kind` replaces a part, but keys that the new kind has too keep their values: "the same threshold, but
+    constant". Other sections are laid over one another key by key; any other value replaces what was there.
+
+    Args:
+        structure: what the overlays are for; it says which keys a kind has. Its rules are not checked here.
+        layers: the overlays; None is an empty one.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in (layer or {}).items():
+            inner = inner_structure(structure, key)
+            merged[key] = _over(inner, merged.get(key), _spelled_out(inner, value))
+    return merged
+
+
+def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return copy.deepcopy(value)
+    below = below if isinstance(below, Mapping) else {}
+    cls = _of_kind(inner, value)
+    if cls is not None and _of_kind(inner, below) not in (None, cls):
+        below = {key: item for key, item in below.items() if key in shapes(cls)}
+    return merge(inner, below, value)
+
+
+def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
+    """What stands at a key, with the kind that text, or a key that implies it, stands for."""
+    if not has_kinds(inner):
+        return value
+    value = spelled_out(value)
+    if isinstance(value, Mapping) and "kind" not in value:
+        for cls in inner:
+            implied = getattr(cls, "implied_by", "")
+            if implied and implied in value:
+                return {"kind": kind_of(cls), **value}
+    return value
+
+
+def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
+    """The part, of these classes, whose kind an overlay says; None where it says none."""
+    kind = value.get("kind")
+    return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
+
+
+def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") -> None:
+    """Refuse what no section has that an overlay is for, and values that none takes.
+
+    Args:
+        structure: the section, or several that the overlay is for together: what one has may be said.
+        overlay: the overlay.
+        where: its dotted key, for messages.
+        owner: of one method, its name: then kinds that it does not take are refused too.
+
+    Raises:
+        BenchError: unknown keys before other faults; each by its dotted key.
+    """
+    classes = [structure] if isinstance(structure, type) else list(structure)
+    for fault in sorted(_faults(classes, overlay, where, owner), key=lambda fault: not fault.startswith("unknown key")):
+        raise BenchError(fault)
+
+
+def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str) -> Iterator[str]:
+    if not isinstance(overlay, Mapping):
+        yield f"{where} is {shown(overlay)}: expected a group of keys"
+        return
+    for key, given in overlay.items():
+        name, having = dotted(where, key), [cls for cls in classes if key in shapes(cls)]
+        if not having:
+            yield unknown_key(classes, str(key), where)
+            continue
+        inner = _taken(having, key) if owner else inner_structure(having, key)
+        value = _spelled_out(inner, given)
+        if not inner:
+            wrong = [bad_value(cls, key, value, name) for cls in having]
+            if key != "kind" and None not in wrong:
+                yield str(wrong[0])
+        elif value is None or value == "null":
+            if not any(shapes(cls)[key].nullable for cls in having):
+                kinds = [kind for kind in map(kind_of, inner) if kind]
+                yield f"{name} is null, but {owner or 'all'} needs one" + (
+                    f": it takes {', '.join(kinds)}" * bool(kinds)
+                )
+        else:
+            yield from _kind_fault(having, key, inner, value, name, owner)
+            yield from _faults(inner, value, name, owner)
+
+
+def _kind_fault(
+    having: Sequence[type[Settings]], key: str, inner: Sequence[type[Settings]], value: Any, name: str, owner: str
+) -> Iterator[str]:
+    if not isinstance(value, Mapping) or "kind" not in value or not has_kinds(inner) or _of_kind(inner, value):
+        return
+    known = {kind_of(cls): cls for cls in inner_structure(having, key)}
+    kinds = {kind: cls for cls in inner if (kind := kind_of(cls))}
+    if owner and value["kind"] in known:
+        yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
+    else:
+        yield unknown_kind(name, value["kind"], kinds)
+
+
+def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What layers that are said for more runs than one say of a method's, each over the ones before.
+
+    Sections, kinds and keys that the method does not have are left out.
+
+    Args:
+        cls: the method's settings.
+        general: the layers. `check` has seen them.
+    """
+    values: dict[str, Any] = {}
+    for layer in general:
+        _lay([cls], values, layer or {}, keep=False)
+    return values
+
+
+def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of one run: what is said of it alone, over what `lay` found.
+
+    What is said of it is kept whether it fits or not, for `read` to refuse; of the rest, what does not fit goes.
+    """
+    values = copy.deepcopy(dict(general))
+    _lay([cls], values, cell, keep=True)
+    _settle([cls], values, cell)
+    return values
+
+
+def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
+    """Lay a layer over the values, key by key, whatever kind they have: what does not fit the last kind goes last."""
+    for key, given in layer.items():
+        having = [cls for cls in classes if key in shapes(cls)]
+        inner = _taken(having, key)
+        value = _spelled_out(inner, given)
+        if not having:
+            if keep:
+                below[key] = copy.deepcopy(value)
+        elif inner and (value is None or value == "null"):
+            if keep or any(shapes(cls)[key].nullable for cls in having):
+                below[key] = None
+        elif inner and isinstance(value, Mapping):
+            if not isinstance(below.get(key), dict):
+                below[key] = {}
+            if not keep and has_kinds(inner) and not _of_kind(inner, value):
+                value = {name: item for name, item in value.items() if name != "kind"}
+            _lay(inner, below[key], value, keep=keep)
+        else:
+            below[key] = copy.deepcopy(value)
+
+
+def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any) -> None:
+    """Take away the keys that the last kind of each part does not have, but for those that the cell says."""
+    said = cell if isinstance(cell, Mapping) else {}
+    for key, value in values.items():
+        inner = _taken([cls for cls in classes if key in shapes(cls)], key)
+        if not inner or not isinstance(value, dict):
+            continue
+        own = _spelled_out(inner, said.get(key))
+        chosen = [found] if (found := _of_kind(inner, value)) else inner
+        for name in list(value):
+            if not any(name in shapes(cls) for cls in chosen) and not (isinstance(own, Mapping) and name in own):
+                del value[name]
+        _settle(chosen, value, own)
+
+
+def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:
+    """The classes that can stand at a key of these sections, and no others of their families."""
+    return _taken_by(tuple(having), key)
+
+
+@functools.cache
+def _taken_by(having: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
+    found: dict[type[Settings], None] = {}
+    for cls in having:
+        shape = shapes(cls)[key]
+        parts: list[type[Settings]] = [*shape.parts.values()]
+        found |= dict.fromkeys(parts or shape.sections)
+    return list(found)
+
+
+def has_kinds(classes: Sequence[type[Settings]]) -> bool:
+    """Whether one of several parts stands there."""
+    return any(kind_of(cls) for cls in classes)
+
+
+def inner_structure(structure: Structure, key: str) -> list[type[Settings]]:
+    """The classes that can stand at a key; none where it is a value, or is not known."""
+    return _inner_of((structure,) if isinstance(structure, type) else tuple(structure), key)
+
+
+@functools.cache
+def _inner_of(classes: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
+    found: dict[type[Settings], None] = {}
+    for cls in classes:
+        shape = shapes(cls).get(key)
+        if shape is not None:
+            found |= dict.fromkeys(classes_at(shape))
+    return list(found)
+
+
+def classes_at(shape: Shape) -> list[type[Settings]]:
+    """The classes that can stand at a key, each part of a family by itself."""
+    return [*shape.families.values()] or [*shape.sections]
+
+
+def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:
+    """A copy of `overlay` with the value at a dotted key, e.g. "clipping.percentile"."""
+    first, _, rest = dotted.partition(".")
+    copied = copy.deepcopy(dict(overlay))
+    if rest:
+        below = copied.get(first)
+        below = {"kind": below} if isinstance(below, str) else below
+        copied[first] = set_key(below if isinstance(below, Mapping) else {}, rest, value)
+    else:
+        copied[first] = copy.deepcopy(value)
+    return copied
+
+
+def leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping as {dotted key: value}."""
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found |= leaves(item, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = item
+    return found

@@ -1,0 +1,93 @@
+"""A value at a key: what it is read as, and what is said of it where it cannot be."""
+
+import contextlib
+import functools
+import json
+import typing
+from collections.abc import Mapping, Sequence
+from types import NoneType
+from typing import Any, Literal
+
+from dpfedbench.settings.words import dotted, expected, members, shown
+
+
+def as_wanted(annotation: Any, value: Any) -> Any:
+    """A value as its key wants it: text that stands for a number as that number, 4000.0 as 4000, a list as a tuple.
+
+    What cannot be read so is left as it is, and refused later.
+    """
+    options, literal = _options(annotation)
+    if Any in options:
+        return value
+    if isinstance(value, str) and str not in options and value not in literal:
+        with contextlib.suppress(ValueError):
+            read = json.loads(value.lower())
+            value = value if isinstance(read, (list, dict)) else read
+    elif value == "null" and NoneType in options:
+        return None
+    if isinstance(value, bool):
+        # YAML reads off and on as truth values; pydantic takes true for a 1 among literal values.
+        word = "on" if value else "off"
+        if word in literal:
+            return word
+        return str(value) if literal and value not in [one for one in literal if isinstance(one, bool)] else value
+    if isinstance(value, float) and float not in options and value.is_integer():
+        return int(value)
+    if isinstance(value, (list, tuple)):
+        for option in options:
+            if typing.get_origin(option) is tuple:
+                inner = typing.get_args(option)
+                items = [inner[0]] * len(value) if inner[-1] is ... else [*inner, *[Any] * len(value)]
+                return tuple(as_wanted(wanted, item) for wanted, item in zip(items, value, strict=False))
+    if isinstance(value, Mapping):
+        for option in options:
+            inner = typing.get_args(option)
+            if isinstance(typing.get_origin(option), type) and len(inner) == 2:
+                return {key: as_wanted(inner[1], item) for key, item in value.items()}
+    return value
+
+
+@functools.cache
+def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
+    """The types that a key takes, and the values that it takes where these are few."""
+    options = [bare(one) for one in members(bare(annotation))]
+    few = [option for option in options if typing.get_origin(option) is Literal]
+    return options, [value for option in few for value in typing.get_args(option)]
+
+
+def bare(annotation: Any) -> Any:
+    """A type without what `Annotated` says of it."""
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
+
+
+def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any]) -> str:
+    """What to say of a bad value.
+
+    Args:
+        field: the key's, as pydantic keeps it.
+        fault: pydantic's report.
+        name: the key's full name.
+        value: what was given.
+        steps: from the value to the part of it that is bad.
+    """
+    wanted, metadata = field.annotation, list(field.metadata)
+    for step in steps:
+        # Steps into a list or a mapping; pydantic adds names of its own for the members of a union.
+        inside = isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value)
+        if inside or (isinstance(value, Mapping) and step in value):
+            value, name = value[step], dotted(name, step)
+            options = [bare(one) for one in members(wanted)]
+            inner = next((typing.get_args(one) for one in options if typing.get_args(one)), (Any,))
+            wanted, metadata = inner[-2] if inner[-1] is ... else inner[-1], []
+    if fault["type"] == "finite_number":
+        return f"{name} is {shown(value)}: expected a finite number"
+    if fault["type"] == "too_short":
+        return f"{name} is empty: give at least one"
+    if fault["type"] in ("value_error", "assertion_error"):
+        return f"{name} is {shown(value)}: {fault['msg'].partition(', ')[2]}"
+    if fault["loc"] and fault["loc"][-1] == "[key]":
+        return f"{name} has a part named {shown(fault['input'])}: use lower-case letters, digits and hyphens"
+    if typing.get_origin(wanted) is typing.Annotated:
+        wanted, *inner_metadata = typing.get_args(wanted)
+        metadata += [rule for one in inner_metadata for rule in getattr(one, "metadata", [one])]
+    return f"{name} is {shown(value)}: expected {expected(wanted, metadata)}"

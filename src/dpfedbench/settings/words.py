@@ -1,0 +1,72 @@
+"""What is said of a bad key or value, in one line."""
+
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
+"""The pattern of names: lower-case letters, digits and hyphens."""
+
+
+def dotted(*keys: object) -> str:
+    """The full name of a key, e.g. "clipping.threshold"; empty parts are left out."""
+    return ".".join(str(key) for key in keys if str(key))
+
+
+def nearest(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that looks most like `name`; None where there is none."""
+    candidates = [str(one) for one in valid]
+    return next(iter(difflib.get_close_matches(str(name), candidates, n=1, cutoff=0.0)), None)
+
+
+def looks_like(name: str, valid: Iterable[str]) -> str | None:
+    """The valid name that `name` is probably a slip for; None where none comes near."""
+    return next(iter(difflib.get_close_matches(str(name), [str(one) for one in valid], n=1, cutoff=0.6)), None)
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type there is."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """What a key wants, e.g. "a number above 0 or null".
+
+    Args:
+        annotation: its type.
+        metadata: its bounds, as pydantic keeps them.
+    """
+    text = " or ".join(_named(one) for one in sorted(members(annotation), key=lambda one: one is types.NoneType))
+    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    limits = []
+    for rule in metadata:
+        limits += [f"{word} {getattr(rule, key):g}" for key, word in words.items() if hasattr(rule, key)]
+        if getattr(rule, "pattern", None):
+            text = text.replace("text", "text of lower-case letters, digits and hyphens", 1)
+    if limits:
+        text = text.replace("number", "number " + " and ".join(limits), 1)
+    return text
+
+
+def _named(annotation: Any) -> str:
+    origin = typing.get_origin(annotation) or annotation
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(value) for value in typing.get_args(annotation))
+    names: Mapping[Any, str] = {
+        int: "a whole number", float: "a number", bool: "true or false", str: "text", types.NoneType: "null",
+        list: "a list", tuple: "a list", frozenset: "a list",
+    }  # fmt: skip
+    return names.get(origin, "a group of keys")

@@ -1,0 +1,129 @@
+"""What every run is: identity, places, meta-tests, config.yaml."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.layers import leaves, set_key
+from dpfedbench.models.zoo.own_module import OwnModule
+from dpfedbench.settings.run import Run
+
+VALUES = """
+method: toy
+seed: 0
+dataset: glyphs
+task: {ways: 5, shots: 1}
+clients: {count: 4000, examples_per_class: 7, support_per_class: 1, query_per_class: 5}
+model: {module: "mine.py:Net", arguments: {width: 3}}
+"""
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    made: dict[str, Any] = yaml.safe_load(VALUES)
+    for key, value in changes.items():
+        made = set_key(made, key.replace("__", "."), value)
+    return made
+
+
+def refusal(found: dict[str, Any]) -> str:
+    with pytest.raises(BenchError) as caught:
+        Run.read(found)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_own_module_needs_no_kind() -> None:
+    model = Run.read(values()).model
+    assert isinstance(model, OwnModule) and model.arguments == {"width": 3}
+    assert "model.module is" in refusal(values(model={"module": "mine"}))
+
+
+def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
+    base = Run.read(values())
+    others = {
+        "method": "other", "dataset": "digits", "model.module": "mine.py:Other", "clients.partition": "disjoint",
+        "validation.public": False, "clients.fragments": 4000, "model.kind": None,
+    }  # fmt: skip
+    keys, count = {base.key}, 1
+    for key, value in leaves(base.plain()).items():
+        if key not in ("seed", "model.kind"):
+            other = others.get(key, None if key in others else value)
+            other = value + 1 if key not in others else other
+            keys.add(Run.read(set_key(base.plain(), key, other)).key)
+            count += 1
+    assert len(keys) == count
+    assert Run.read(values(seed=7)).key == base.key and Run.read(values(seed=7)).folder != base.folder
+
+
+def test_a_config_without_a_key_that_came_later_is_the_same_run(tmp_path: Path) -> None:
+    base = Run.read(values(evaluation={"tasks": 50}))
+    path = tmp_path / "config.yaml"
+    path.write_text(base.to_yaml(), encoding="utf-8")
+    assert Run.from_yaml(path) == base
+    older = {key: value for key, value in base.plain().items() if key != "validation"}
+    path.write_text(yaml.safe_dump(older), encoding="utf-8")
+    assert Run.from_yaml(path).key == base.key
+
+
+def test_folders_can_be_read() -> None:
+    run = Run.read(values(seed=2))
+    assert run.folder == f"toy/glyphs/5way-1shot/{run.key}/seed2"
+    assert run.clients_folder == "glyphs/5way-4000clients-7examples-shared-seed2"
+    assert run.task_name == "5-way 1-shot" and run.notices == ()
+    used = Run.read(values(task__shots=0, clients__partition="fragments", clients__fragments=8000))
+    assert used.folder.split("/")[2] == "5class"
+    assert used.clients_folder == "glyphs/4000clients-8000fragments-seed0"
+
+
+def test_another_meta_test_is_the_same_training() -> None:
+    run = Run.read(values())
+    other = run.tested_at(shots=5, steps=30)
+    assert other.test_name == "5shot-30steps-0.4rate-200tasks-15query" and run.test_name != other.test_name
+    with pytest.raises(BenchError, match=r"test\.shots is 0"):
+        run.tested_at(shots=0)
+    with pytest.raises(BenchError, match="steps is -1"):
+        run.tested_at(steps=-1)
+    with pytest.raises(BenchError, match="used as it is"):
+        run.replace(task=run.task.replace(shots=0)).tested_at(steps=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clients__support_per_class": 3}, "more than clients.examples_per_class"),
+        ({"clients__partition": "fragments"}, "clients.fragments is null"),
+        ({"clients__partition": "fragments", "clients__fragments": 400}, "more than the 400 fragments"),
+        ({"clients__partition": "fragments", "clients__fragments": 6000}, "try 8000 fragments"),
+        ({"seed": -1}, "seed is -1: expected a whole number at least 0"),
+        ({"dataset": "A b"}, 'dataset is "A b": expected text of lower-case letters, digits and hyphens'),
+        ({"task__way": 3}, "unknown key task.way: did you mean task.ways?"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], said: str) -> None:
+    assert said in refusal(values(**changes))
+
+
+def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for text in ("a: [", "", "- 1", "local: null\nclipping: {rule: constant}"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(BenchError, match=r"config\.yaml") as caught:
+            Run.from_yaml(path)
+        assert "\n" not in str(caught.value)
+    assert "former format" in str(caught.value)
+    with pytest.raises(BenchError, match="is missing"):
+        Run.from_yaml(tmp_path / "absent.yaml")
+
+
+def test_settings_load_neither_numpy_nor_torch() -> None:
+    code = (
+        "import sys, dpfedbench.settings.run, dpfedbench.settings.layers\n"
+        "print([name in sys.modules for name in ('numpy', 'torch', 'numba')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[False, False, False]"
