@@ -1,22 +1,22 @@
 """Experiments: from the configuration to cells and runs."""
 
-import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from dpfedbench import methods
 from dpfedbench.accounting.calibration import epsilon_after
-from dpfedbench.config import merge, set_key
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import Plan, audited_as, known_datasets, make_plan, read_datasets
-from dpfedbench.federation.composition import CLAIMS_OF_TODAY
-from dpfedbench.federation.participation import make_participation
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.datasets import known_datasets, read_datasets
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import Plan, audited_as
+from dpfedbench.settings.layers import set_key
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
-METHODS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in methods.METHODS.items()}
 TABLE = "experiments.dp-fedmeta.tables.table2"
 NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
 FIGURE = "experiments.dp-fedmeta.figures.figure4a"
@@ -25,14 +25,14 @@ FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
     files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
     files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
-    found = merge(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
     for key, value in changes.items():
         found = set_key(found, key, value)
     return found
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    return make_plan(found, method_defaults=METHODS, datasets=read_datasets(CONFIG / "datasets.tsv"))
+    return make_plan(Configuration.read(found), datasets=read_datasets(CONFIG / "datasets.tsv"))
 
 
 def refusal(found: dict[str, Any]) -> str:
@@ -54,26 +54,26 @@ def test_a_run_that_two_items_need_exists_once() -> None:
 
 
 def test_layers_lie_in_order() -> None:
-    """run < paper < task < method's defaults < methods < cell; each is seen where nothing lies over it."""
+    """run < paper < task < method's defaults < methods < the paper's methods < cell; each is seen at last."""
     found = configuration()
     key = "clipping.threshold"
 
     def threshold() -> float:
-        run = plan(found).items["dp-fedmeta", "table2"].cells[2].runs[0]
-        assert run.clipping is not None
-        return run.clipping.threshold
+        run: Any = plan(found).items["dp-fedmeta", "table2"].cells[2].runs[0]
+        return float(run.clipping.threshold)
 
     places = [
         "run",
         "experiments.dp-fedmeta.run",
         "experiments.dp-fedmeta.tasks.omniglot-1shot",
         "methods.dp-agr",
+        "experiments.dp-fedmeta.methods.dp-agr",
     ]
     for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
         found = set_key(found, f"{place}.{key}", float(level))
         assert threshold() == level
     run = plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
-    assert run.method == "maml" and run.clipping is None
+    assert run.method == "maml" and not hasattr(run, "clipping")
 
 
 def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
@@ -100,53 +100,36 @@ def test_the_paper_preset_is_the_published_scale() -> None:
     assert len(cells) == 6 * 5
     for cell in cells:
         for run in cell.runs:
-            sizes = (run.clients.count, run.participation.cohort)
-            assert sizes == (400_000, 1_600)
+            assert run.clients.count == 400_000
             if run.method != "random":
-                assert run.participation.rounds == 250
+                plan_ = run.participation  # type: ignore[attr-defined]
+                assert (plan_.cohort, plan_.rounds) == (1_600, 250)
     assert {cell.runs[0].dataset for cell in cells} == {"omniglot", "cifar-fs", "mini-imagenet"}
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
-def test_every_preset_has_every_item(preset: str | None) -> None:
-    items = plan(configuration(preset)).items
-    of_fedmeta = {"table2", "table3-time", "repairs", "figure2b", "figure4a", "figure4b"}
-    of_maml = {"table3", "figure6a", "figure9", "figure12"}
+def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
+    items = set(plan(configuration(preset)).items)
+    wanted = {("dp-fedmeta", name) for name in ("table2", "table3-time", "repairs", "figure2b", "figure4a", "figure4b")}
+    wanted |= {("dp-maml", name) for name in ("table3", "figure6a", "figure9", "figure12")}
+    wanted |= {("adap-dp-fl", name) for name in ("accuracy-b", "figure1b", "figure4d", "figure6b")}
     if preset != "smoke":
-        of_fedmeta |= {"figure3", "figure4c", "figure4d"}
-        of_fedmeta |= {"figure5"} if preset != "real" else {"readings", "table2-colour"}
-        of_maml |= {"figure13"} | ({"figure13a", "figure13b"} if preset != "real" else set())
-        of_maml |= {
-            "repairs",
-            "table4-time",
-            "figure4",
-            "figure6b",
-            "figure6c",
-            "figure7a",
-            "figure7b",
-            "figure10",
-            "figure11",
-        }
-    assert {name for paper, name in items if paper == "dp-fedmeta"} == of_fedmeta
-    assert {name for paper, name in items if paper == "dp-maml"} == of_maml
-    of_adap = {name for paper, name in items if paper == "adap-dp-fl"}
-    wanted = (
-        {"figure1b", "figure4d", "figure6b"}
-        if preset == "smoke"
-        else {"figure1b", "figure6b"} | {f"figure{number}{letter}" for number in (3, 4, 5) for letter in "cd"}
-    )
-    assert of_adap >= {"accuracy-b"} | wanted
-    # MNIST is not at hand where real data is wanted from a folder of its own.
-    assert ({"accuracy-a", "figure1a", "figure3a"} <= of_adap) == (preset in (None, "paper"))
+        wanted |= {("dp-fedmeta", name) for name in ("figure3", "figure4c", "figure4d")}
+        wanted |= {("dp-maml", name) for name in ("repairs", "figure4", "figure6b", "figure10", "figure11", "figure13")}
+    assert wanted <= items
+    # MNIST is not at hand where real data is wanted from a folder of its own, and no colour but Tiny-ImageNet.
+    assert (("adap-dp-fl", "accuracy-a") in items) == (preset in (None, "paper"))
+    assert (("dp-fedmeta", "figure5") in items) == (preset in (None, "paper"))
+    assert (("dp-fedmeta", "readings") in items) == (preset == "real")
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
-    runs = plan(configuration(preset)).runs.values()
+    runs: list[Any] = [run for run in plan(configuration(preset)).runs.values() if run.loop()]
     assert {"median-of-run", "percentile-of-raw-norms", "private-quantile"} <= {
-        run.clipping.rule for run in runs if run.clipping
+        run.clipping.kind for run in runs if hasattr(run, "clipping")
     }
-    assert {"constant", "cosine"} <= {run.server.schedule for run in runs}
+    assert {"constant", "cosine"} <= {run.server.schedule.kind for run in runs if hasattr(run.server, "schedule")}
 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
@@ -154,41 +137,46 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
     """A configured noise that the first round is claimed to overspend would stop the whole workflow while training."""
     checked = {}
     for run in plan(configuration(preset)).runs.values():
-        if run.budget is None or run.noise is None or run.budget.epsilon is None or run.noise.multiplier is None:
+        server = run.sums[-1] if run.sums else None
+        if server is None or server.budget is None or server.budget.epsilon is None or server.noise is None:
             continue
-        if run.by_record:
+        budget, z, given = server.budget, server.noise.multiplier, run.participation  # type: ignore[attr-defined]
+        if z is None:
             continue
-        sampler = make_participation(
-            run.participation.kind, clients=run.clients.count, cohort=run.participation.cohort,
-            rounds=run.participation.rounds, seed=0,
-        ).describe()  # fmt: skip
-        given = (run.budget.profile, sampler["rate"], run.noise.multiplier, run.budget.delta, run.budget.epsilon)
-        if given not in checked:
-            checked[given] = epsilon_after(given[0], sampler, given[2], 1, given[3], claims=CLAIMS_OF_TODAY) <= given[4]
-        assert checked[given], run.folder
+        sampler = {
+            "kind": given.kind, "clients": run.clients.count, "cohort": given.cohort, "rounds": given.rounds,
+            "rate": given.cohort / run.clients.count,
+        }  # fmt: skip
+        asked = (budget.profile, sampler["rate"], z, budget.delta, budget.epsilon)
+        if asked not in checked:
+            spent = epsilon_after(budget.profile, sampler, z, 1, budget.delta, claims=run.claims)
+            checked[asked] = spent <= budget.epsilon
+        assert checked[asked], run.folder
+    assert checked or preset == "smoke"
 
 
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     cells = plan(configuration()).items["dp-maml", "figure6b"].cells
     sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
     assert sizes == [(30, 50), (100, 15), (300, 5)]
-    found = configuration(**{"experiments.dp-maml.figures.figure6b.x.with": [{}]})
+    found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert refusal(found) == (
-        "experiments.dp-maml.figures.figure6b.x.with has 1 overlays for 3 values: give one for each, in their order"
+        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values: give one for each, in their order"
     )
 
 
 def test_a_figure_of_accounts_needs_no_run() -> None:
     found = plan(configuration())
     item = found.items["dp-maml", "figure12"]
-    assert item.kind == "account" and not item.runs and len(item.cells) == 24
-    cells = item.describe(dict.fromkeys(METHODS, "")).cells
-    first = cells[0].mechanism
-    assert first is not None and cells[0].folders == ()
-    assert first.sampler["rate"] == 1600 / 380800 and first.noise_multiplier == 1.0
-    # What reads raw norms is in no release that an account counts.
-    assert {cell.series for cell in cells if cell.mechanism and not cell.mechanism.counted} == {"claimed", "published"}
-    shown = {entry["folders"][0].split("/")[-2] for entry in found.private(dict.fromkeys(METHODS, ""))}
+    swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
+    assert item.kind == "account" and not item.runs and len(item.cells) == swept
+    first = item.describe().cells[0]
+    assert first.mechanism is not None and first.folders == () and first.mechanism.noise_multiplier == 1.0
+    assert first.mechanism.sampler["rate"] == 1600 / 380800
+    # As published the threshold reads raw norms; a private quantile does not.
+    counted = {cell.series: cell.mechanism.counted for cell in item.describe().cells if cell.mechanism}
+    assert counted == {"claimed": False, "published": False, "quantile": True, "secret": True}
+    shown = {entry["folders"][0].split("/")[-2] for entry in found.private()}
     assert not shown & {cell.runs[0].key for cell in item.cells}
     series = "experiments.dp-maml.figures.figure12.series.claimed"
     broken = configuration()
@@ -212,13 +200,13 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
     found = configuration(**{f"{FIGURE}.x.values": [20, 40]})
     found["experiments"]["dp-fedmeta"]["figures"]["figure4a"]["series"] = {
         "adaptive": {"method": "dp-agr"},
-        "constant": {"method": "dp-agr", "run": {"clipping": {"rule": "constant"}}, "sweep": False},
+        "constant": {"method": "dp-agr", "run": {"clipping": {"kind": "constant"}}, "sweep": False},
     }
     cells = plan(found).items["dp-fedmeta", "figure4a"].cells
     assert [(cell.series, cell.x, cell.variant) for cell in cells] == [
         ("adaptive", 20.0, "k=20"), ("adaptive", 40.0, "k=40"), ("constant", None, ""),
     ]  # fmt: skip
-    assert [cell.runs[0].clipping.percentile for cell in cells[:2] if cell.runs[0].clipping] == [20.0, 40.0]
+    assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
 
 
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
@@ -226,8 +214,8 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     assert ("dp-fedmeta", "figure4a") not in found.items
     assert {cell.series for cell in found.items["dp-fedmeta", "table2"].cells} == {"maml", "dp-agr", "dp-agrlr", "gbml"}
     without = plan(configuration(**{"experiments.dp-fedmeta": None}))
-    assert {paper for paper, _ in without.items} == {"adap-dp-fl", "dp-maml"}
-    papers = ("dp-fedmeta", "dp-maml", "adap-dp-fl")
+    papers = configuration()["experiments"]
+    assert {paper for paper, _ in without.items} == set(papers) - {"dp-fedmeta"}
     nothing = configuration(**{f"experiments.{paper}": None for paper in papers})
     assert "no table or figure left" in refusal(nothing)
 
@@ -257,7 +245,6 @@ def test_a_bad_cell_names_its_place() -> None:
     message = refusal(configuration(**{f"{FIGURE}.x.values": [50, 120]}))
     assert message.startswith("clipping.percentile is 120")
     assert message.endswith(f"[in {FIGURE}, task omniglot-1shot, series adaptive at clipping.percentile 120]")
-    assert refusal(configuration(**{"run.participation.cohort": 300})).endswith("[in run]")
 
 
 def test_a_figure_needs_what_its_kind_draws() -> None:
@@ -282,12 +269,12 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
 
 def test_a_run_that_others_find_their_threshold_in_is_planned_once() -> None:
     """The median of a run without privacy: that of the table where one is there, else one more run."""
-    median = {"method": "dp-agr", "run": {"clipping": {"rule": "median-of-run", "threshold": None}}}
+    median = {"method": "dp-agr", "run": {"clipping": {"kind": "median-of-run", "threshold": None}}}
     found = plan(configuration(**{f"{TABLE}.series.median": median}))
     item = found.items["dp-fedmeta", "table2"]
     plain = {run.folder for cell in item.cells if cell.series == "maml" for run in cell.runs}
     shown = [run for cell in item.cells if cell.series == "median" for run in cell.runs]
-    assert {run.reference.folder for run in shown if run.reference} <= plain
+    assert {other.folder for run in shown for other in run.references.values()} <= plain
     without = configuration(**{f"{TABLE}.series": {"median": median} | NOTHING})
     without["experiments"] = {"dp-fedmeta": without["experiments"]["dp-fedmeta"] | {"figures": {}}}
     without["experiments"]["dp-fedmeta"]["tables"] = {
@@ -302,7 +289,8 @@ SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, 
 
 
 def known(**changes: Any) -> dict[str, str]:
-    return known_datasets(CONFIG / "datasets.tsv", configuration(**{"datasets.shapes": SHAPES} | changes))
+    found = Configuration.read(configuration(**{"datasets.shapes": SHAPES} | changes))
+    return known_datasets(CONFIG / "datasets.tsv", found)
 
 
 def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
@@ -361,7 +349,7 @@ def test_a_test_of_the_runs_own_is_none_besides_and_its_keys_are_checked() -> No
     same = set_key(set_key(given, f"{where}.test", {"steps": 5, "tasks": own}), f"{where}.x.values", [1])
     series = {name: None for name in same["experiments"]["dp-fedmeta"]["figures"]["figure5"]["series"]}
     same = set_key(same, f"{where}.series", series | {"maml": {"method": "maml"}})
-    cell = plan(same).items["dp-fedmeta", "figure5"].describe({"maml": "MAML"}).cells[0]
+    cell = plan(same).items["dp-fedmeta", "figure5"].describe().cells[0]
     assert cell.metrics == "metrics.json"
     with pytest.raises(BenchError, match=r"unknown key experiments\.dp-fedmeta\.figures\.figure5\.test\.shot: "):
         plan(set_key(given, f"{where}.x.key", "test.shot"))
@@ -391,33 +379,118 @@ def test_no_shipped_file_gives_a_key_twice():
 @pytest.mark.parametrize("preset", [None, "real"])
 def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
     planned = plan(configuration(preset))
-    entries = planned.private(dict.fromkeys(METHODS, "title"))
+    entries = planned.private()
     assert {entry["audited"] for entry in entries} < {entry["folders"][0] for entry in entries}
     for entry in entries:
-        own, other = planned.runs[entry["folders"][0]], planned.runs[entry["audited"]]
-        for section in ("method", "participation", "clipping", "noise", "budget", "local"):
-            assert getattr(own, section) == getattr(other, section)
+        own: Any = planned.runs[entry["folders"][0]]
+        other: Any = planned.runs[entry["audited"]]
+        for section in ("method", "participation", "clipping", "noise", "budget", "within_task"):
+            assert getattr(own, section, None) == getattr(other, section, None)
         assert own.clients.count == other.clients.count
-        if own.by_record:
-            assert (own.dataset, own.clients) == (other.dataset, other.clients)
-        if own.local is not None:
+        records = [sum_ for sum_ in own.sums if sum_.private and sum_.unit == "record"]
+        if records:
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class
-        if own.local is not None or own.by_record:
             assert own.client_update.inner_steps == other.client_update.inner_steps
-        if own.noise is not None and own.noise.decay < 1:
+        if records and own.holds == "records":
+            assert (own.dataset, own.clients) == (other.dataset, other.clients)
+        if any(sum_.noise.follows_loss for sum_ in records):
             assert own == other  # the loss that the noise follows is the run's own
 
 
 def test_what_is_in_a_mechanism() -> None:
-    runs = plan(configuration()).runs.values()
-    run = next(run for run in runs if run.method == "dp-agr" and run.noise and run.noise.multiplier == 1)
-    assert audited_as(dataclasses.replace(run, seed=9, model=dataclasses.replace(run.model, filters=7))) == audited_as(
-        run
-    )
+    runs: list[Any] = list(plan(configuration()).runs.values())
+    run = next(run for run in runs if run.method == "dp-agr" and run.noise.multiplier == 1)
+    assert audited_as(run.replace(seed=9, model=run.model.replace(filters=7))) == audited_as(run)
     for changed in (
-        dataclasses.replace(run, noise=dataclasses.replace(run.noise, multiplier=2.0)),
-        dataclasses.replace(run, clipping=dataclasses.replace(run.clipping, threshold=0.123)),
-        dataclasses.replace(run, budget=dataclasses.replace(run.budget, delta=1e-7)),
+        run.replace(noise=run.noise.replace(multiplier=2.0)),
+        run.replace(clipping=run.clipping.replace(threshold=0.123)),
+        run.replace(budget=run.budget.replace(delta=1e-7)),
     ):
         assert audited_as(changed) != audited_as(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (f"{TABLE}.series.maml.run", {"clipping": "constant"}, "clipping: maml has no clipping; leave it out, or take"),
+        (f"{TABLE}.series.maml.run", {"noise": {"multiplier": 1}}, "noise: maml has no noise; leave it out, or take"),
+        (f"{TABLE}.series.dp-agr.run", {"clipping": None}, "clipping is null, but dp-agr needs one: it takes co"),
+        (f"{TABLE}.series.dp-agr.run", {"clipping": "norm-of-release"}, "clipping.kind is norm-of-release, which dp-a"),
+        (f"{TABLE}.series.dp-agr.run", {"clipping": {"kind": "constant", "window": 3}}, "unknown key clipping.window"),
+        (f"{TABLE}.series.dp-agr.run", {"seed": 3}, "unknown key experiments.dp-fedmeta.seed: a run has its method"),
+        (f"{TABLE}.series.dp-agr.use", "calibrate", f"{TABLE}.series.dp-agr.use: there is no variant 'calibrate',"),
+        ("methods.maml", {"clipping": "constant"}, "methods.maml.clipping: maml has no clipping; leave it out, or"),
+        ("methods.dp-agr", {"clipping": "norm-of-release"}, "methods.dp-agr.clipping.kind is norm-of-release, which"),
+        ("experiments.dp-maml.methods.mamal", {}, "experiments.dp-maml.methods.mamal: there is no method 'mamal'"),
+        ("experiments.dp-maml.variants.x", {"noize": {}}, "unknown key experiments.dp-maml.variants.x.noize: did you"),
+        ("run.clipping.kind", "constnat", "run.clipping.kind is \"constnat\": expected one of "),
+        ("run.seed", 3, "unknown key run.seed: a run has its method from its series and its seed from seeds"),
+        ("run", 3, "run is 3: expected a group of keys"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_one_method_has_to_fit_it(key: str, value: Any, said: str) -> None:
+    assert refusal(configuration(**{key: value})).startswith(said)
+
+
+def test_what_is_said_to_all_is_left_out_where_it_does_not_fit() -> None:
+    found = plan(configuration(**{"run.clipping": {"kind": "noised-mean-norm", "factor": 3.0, "threshold": 0.3}}))
+    run: Any = next(cell for cell in found.items["dp-fedmeta", "table2"].cells if cell.series == "dp-agr").runs[0]
+    assert run.clipping.plain()["threshold"] == 0.3 and run.clipping.kind == "percentile-of-releases"
+
+
+def test_a_preset_changes_its_own_papers_and_no_other() -> None:
+    own = {
+        "title": "Another",
+        "tasks": {"any": {"dataset": "glyphs"}},
+        "tables": {
+            "one": {"title": "t", "tasks": ["any"], "series": {"a": {"method": "maml"}, "b": {"method": "dp-agr"}}}
+        },
+    }
+    plain = plan(configuration(**{"experiments.another": own})).items["another", "one"]
+    for preset in ("real", "paper"):
+        found = plan(configuration(preset, **{"experiments.another": own}))
+        assert list(found.items["another", "one"].runs) == list(plain.runs)
+
+
+def test_variants_lie_below_a_series_own_overlay() -> None:
+    found = configuration()
+    paper = found["experiments"]["dp-fedmeta"]
+    paper["variants"] |= {
+        "one": {"noise": {"multiplier": 7}, "clipping": "constant"},
+        "two": {"noise": {"multiplier": 8}},
+    }
+    paper["tables"]["table2"]["series"] = {
+        "a": {"method": "dp-agr", "use": "one"},
+        "b": {"method": "dp-agr", "use": ["one", "two"]},
+        "c": {"method": "dp-agr", "use": ["one", "two"], "run": {"noise": {"multiplier": 9}}},
+    }
+    runs: list[Any] = [cell.runs[0] for cell in plan(found).items["dp-fedmeta", "table2"].cells[:3]]
+    assert [run.noise.multiplier for run in runs] == [7, 8, 9]
+    assert {run.clipping.kind for run in runs} == {"constant"} and {run.clipping.threshold for run in runs} == {0.5}
+
+
+def test_a_plan_is_read_without_what_computes() -> None:
+    """torch takes seconds to import, numba one: a dry run shall not wait for them."""
+    code = (
+        "import sys, yaml\n"
+        "from pathlib import Path\n"
+        "from dpfedbench.experiments.configuration import Configuration, overlaid\n"
+        "from dpfedbench.experiments.expand import make_plan\n"
+        f"folder = Path({str(CONFIG)!r})\n"
+        "files = [folder / 'config.yaml', *folder.glob('experiments/*.yaml')]\n"
+        "configuration = overlaid(*(yaml.safe_load(file.read_text(encoding='utf-8')) for file in files))\n"
+        "make_plan(Configuration.read(configuration)).private()\n"
+        "print([name for name in ('torch', 'numba', 'scipy', 'pandas') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_which_run_belongs_to_which_cell() -> None:
+    found = plan(configuration())
+    rows = list(found.cells())
+    assert {row[-1] for row in rows} <= set(found.runs) and len(rows) == len(set(rows))
+    shared = [row[:4] for row in rows if row[-1] == found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder]
+    assert ("dp-fedmeta", "table2", "dp-agr", None) in shared and ("dp-fedmeta", "figure4b", "dp-agr", 1.0) in shared
+    assert not any(row[1] == "figure12" for row in rows)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.methods import METHODS
 from dpfedbench.pruning import old_runs, remove_run, wanted_runs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -78,7 +77,7 @@ def test_what_a_killed_pruning_left_is_found_again(tmp_path: Path) -> None:
 
 def test_every_preset_is_wanted() -> None:
     """The counts are those that `snakemake --dry-run` gives for each preset: see tests/workflow/test_dag.py."""
-    wanted = wanted_runs(ROOT, method_defaults={name: method.DEFAULTS for name, method in METHODS.items()})
+    wanted = wanted_runs(ROOT)
     data = {folder.split("/")[1] for folder in wanted}
     assert {"glyphs", "digits", "omniglot", "fashion-mnist", "cifar-fs", "mini-imagenet"} <= data
 

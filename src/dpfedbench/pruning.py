@@ -6,14 +6,14 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dpfedbench.config import merge
-from dpfedbench.experiments import make_plan
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
 
 _PLACE = re.compile(r"[\w-]+/[\w.-]+/(\d+way-\d+shot|\d+class)/[0-9a-f]{10}/seed\d+(\.pruned)?")
 _DEPTH = 5
@@ -28,25 +28,22 @@ class OldRun:
     busy: bool
 
 
-def wanted_runs(
-    root: Path, *, method_defaults: Mapping[str, Mapping[str, Any]], datasets: Collection[str] | None = None
-) -> set[str]:
+def wanted_runs(root: Path, *, datasets: Collection[str] | None = None) -> set[str]:
     """The folders of all runs that the repository's own configurations ask for: the default one and every preset.
 
     Args:
         root: the repository.
-        method_defaults: for each method's name, the overlay that makes it.
         datasets: the names of the data sets there are.
 
     Raises:
         BenchError: a configuration is not valid.
     """
     files = [root / "config/config.yaml", *sorted((root / "config/experiments").glob("*.yaml"))]
-    base = merge(*map(_read, files))
+    base = overlaid(*map(_read, files))
     found: set[str] = set()
     for preset in (None, *sorted((root / "config/presets").glob("*.yaml"))):
-        config = base if preset is None else merge(base, _read(preset))
-        found |= set(make_plan(config, method_defaults=method_defaults, datasets=datasets).runs)
+        configuration = Configuration.read(base if preset is None else overlaid(base, _read(preset)))
+        found |= set(make_plan(configuration, datasets=datasets).runs)
     return found
 
 

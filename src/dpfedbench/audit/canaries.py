@@ -1,38 +1,38 @@
 """Canaries in the code that ran: drawn contributions go through a run's own rounds, and its releases are scored.
 
 What is audited is the release mechanism: participation, clipping, private sum, noise stream, denominator, threshold
-rule and ledger are those of `federation.server_sum` or `federation.client_sums`, called as training calls them. Only
-the gradients are replaced. There are `ORDINARY` coordinates with drawn gradients, and one coordinate for each canary.
-A canary is a unit (client or record) of its own; by a secret coin its contribution is far above any threshold along
-its coordinate, or zero (zero-out adjacency). All randomness, the noise too, is of a seed made for the audit: what is
-measured is the mechanism, not what the published seed of the run would tell.
+rule and ledger are those of `federation.engine.Rounds`, called as training calls them. Only the gradients are replaced.
+There are `ORDINARY` coordinates with drawn gradients, and one coordinate for each canary. A canary is a unit (client or
+record) of its own; by a secret coin its contribution is far above any threshold along its coordinate, or zero (zero-out
+adjacency). All randomness, the noise too, is of a seed made for the audit: what is measured is the mechanism, not what
+the published seed of the run would tell.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpfedbench.accounting.budgets import DecayingBudget
-from dpfedbench.config import RunConfig
+from dpfedbench.accounting.analyses import find
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.federation.client_sums import ClientSums
-from dpfedbench.federation.composition import Composition, Maml, Reptile
-from dpfedbench.federation.progress import Progress
-from dpfedbench.federation.record_tasks import RecordTaskClients
-from dpfedbench.federation.rounds import Observer
-from dpfedbench.federation.server_sum import COUNT_RELEASE, ServerSum
-from dpfedbench.methods import METHODS
+from dpfedbench.evaluation.held_out import NoMeasures
+from dpfedbench.federation.book import Book, Entry, Made, Observer, Open
+from dpfedbench.federation.engine import Rounds
+from dpfedbench.methods.method import Method
+from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
-from dpfedbench.models.net import Weights
+from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpfedbench.parts.clipping.rule import Extra
+from dpfedbench.parts.sum import Sum
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 
 ORDINARY = 50
@@ -51,7 +51,7 @@ _CHUNK = 256
 
 
 class Coordinates:
-    """In place of a network: so many weights, all zero at the start.
+    """In place of a model: so many weights, all zero at the start.
 
     Args:
         ordinary: coordinates of ordinary gradients.
@@ -59,21 +59,11 @@ class Coordinates:
     """
 
     def __init__(self, *, ordinary: int, reserved: int) -> None:
-        self.ordinary, self.reserved = ordinary, reserved
+        self.ordinary, self.reserved, self.dimension = ordinary, reserved, ordinary + reserved
 
-    @property
-    def dimension(self) -> int:
-        """Both together."""
-        return self.ordinary + self.reserved
-
-    def initial(self, generator: np.random.Generator) -> np.ndarray:
+    def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""
         return np.zeros(self.dimension, np.float32)
-
-
-def _nothing(records: int) -> Measured:
-    """Where no model is measured."""
-    return Measured(np.zeros(records), np.zeros(records), np.ones(records))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +79,12 @@ class Units:
     place: np.ndarray
     size: np.ndarray
     gradients: np.ndarray
+
+    @classmethod
+    def without_canaries(cls, gradients: np.ndarray) -> Units:
+        """Ordinary units with gradients [units, ordinary]."""
+        count = len(gradients)
+        return cls(np.full(count, -1), np.zeros(count, np.float32), gradients.astype(np.float32))
 
     def fill(self, ids: np.ndarray, out: np.ndarray) -> None:
         """Write the contributions of these units to float32 [n, d]."""
@@ -118,17 +114,16 @@ def canary_units(
     return Units(place, size, gradients)
 
 
-class ClientSource:
-    """Clients with given contributions, for `ServerSum`; there is nothing to measure a model on."""
+# In place of the clients, or of what they hold
 
-    columns: tuple[str, ...] = ()
 
-    def __init__(self, net: Weights, units: Units, *, each: int = 1) -> None:
+class ClientSource(Clients):
+    """Clients with given contributions, for a sum that the server takes."""
+
+    def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
         self.net, self.units, self.each = net, units, each
 
-    def stream(
-        self, theta: np.ndarray, cohort: np.ndarray, index: int
-    ) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Their contributions, whatever the model and the round are."""
         for start in range(0, len(cohort), _CHUNK):
             ids = cohort[start : start + _CHUNK]
@@ -136,32 +131,23 @@ class ClientSource:
             self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
             yield torch.from_numpy(out), np.zeros(len(ids)), np.zeros(len(ids))
 
-    def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-    def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
 
 class RecordSource:
-    """Clients whose records have given contributions, for `ClientSums`: an image is a record's number."""
+    """Records with given gradients, for sums that clients take over their own: an image is a record's number.
 
-    def __init__(self, net: Weights, holders: Sequence[Units]) -> None:
+    It is what the clients hold, and what takes the gradients of it, in one thread.
+    """
+
+    device = "cpu"
+
+    def __init__(self, net: Coordinates, holders: Sequence[Units]) -> None:
         self.net, self.holders = net, holders
         self._room = np.empty((_CHUNK, net.dimension), np.float32)
         self.images = [np.arange(len(units.place)) for units in holders]
         self.labels = [np.full(len(units.place), client) for client, units in enumerate(holders)]
 
-    def worker(self) -> RecordSource:
-        """Another of the same clients, with room of its own for contributions."""
-        return RecordSource(self.net, self.holders)
-
-    def add_each(
-        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: PlainSum | PrivateSum
-    ) -> tuple[Measured, np.ndarray]:
-        """Add the records' contributions, whatever the model is, as `Gradients.add_each` adds gradients."""
+    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
+        """Add the records' gradients, whatever the model is, as `models.gradients.Gradients.add_each` does."""
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
             ids = x[start : start + _CHUNK]
@@ -171,11 +157,17 @@ class RecordSource:
 
 
 class TaskSource:
-    """Few-shot clients whose examples are all canaries, for `RecordTaskClients`: an image is an example's number."""
+    """Few-shot clients whose examples are all canaries, for their own sums: an image is an example's number.
+
+    Attributes:
+        read: numbers of the examples whose gradients were taken last.
+    """
+
+    device = "cpu"
 
     def __init__(self, net: Coordinates, support: int, present: np.ndarray) -> None:
         self.net, self._support, self._present = net, support, present
-        self.read = np.empty(0, np.int64)  # examples whose gradients were taken last
+        self.read = np.empty(0, np.int64)
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
         """Numbers for images, the client's own for labels."""
@@ -184,125 +176,151 @@ class TaskSource:
         parts = [(values[:, : self._support], values[:, self._support :]) for values in (numbers, labels)]
         return TaskBatch(support_x=parts[0][0], support_y=parts[1][0], query_x=parts[0][1], query_y=parts[1][1])
 
-    def passes(self) -> TaskSource:
-        """Itself: an audit has one thread."""
-        return self
-
-    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> Measured:
-        """The examples' contributions, whatever the model is."""
+    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor) -> Measured:
+        """The examples' gradients, whatever the model is, as `models.gradients.Gradients.each` does."""
         self.read = x
-        out[:] = 0
-        out[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
+        rows = out.numpy()
+        rows[:] = 0
+        rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
         return _nothing(len(x))
 
-    def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
-        return {}
+
+class _Shown(Open):
+    """A sum whose release is shown as it leaves: before another is taken, and not over the denominator."""
+
+    def __init__(
+        self,
+        show: Callable[[int, Any, torch.Tensor], None],
+        entry: Entry,
+        index: int,
+        *,
+        step: int = 0,
+        client: int = 0,
+    ) -> None:
+        super().__init__(entry, index=index, step=step, client=client)
+        self._show, self._client = show, client
+
+    def release(self) -> torch.Tensor:
+        released = super().release()
+        self._show(self._client, self.total, released)
+        return released
 
 
-def audit_seed(config: RunConfig, *indices: int) -> int:
+def _nothing(count: int) -> Measured:
+    return Measured(np.zeros(count), np.zeros(count), np.ones(count))
+
+
+def _gradients(source: Any) -> Choice:
+    return Choice("audit", lambda: source, "cpu")
+
+
+def audit_seed(run: Method, *indices: int) -> int:
     """A seed of the audit's own, made from the run's seed and identity."""
-    return int(stream(config.seed, f"audit/{config.key}", *indices).integers(2**62))
+    return int(stream(run.seed, f"audit/{run.key}", *indices).integers(2**62))
 
 
 def run_rounds(
-    config: RunConfig,
+    run: Method,
     source: ClientSource | RecordSource,
     observer: Observer,
     *,
     rounds: int,
+    first: float | None = None,
     multipliers: Sequence[float] = (),
-    parts: Composition | None = None,
+    plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
     """Let a run's own rounds take place over a source's contributions, and show an observer the releases.
 
     Args:
-        config: the run, with the audit's seed.
-        source: in place of the clients' data.
+        run: with the audit's seed.
+        source: in place of the clients, or of what they hold.
         observer: sees each release.
         rounds: how many.
-        multipliers: z of each round, where it follows a public loss that an audit does not have.
-        parts: in place of the method's composition.
+        first: the first threshold, where the run finds it on its data.
+        multipliers: z of each round, for noise that follows a public loss, which an audit does not have.
+        plan: in place of the run's participation plan.
         progress: told of each round.
     """
-    parts = METHODS[config.method].compose(config) if parts is None else parts
+    loop = run.loop()
+    assert loop is not None
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
-    ledger = Ledger(Path(os.devnull))
-    place: Any = ClientSums if config.by_record else ServerSum
-    mechanism: ServerSum | ClientSums = place(config, parts, ledger=ledger, source=source, observer=observer)
+    made = Rounds(
+        run, loop, net=source.net, held=source, gradients=_gradients(source), measures=NoMeasures(),
+        ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
+        clients=source if isinstance(source, Clients) else None,
+    )  # fmt: skip
+    following = [entry for entry in made.book.budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
     for index in range(rounds):
-        if multipliers and isinstance(mechanism.budget, DecayingBudget):
-            mechanism.budget.noise_multiplier = multipliers[index]
-        mechanism.round(index)
+        for entry in following if multipliers else ():
+            assert entry.budget is not None
+            entry.budget.noise_multiplier = multipliers[index]
+        made.round(index)
         if progress is not None:
             progress.step(index + 1, 1)
 
 
 class Scores:
-    """What an observer makes of the releases: how likely each canary is in them, against that it is in none.
+    """What an observer makes of a sum's releases: how likely each canary is in them, against that it is in none.
 
-    The statistic is the likelihood ratio of the sampler that the ledger names, at the noise that it states:
+    The statistic is the likelihood ratio of how units are drawn, at the noise that the ledger states:
 
-    - one-pass: the release of the canary's round, which the observer knows from the blocks;
-    - balls-and-bins: the mean over rounds of the ratios, since the round is secret and each equally likely;
-    - Poisson cohorts and lots: the product over rounds of 1 - q + q x ratio.
+    - where the observer knows who is in which release: the ratios of the canary's own;
+    - where each is in one secret round, equally likely: the mean over rounds of the ratios;
+    - where each draws anew for each release: the product over releases of 1 - q + q x ratio.
 
     `sums` are the plain sums of the canary's coordinate over the rounds in which it may be (over C), whose shift is
     one and whose noise is Gaussian.
 
     Args:
         net: which coordinates are reserved.
+        name: of the sum.
+        extra: of the rule's release that is scored with it; "" for none. Its contributions have the norms as values.
         holders: 1 for clients, or how many clients have canaries among their records.
-        rounds_of: for one pass, the canaries' rounds, int64 [canaries]; else None.
-        hidden: for the release of clipped norms: mean and variance of what others put in it, in units of C.
+        members: the canaries that are in each round, where that is known.
+        once: whether each is in one round.
     """
 
     def __init__(
-        self,
-        net: Coordinates,
-        *,
-        holders: int = 1,
-        rounds_of: np.ndarray | None = None,
-        hidden: tuple[float, float] = (0.0, 0.0),
-    ) -> None:
-        self._ordinary, self._rounds_of, self._hidden = net.ordinary, rounds_of, hidden
-        self.scores = np.zeros((holders, net.reserved))
+        self, net: Coordinates, *, name: str, extra: str = "", holders: int = 1,
+        members: Sequence[np.ndarray] | None = None, once: bool = False,
+    ) -> None:  # fmt: skip
+        self._ordinary, self._name, self._extra, self._members, self._once = net.ordinary, name, extra, members, once
+        secret = once and members is None
+        self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
         self.sums = np.zeros((holders, net.reserved))
         self.seen: list[Release] = []
+        self._x = self._ratio = self.sums
 
-    def __call__(self, written: Sequence[Release], values: Sequence[torch.Tensor]) -> None:
-        """Take note of a round's releases."""
-        self.seen += written
-        first = written[0]
-        x = self._scaled(first, values[0].numpy().reshape(len(self.scores), -1)[:, self._ordinary :])
-        ratio = (2 * x - 1) / (2 * first.noise_multiplier**2)
-        for entry, value in zip(written[1:], values[1:], strict=True):
-            if entry.name == COUNT_RELEASE:
-                # Left out: a weaker attack, so still a lower bound. What others put in it would have to be guessed,
-                # and at its noise of L/20 it says far less of one client than the gradients' release.
-                continue
-            mean, variance = self._hidden
-            y = self._scaled(entry, value.numpy().reshape(-1, 1)) - mean
-            ratio = ratio + (2 * y - 1) / (2 * (entry.noise_multiplier**2 + variance))
-        kind, rate = first.sampler["kind"], first.sampler["rate"]
-        if kind == "one-pass":
-            assert self._rounds_of is not None
-            here = self._rounds_of == first.round
-            self.scores[:, here], self.sums[:, here] = ratio[:, here], x[:, here]
+    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+        """Take note of a line of the ledger and of what left."""
+        self.seen.append(line)
+        # In units of C: the observer knows the denominator and the thresholds.
+        values = np.stack([mean.numpy() for _, mean in made])
+        scaled = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
+        z, rate = line.noise_multiplier, line.sampler["rate"]
+        if line.name == self._name:
+            self._x = scaled[:, self._ordinary :]
+            self._ratio = (2 * self._x - 1) / (2 * z**2)
+        elif line.name == self._extra:
+            # Mean and variance of what the other canaries, of which half are there, put in it, in units of C.
+            hidden = rate * self.sums.shape[1] / 2
+            self._ratio = self._ratio + (2 * (scaled - hidden) - 1) / (2 * (z**2 + hidden * (1 - rate / 2)))
+        if line.name == (self._extra or self._name):
+            self._add(line.round, rate)
+
+    def _add(self, index: int, rate: float) -> None:
+        """Take note of a round, all of whose lines were seen."""
+        if self._members is not None:
+            here = self._members[index]
+            self.scores[:, here] += self._ratio[:, here]
+            self.sums[:, here] += self._x[:, here]
             return
-        self.sums += x
-        if kind == "balls-and-bins":
-            last = self.scores if first.round else np.full_like(self.scores, -np.inf)
-            self.scores = np.logaddexp(last, ratio)
+        self.sums += self._x
+        if self._once:
+            self.scores = np.logaddexp(self.scores, self._ratio)
         else:
-            here = np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
-            self.scores += here
-
-    @staticmethod
-    def _scaled(entry: Release, value: np.ndarray) -> np.ndarray:
-        """A release in units of C: the observer knows the denominator and the thresholds."""
-        return np.asarray(value * entry.denominator / np.atleast_1d(entry.threshold)[:, None])
+            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + self._ratio) if rate < 1 else self._ratio
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -323,14 +341,28 @@ class Found:
     releases: list[Release]
 
 
+def extra_of(sum_: Sum, threshold: float) -> Extra | None:
+    """The release that a sum's rule makes beside it."""
+    rule = sum_.clipping
+    return None if rule is None else rule.extra(rule.begin(threshold), noise_multiplier=1.0, cohort=1.0)
+
+
+def lines_of(sum_: Sum, releases: Sequence[Release]) -> list[Release]:
+    """The ledger's lines of a sum, and of what its rule releases beside it."""
+    extra = extra_of(sum_, 1.0)
+    return [line for line in releases if line.name in (sum_.name, extra and extra.name)]
+
+
 def one_run(
-    config: RunConfig,
+    run: Method,
+    sum_: Sum,
     *,
     seed: int,
     canaries: int,
     rounds: int,
     threshold: float,
     records: int = 0,
+    steps: int = 1,
     multipliers: Sequence[float] = (),
     inserted: bool = True,
     progress: Progress | None = None,
@@ -341,102 +373,110 @@ def one_run(
     some are audited: a record's privacy is that of its own client's releases.
 
     Args:
-        config: the run.
+        run: the run.
+        sum_: which of its sums is audited: the server's, or that of clients that hold records.
         seed: the audit's.
         canaries: m; of records, as many for each client (rounded down), and at most three quarters of them.
         rounds: how many.
         threshold: the first C of the run, which a run that finds it on random data has in its ledger.
-        records: those that a client holds, where the unit is the record.
+        records: those that a client holds, where it takes the sum.
+        steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
         progress: told of each round.
     """
-    clipping = config.clipping
-    assert clipping is not None
-    config = dataclasses.replace(config, seed=seed)
-    holders = 1
-    if config.by_record:
-        lots = rounds * config.client_update.inner_steps
-        holders = min(config.clients.count, max(1, _STEPS // lots))
-        canaries = min(canaries, max(1000, _WORK // lots))
-        config = dataclasses.replace(config, clients=dataclasses.replace(config.clients, count=holders))
-    parts = METHODS[config.method].compose(config)
-    if clipping.threshold is None:
-        parts = parts.starting_at(threshold)
-    rounds_of: np.ndarray | None = None
-    taking_part: np.ndarray | slice = slice(None)
-    each = min(canaries // holders, 3 * records // 4) if config.by_record else canaries
+    run = run.replace(seed=seed)
+    loop = run.loop()
+    assert loop is not None and sum_.noise is not None
+    extra = extra_of(sum_, threshold)
+    # One that is paid out of the sum's multiplier is left out: a weaker attack, so still a lower bound. What others put
+    # in it would have to be guessed, and of a count at noise of L/20 it says far less of one client than the sum.
+    scored = "" if extra is None or extra.within else extra.name
+    # Where norms are released too, other units would hide a canary's: the worst case has none.
+    norm = 0.0 if scored else threshold
+    own, holders, each = sum_ in loop.own, 1, canaries
+    if own:
+        lots = rounds * steps
+        holders = min(run.clients.count, max(1, _STEPS // lots))
+        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * records // 4)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
-    if config.by_record:
-        # Where the norms are released too, other records would hide a canary's: the worst case has none.
-        norm = 0.0 if clipping.rule == "noised-mean-norm" else threshold
-        net = Coordinates(ordinary=ORDINARY, reserved=each)
-        units = [
-            canary_units(records, each, row, norm=norm, ordinary=ORDINARY, seed=seed, holder=holder)
-            for holder, row in enumerate(present)
-        ]
-        q = config.participation.cohort / records
-        scores = Scores(net, holders=holders, hidden=(q * each / 2, q * each / 2 * (1 - q / 2)))
-        source: ClientSource | RecordSource = RecordSource(net, units)
-    else:
-        net = Coordinates(ordinary=ORDINARY, reserved=each)
-        clients = canary_units(
-            config.clients.count, each, present[0], norm=threshold, ordinary=ORDINARY, seed=seed, holder=0
+    net = Coordinates(ordinary=ORDINARY, reserved=each)
+    units = [
+        canary_units(
+            records if own else run.clients.count, each, row, norm=norm, ordinary=ORDINARY, seed=seed, holder=holder
         )
-        if config.participation.kind == "one-pass":
-            assert parts.participation is not None
-            rounds_of = np.full(config.clients.count, -1)
-            for index in range(rounds):
-                rounds_of[parts.participation.cohort(index)] = index
-            rounds_of = rounds_of[:each]
+        for holder, row in enumerate(present)
+    ]
+    plan = loop.participation.plan(clients=run.clients.count, seed=seed)
+    taking_part: np.ndarray | slice = slice(None)
+    source: ClientSource | RecordSource
+    if own:
+        source, scores = RecordSource(net, units), Scores(net, name=sum_.name, extra=scored, holders=holders)
+    else:
+        members = None
+        if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
+            members = [cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))]
             # Who is in no round is known, and there is nothing to guess.
-            taking_part = rounds_of >= 0
-        scores = Scores(net, rounds_of=rounds_of)
-        by_server = config.local is not None and config.local.query == "server"
-        source = ClientSource(net, clients, each=config.task.ways * config.clients.query_per_class if by_server else 1)
-    run_rounds(config, source, scores, rounds=rounds, multipliers=multipliers, parts=parts, progress=progress)
+            taking_part = np.isin(np.arange(each), np.concatenate(members))
+        scores = Scores(net, name=sum_.name, extra=scored, members=members, once=loop.participation.once)
+        query = run.task.ways * run.clients.query_per_class
+        source = ClientSource(net, units[0], each=query if run.sums_query_examples else 1)
+    run_rounds(
+        run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
+    )
     return Found(
         holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
         sums=scores.sums[:, taking_part].ravel(),
-        releases=scores.seen,
+        releases=lines_of(sum_, scores.seen),
     )
 
 
-def one_own_run(config: RunConfig, *, seed: int, canaries: int, inserted: bool = True) -> Found:
+def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Found:
     """Let few-shot clients make their own releases once, every example a canary; nothing else is in them.
 
     Clients are alike and no canary is at two of them, so that each needs one round only, and there may be more of them
     than the run has.
 
     Args:
-        config: the run.
+        run: the run.
         seed: the audit's.
         canaries: m, rounded down to whole clients.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
     """
-    ways, shape = config.task.ways, config.clients
+    ways, shape = run.task.ways, run.clients
     support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
     holders = max(1, canaries // examples)
-    config = dataclasses.replace(config, seed=seed)
-    update = METHODS[config.method].compose(config).update
-    assert isinstance(update, Maml | Reptile)
+    run = run.replace(seed=seed)
+    loop = run.loop()
+    assert loop is not None
     coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
     scores, sums, seen = np.zeros(coins.shape), np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    releases: list[Release] = []
 
-    def observe(name: str, client: int, step: int, made: PrivateSum, released: torch.Tensor) -> None:
+    def show(client: int, made: Any, released: torch.Tensor) -> None:
         own = source.read
         x = released.numpy()[net.ordinary + own] / made.threshold
         scores[client, own] += (2 * x - 1) / (2 * made.noise_multiplier**2)
         sums[client, own] += x
         seen[client, own] = True
 
-    clients = RecordTaskClients(config, update, config.local, source=source, observer=observe)
-    theta = net.initial(stream(seed, "initial-weights"))
-    for _ in clients.stream(theta, np.arange(holders), 0):
+    model: Any = net
+    book = Book(
+        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), observer=lambda line, _: releases.append(line)
+    )
+    clients = loop.client.clients(
+        Setup(
+            run=run, net=model, held=source, gradients=_gradients(source), own=loop.own, book=book,
+            plan=loop.participation.plan(clients=run.clients.count, seed=seed),
+        )
+    )  # fmt: skip
+    for entry in book.entries:
+        entry.open = functools.partial(_Shown, show, entry)  # type: ignore[method-assign]
+    for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
         pass
-    return Found(holders=holders, coins=coins[seen], scores=scores[seen], sums=sums[seen], releases=clients.releases(0))
+    return Found(holders=holders, coins=coins[seen], scores=scores[seen], sums=sums[seen], releases=releases)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.accounting import analyses
-from dpfedbench.accounting.analyses import own_records
-from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
+from dpfedbench.accounting.analyses import find, of, own_records
+from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.audit.attacks import leak_of
 from dpfedbench.audit.bounds import (
     Bound,
     Curves,
@@ -27,14 +28,14 @@ from dpfedbench.audit.bounds import (
     one_run_dp,
     one_run_f_dp,
 )
-from dpfedbench.audit.canaries import Found, audit_seed, one_own_run, one_run
-from dpfedbench.audit.mechanisms import raw_norm_audit
-from dpfedbench.config import RunConfig
+from dpfedbench.audit.canaries import Found, audit_seed, lines_of, one_own_run, one_run
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.progress import Progress
 from dpfedbench.files import write_json
-from dpfedbench.privacy.clipping import make_rule
+from dpfedbench.methods import read_run_file
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.sum import Sum
 from dpfedbench.privacy.ledger import Release, check_same_mechanism, read_ledger
+from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 
 CANARIES = 4000
@@ -45,40 +46,24 @@ _SMALLEST = 0.05
 """The smallest noise multiplier for which sampled mechanisms are accounted for."""
 
 
-def _by_round(releases: Sequence[Release]) -> list[list[Release]]:
-    rounds: list[list[Release]] = []
-    for event in releases:
-        if event.round == len(rounds):
-            rounds.append([])
-        if event.round != len(rounds) - 1:
-            raise BenchError(f"the ledger jumps to round {event.round}: delete the run's folder and train again")
-        rounds[-1].append(event)
-    return rounds
-
-
-def _multiplier(events: Sequence[Release]) -> float:
-    """Of a round's releases as one."""
-    return events[0].noise_multiplier if len(events) == 1 else joint_multiplier([e.noise_multiplier for e in events])
-
-
 def family_of(releases: Sequence[Release]) -> Family:
     """The mechanisms of the ledger's sampler with its noise made larger or smaller: what its analysis justifies.
 
-    A leak of 1 is the noise of the ledger; for one pass, a leak is sensitivity over noise deviation.
+    A leak of 1 is the noise of the ledger; where the observer knows who is in which release, a leak is sensitivity over
+    noise deviation.
+
+    Raises:
+        BenchError: there is no analysis, or the ledger is damaged.
     """
-    sampler, found = releases[0].sampler, dict[float, int]()
-    analysis = analyses.of(releases)
+    sampler, analysis = releases[0].sampler, of(releases)
     if analysis.known:
         return Gaussian()
-    for events in _by_round(releases):
-        z = _multiplier(events)
-        found[z] = found.get(z, 0) + 1
+    schedule = schedule_of(rounds_of(releases))
 
     def epsilon(leak: float, delta: float) -> float:
-        schedule = tuple((z / leak, count) for z, count in found.items())
-        return analysis.high(schedule, sampler, delta)
+        return analysis.high(tuple((z / leak, count) for z, count in schedule), sampler, delta)
 
-    return Curves(f"{sampler['kind']} with any noise", epsilon, min(found) / _SMALLEST)
+    return Curves(f"{sampler['kind']} with any noise", epsilon, min(z for z, _ in schedule) / _SMALLEST)
 
 
 def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
@@ -91,7 +76,7 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
         seed: for the split.
     """
     coins, scores, sums = found.coins, found.scores, found.sums
-    guesses = guess_surest(scores, coins, secret=not analyses.of(found.releases).known)
+    guesses = guess_surest(scores, coins, secret=not of(found.releases).known)
     return [
         one_run_f_dp(guesses, family, delta=delta, confidence=confidence),
         one_run_dp(guesses, delta=delta, confidence=confidence),
@@ -103,7 +88,7 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
 
 
 def audit(
-    config: RunConfig,
+    run: Method,
     releases: Sequence[Release],
     *,
     canaries: int = CANARIES,
@@ -113,7 +98,7 @@ def audit(
     """The audit of one run, as in audit.json.
 
     Args:
-        config: the run.
+        run: the run.
         releases: its ledger.
         canaries: m at most; clients keep a quarter that are ordinary.
         confidence: of each bound by itself. The headline is fixed beforehand: one-run f-DP, or many runs where the
@@ -126,71 +111,79 @@ def audit(
     started = time.monotonic()
     names = ("torch", "numpy", "scipy", "numba")
     versions = {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}
-    if not config.private:
-        return {
-            "epsilon": None, "method": None, "reason": "no release claims privacy", "status": "nothing to audit",
-            "versions": versions,
-        }  # fmt: skip
+    nothing: dict[str, Any] = {"epsilon": None, "method": None, "status": "nothing to audit", "versions": versions}
+    if not run.private:
+        return nothing | {"reason": "no release claims privacy"}
     if not releases:
-        raise BenchError(f"the ledger is empty, but {config.method} is private: train the run again")
-    own = [event for event in releases if event.sampler["kind"] == own_records.KIND]
-    releases = [event for event in releases if event.sampler["kind"] != own_records.KIND]
-    parts = []
-    if releases:
-        parts.append(_audit_served(config, releases, canaries=canaries, confidence=confidence, runs=runs))
-    if own:
-        parts.append(_audit_own(config, own, canaries=canaries, confidence=confidence))
-    both = len(parts) == 2 and (parts[0]["unit"], parts[0]["observer"]) == (parts[1]["unit"], parts[1]["observer"])
-    if both:
+        raise BenchError(f"the ledger is empty, but {run.method} is private: train the run again")
+    try:
+        for pair in {(event.mechanism, event.sampler["kind"]) for event in releases}:
+            find(*pair)
+    except BenchError as error:
+        return nothing | {"reason": str(error)}
+    lines = [(sum_, lines_of(sum_, releases)) for sum_ in run.sums if sum_.private]
+    if not all(own for _, own in lines) or sum(len(own) for _, own in lines) != len(releases):
+        raise BenchError(
+            f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
+            f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
+        )
+    parts = [
+        _audit_served(run, sum_, own, canaries=canaries, confidence=confidence, runs=runs)
+        for sum_, own in lines
+        if sum_.within_task is None
+    ]
+    within = {sum_.name for sum_, _ in lines if sum_.within_task is not None}
+    if within:
+        own = [event for event in releases if event.name in within]
+        parts.append(_audit_own(run, own, canaries=canaries, confidence=confidence))
+    if len({(part["unit"], part["observer"]) for part in parts}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
-        parts = sorted(parts, key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+        parts.sort(key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
     found = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
     return found | ({"also": parts[1:]} if parts[1:] else {})
 
 
-def _audit_own(config: RunConfig, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
+def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
     """The audit of the private sums that few-shot clients take over their own examples."""
-    assert config.local is not None
-    delta, seed = config.local.delta, audit_seed(config, 1)
-    found = one_own_run(config, seed=seed, canaries=canaries)
+    delta, seed = run.own_delta, audit_seed(run, 1)
+    assert delta is not None
+    found = one_own_run(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], found.releases)
     bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
-    holds = gaussian_epsilon(min(own_records.joint([event]) for event in releases), delta)
+    holds = gaussian_epsilon(own_records.joint(releases), delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
     }  # fmt: skip
 
 
 def _audit_served(
-    config: RunConfig, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int
 ) -> dict[str, Any]:
     """The audit of the server's private sum, or of those of clients that hold records."""
-    assert config.budget is not None and config.clipping is not None
-    first, delta, seed = releases[0], config.budget.delta, audit_seed(config)
-    rounds = _by_round(releases)
-    steps = config.client_update.inner_steps if config.by_record else 1
-    threshold = float(np.atleast_1d(first.threshold)[0])
-    records = int(first.sampler.get("records", 0))
+    loop, rule, delta, seed = run.loop(), sum_.clipping, sum_.delta, audit_seed(run)
+    assert loop is not None and rule is not None and delta is not None
+    first, rounds, own = releases[0], rounds_of(releases), sum_ in loop.own
+    steps = int(first.sampler["rounds"]) // loop.participation.rounds
+    threshold, records = float(np.atleast_1d(first.threshold)[0]), int(first.sampler.get("records", 0))
     # A client or record that is a canary is not an ordinary one, and there should be both.
-    most = records * config.clients.count if config.by_record else config.clients.count
+    most = records * run.clients.count if own else run.clients.count
     found = one_run(
-        config, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
-        records=records, multipliers=[events[0].noise_multiplier for events in rounds][::steps],
-        progress=Progress(f"audit {config.folder}", len(rounds) // steps, unit="rounds"),
+        run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
+        records=records, steps=steps, multipliers=[events[0].noise_multiplier for events in rounds][::steps],
+        progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
     )  # fmt: skip
     check_same_mechanism(releases, found.releases)
     family = family_of(releases)
     bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
-    rule = make_rule(config.clipping, first=threshold)
-    if rule.reads_raw_norms:
-        leak = raw_norm_audit(config, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
+    if not rule.private and not rule.reference:  # what comes from another run does not leak from round to round
+        leak = leak_of(run, rule, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
-    holds = math.inf if not rule.private else family.epsilon(_as_run(family, rounds), delta)
+    # The leak of the ledger's own noise.
+    leaks = 1.0 if isinstance(family, Curves) else max(1 / z for z, _ in schedule_of(rounds))
+    holds = family.epsilon(leaks, delta) if rule.private else math.inf
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
-        "canaries": len(found.coins),
-        "rounds": len(rounds),
-        "clients_audited": found.holders if config.by_record else None,
-    }
+        "canaries": len(found.coins), "rounds": len(rounds), "clients_audited": found.holders if own else None,
+    }  # fmt: skip
 
 
 def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:
@@ -213,16 +206,9 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
     }
 
 
-def _as_run(family: Family, rounds: Sequence[Sequence[Release]]) -> float:
-    """The leak of the ledger's own noise."""
-    if isinstance(family, Curves):
-        return 1.0
-    return max(1 / _multiplier(events) for events in rounds)
-
-
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
-    if analyses.of([first]).known:
+    if of([first]).known:
         return f"{told}; who is in which block"
     return f"{told}, nor who takes part when"
 
@@ -248,5 +234,5 @@ def audit_run(run_dir: Path | str, out_path: Path | str) -> None:
         BenchError: the ledger is missing, damaged, or of another mechanism than the code's.
     """
     run_dir = Path(run_dir)
-    config = RunConfig.from_yaml(run_dir / "config.yaml")
-    write_json(out_path, audit(config, read_ledger(run_dir / "ledger.jsonl")))
+    run = read_run_file(run_dir / "config.yaml")
+    write_json(out_path, audit(run, read_ledger(run_dir / "ledger.jsonl")))

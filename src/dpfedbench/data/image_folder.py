@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,27 @@ from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
 from dpfedbench.data.records import RawRecords
 from dpfedbench.errors import BenchError
 from dpfedbench.randomness import stream
+from dpfedbench.settings.part import Settings, setting
+
+
+class SplitClasses(Settings):
+    """How many classes go to each part of a few-shot data set."""
+
+    train: int = setting(ge=1, doc="training classes")
+    validation: int = setting(ge=0, doc="validation classes")
+    test: int = setting(ge=1, doc="test classes")
+
+
+class Options(Settings):
+    """What `read` is called with, as a configuration states it."""
+
+    folder: str = setting(doc="where the sub-folders are, one a class; absolute, or below the local data folder")
+    size: int = setting(ge=8, doc="height and width after resizing, in pixels")
+    channels: Literal[1, 3] = setting(doc="1: grey; 3: colour")
+    images_per_class: int | None = setting(None, ge=2, doc="how many pictures of each class are used; null: all")
+    test_images: int | None = setting(None, ge=1, doc="pictures of each class that are test records")
+    split_classes: SplitClasses | None = setting(None, doc="of a few-shot data set, in place of test_images")
+
 
 _NAMED = 3  # unreadable files that an error names
 

@@ -21,6 +21,7 @@ from dpfedbench.methods.method import Method
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
 from dpfedbench.settings.part import shapes
+from dpfedbench.settings.words import dotted
 
 Methods = Mapping[str, type[Method]]
 _TEST = "test."
@@ -120,7 +121,9 @@ def _check_fits(methods: Methods, name: str, overlay: Mapping[str, Any], where: 
             continue
         having = [other for other, cls in methods.items() if key in shapes(cls)]
         if having:
-            raise BenchError(f"{where}{key}: {name} has no {key}; leave it out, or take one of {', '.join(having)}")
+            raise BenchError(
+                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one of {', '.join(having)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,9 +202,9 @@ class _Expansion:
         own = spec.test if isinstance(spec, Figure) else None
         test: dict[str, Any] = (given(own) if own else {}) | (given(series.test) if series.test else {})
         if x is not None and swept.startswith(_TEST):
-            test[swept.removeprefix(_TEST)] = x
+            test[swept.removeprefix(_TEST)] = _whole(x)
         elif x is not None:
-            overlay = layers.merge(cls, set_key(overlay, swept, x), more)
+            overlay = layers.merge(cls, set_key(overlay, swept, _whole(x)), more)
         values = layers.resolve(cls, self._general(series.method, task), overlay)
         published_dataset = values.get("dataset", "")
         values["dataset"] = self.configuration.stand_ins.get(published_dataset) or published_dataset
@@ -269,6 +272,11 @@ class _Expansion:
             if ours.get(key) != value
         ]
         return "; ".join(differing)
+
+
+def _whole(value: float) -> float | int:
+    """A whole number as such, for messages."""
+    return int(value) if value == int(value) else value
 
 
 def _short(value: Any) -> str:

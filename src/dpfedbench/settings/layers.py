@@ -10,6 +10,7 @@ from dpfedbench.settings.part import (
     Settings,
     Shape,
     bad_value,
+    chosen,
     kind_of,
     shapes,
     spelled_out,
@@ -147,8 +148,21 @@ def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, 
     """
     values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
+    _name_kinds(cls, values)
     _settle([cls], values, cell)
     return values
+
+
+def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
+    """Give parts whose kind no layer says, or none that the method takes, the kind of the method's own default."""
+    for key, value in values.items():
+        shape = shapes(cls).get(key)
+        if shape is not None and shape.sections and isinstance(value, dict):
+            inner = chosen(shape, value)
+            if inner is not None and kind_of(inner):
+                value.setdefault("kind", kind_of(inner))
+            if inner is not None:
+                _name_kinds(inner, value)
 
 
 def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
@@ -181,11 +195,11 @@ def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
         if not inner or not isinstance(value, dict):
             continue
         own = _spelled_out(inner, said.get(key))
-        chosen = [found] if (found := _of_kind(inner, value)) else inner
+        taken = [found] if (found := _of_kind(inner, value)) else inner
         for name in list(value):
-            if not any(name in shapes(cls) for cls in chosen) and not (isinstance(own, Mapping) and name in own):
+            if not any(name in shapes(cls) for cls in taken) and not (isinstance(own, Mapping) and name in own):
                 del value[name]
-        _settle(chosen, value, own)
+        _settle(taken, value, own)
 
 
 def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:

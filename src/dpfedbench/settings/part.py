@@ -233,7 +233,9 @@ class Shape:
     annotation: Any
     nullable: bool
     sections: tuple[type[Settings], ...]
-    item: "Shape | None"
+    item: "Shape | None" = None
+    default: str | None = None
+    """The kind of the part that stands there where none is given."""
 
     @functools.cached_property
     def parts(self) -> dict[str, type[Part]]:
@@ -258,10 +260,10 @@ class Shape:
 @functools.cache
 def shapes(cls: type[Settings]) -> dict[str, Shape]:
     """What can stand at each key of a section."""
-    return {key: _shape(field.annotation) for key, field in cls.model_fields.items()}
+    return {key: _shape(field.annotation, field.default) for key, field in cls.model_fields.items()}
 
 
-def _shape(annotation: Any) -> Shape:
+def _shape(annotation: Any, default: Any = None) -> Shape:
     options = [bare(one) for one in members(annotation)]
     nullable = NoneType in options
     options = [one for one in options if one is not NoneType]
@@ -271,7 +273,7 @@ def _shape(annotation: Any) -> Shape:
         origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
         if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
-    return Shape(annotation, nullable, sections, item)
+    return Shape(annotation, nullable, sections, item, kind_of(type(default)) if isinstance(default, Part) else None)
 
 
 def _narrows(new: Any, old: Any) -> bool:
@@ -343,7 +345,7 @@ def chosen(shape: Shape, value: Any) -> type[Settings] | None:
     implied = [cls for cls in parts.values() if cls.implied_by and cls.implied_by in value]
     if implied:
         return implied[0]
-    return next(iter(parts.values())) if len(parts) == 1 else None
+    return next(iter(parts.values())) if len(parts) == 1 else parts.get(shape.default or "")
 
 
 def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
@@ -379,7 +381,7 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
             keys.setdefault(name, []).append(shape)
     said = f"unknown key {dotted(where, key)}: "
     if len(classes) == 1 and kind_of(classes[0]):
-        family = Shape(None, False, (classes[0],), None).families
+        family = Shape(None, False, (classes[0],)).families
         others = [kind for kind, other in family.items() if key in shapes(other)]
         if others:
             verb = "has" if len(others) == 1 else "have"

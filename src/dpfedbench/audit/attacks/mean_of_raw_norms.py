@@ -1,0 +1,35 @@
+"""The attack on a mean of raw norms: a record with a huge gradient, all others without any.
+
+Whenever it is in a lot, the client's next threshold is as large as can be.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpfedbench.audit.canaries import LARGE, RecordSource, Units, run_rounds
+from dpfedbench.audit.mechanisms import Score, Spread
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
+
+RULE = MeanOfRawNorms
+
+_ROUNDS = 16
+"""Rounds that are looked at: what leaks in a part of a run leaks in the whole."""
+
+
+def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
+    """The scores of a run, one for each client, since clients are independent: the widest spread after the first."""
+    loop = run.loop()
+    assert loop is not None
+    rounds = min(loop.participation.rounds, _ROUNDS)
+
+    def score(present: bool, seed: int) -> list[float]:
+        gradients = np.zeros((records, 1), np.float32)
+        gradients[0] = LARGE * present
+        seen = Spread()
+        source = RecordSource(seen.net, [Units.without_canaries(gradients)] * run.clients.count)
+        run_rounds(run.replace(seed=seed), source, seen, rounds=rounds, first=first)
+        return [float(value) for value in np.max(seen.rounds[1:], axis=0)]
+
+    return score

@@ -1,0 +1,55 @@
+"""The attack on a percentile of raw norms, on blocks that the observer knows.
+
+Norms have two modes, far below and just below the first threshold, so many high ones that the percentile lies on the
+upper mode if one client of the first round is there, and on the lower if it is not. The next threshold shows it, and
+the noise of the release after the window shows the threshold.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpfedbench.accounting.analyses import find
+from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
+from dpfedbench.audit.mechanisms import Score, Spread
+from dpfedbench.errors import BenchError
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
+
+RULE = PercentileOfRawNorms
+
+
+def score(run: Method, rule: PercentileOfRawNorms, *, records: int, first: float) -> Score:
+    """One score a run: the spread of the noise after the window.
+
+    Raises:
+        BenchError: a plan whose blocks are secret, or too few rounds to fill the window and see the next release.
+    """
+    loop = run.loop()
+    assert loop is not None and loop.server.noise is not None
+    participation, rounds = loop.participation, rule.window + 1
+    kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()["kind"]
+    if not find(loop.server.noise.mechanism, kind).known or participation.rounds < rounds:
+        raise BenchError(
+            f"the attack on the percentile needs one-pass blocks and {rounds} rounds, not {kind} and "
+            f"{participation.rounds}"
+        )
+    values = rule.window * participation.cohort
+    # numpy's percentile lies between two places of the sorted values. One unit less moves one place from the upper
+    # mode to the lower: let it be the nearer of the two.
+    lower = min(round(rule.percentile / 100 * (values - 1)), values - 1)
+    high = values - 1 - lower
+
+    def score(present: bool, seed: int) -> list[float]:
+        drawn = run.replace(seed=seed)
+        plan = participation.plan(clients=run.clients.count, seed=seed)
+        early = np.concatenate([plan.cohort(index) for index in range(rule.window)])
+        norms = np.full(run.clients.count, 0.02 * first)
+        norms[early[1 : 1 + high]] = 0.9 * first
+        norms[early[0]] = 0.9 * first * present
+        seen = Spread()
+        source = ClientSource(seen.net, Units.without_canaries(norms[:, None]))
+        run_rounds(drawn, source, seen, rounds=rounds, first=first, plan=plan)
+        return [float(seen.rounds[-1][0])]
+
+    return score
