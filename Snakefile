@@ -19,6 +19,13 @@ for experiment in sorted(Path(workflow.basedir, "config/experiments").glob("*.ya
     configfile: experiment
 
 
+# Experiments of one's own, from a folder that the configuration names.
+for experiment in sorted(Path(config.get("experiments_folder") or "").glob("*.yaml")):
+    if config.get("experiments_folder"):
+
+        configfile: experiment
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
@@ -35,6 +42,7 @@ rule all:
     default_target: True
     input:
         targets(),
+        f"{REPORT}/cells.tsv",
         f"{REPORT}/provenance.json",
         f"{REPORT}/index.html",
 

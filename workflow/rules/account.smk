@@ -27,11 +27,11 @@ rule account:
         gpu=0,
     params:
         search=lambda wildcards: config.get("tuning", {}).get(wildcards.method),
+        claims=claims_of,
         code=digest(
             "src/dpfedbench/accounting/**/*.py",
             "src/dpfedbench/privacy/ledger.py",
             "src/dpfedbench/federation/accounts.py",
-            "src/dpfedbench/federation/participation.py",
         ),
     script:
         "../scripts/account.py"

@@ -3,64 +3,56 @@
 Requires the configurations and ledgers of trained runs; trains nothing. Adds audit.json to the folders of runs.
 """
 
-AUDITED_WITH = digest(
-    "src/dpfedbench/audit/*.py",
-    "src/dpfedbench/accounting/**/*.py",
-    "src/dpfedbench/privacy/*.py",
-    "src/dpfedbench/federation/*.py",
-)
+
+# Copies a small file: not worth a place in a cluster's queue.
+localrules:
+    audited,
 
 
 rule audit:
-    """Put canaries through the run's own rounds and bound ε by what its releases tell of them."""
+    """Put canaries through the runs' own rounds and bound ε by what their releases tell of them; a batch of runs."""
     input:
-        configs=rules.configure.output,
-        ledgers=rules.train.output.ledger,
+        configs=files_of_batch("config.yaml"),
+        ledgers=files_of_batch("ledger.jsonl"),
     output:
-        f"{RUN}/audit.json",
+        directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
     log:
-        f"{RUN}/logs/audit.log",
+        f"{REPORT}/audits/logs/{{method}}-{{batch}}.log",
     benchmark:
-        f"{RUN}/benchmark/audit.tsv"
+        f"{REPORT}/audits/benchmark/{{method}}-{{batch}}.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1
     resources:
         mem_mb=2000,
-        runtime=60,
+        runtime=lambda wildcards: 60 * len(audited_together(wildcards)),
         gpu=0,
     params:
-        code=AUDITED_WITH,
+        code=digest(
+            "src/dpfedbench/audit/**/*.py",
+            "src/dpfedbench/accounting/**/*.py",
+            "src/dpfedbench/privacy/*.py",
+            "src/dpfedbench/federation/*.py",
+            "src/dpfedbench/parts/**/*.py",
+        ),
     script:
         "../scripts/audit.py"
 
 
-for name, folders in audits().items():
-
-    rule:
-        name:
-            name
-        input:
-            configs=[f"results/runs/{folder}/config.yaml" for folder in folders],
-            ledgers=[f"results/runs/{folder}/ledger.jsonl" for folder in folders],
-        output:
-            [f"results/runs/{folder}/audit.json" for folder in folders],
-        log:
-            f"{REPORT}/logs/{name}.log",
-        benchmark:
-            f"{REPORT}/benchmark/{name}.tsv"
-        conda:
-            "../envs/dpfedbench.yaml"
-        threads: 1
-        resources:
-            mem_mb=2000,
-            runtime=60 * len(folders),
-            gpu=0,
-        params:
-            code=AUDITED_WITH,
-        script:
-            "../scripts/audit.py"
-
-
-# As `ruleorder: audit_dp_agr_1 > … > audit` would, whose names are not known beforehand.
-workflow.ruleorder(*audits(), "audit")
+rule audited:
+    """Put a run's audit into its folder."""
+    input:
+        batch_of,
+    output:
+        f"{RUN}/audit.json",
+    log:
+        f"{RUN}/logs/audit.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=100,
+        runtime=1,
+        gpu=0,
+    shell:
+        "cp {input}/{wildcards.key}-seed{wildcards.seed}.json {output} 2> {log}"

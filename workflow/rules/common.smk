@@ -2,9 +2,7 @@
 
 import hashlib
 
-from dpfedbench.config import typed
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import known_datasets, make_plan
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
@@ -13,26 +11,30 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 # No part of the configuration: it says what the target `prune` does (machine.smk).
 PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
-config.update(typed(config))
 try:
-    # In here, since a fault in a method's module is reported as one of the configuration.
+    # In here, since a fault in a method's or a part's module is reported as one of the configuration.
+    from dpfedbench.experiments.configuration import Configuration, check_folder, given
+    from dpfedbench.experiments.datasets import known_datasets
+    from dpfedbench.experiments.expand import make_plan
     from dpfedbench.methods import METHODS
 
-    DATASETS = known_datasets(ROOT / "config/datasets.tsv", config)
-    PLAN = make_plan(
-        config,
-        method_defaults={name: method.DEFAULTS for name, method in METHODS.items()},
-        datasets=DATASETS,
-    )
+    CONFIGURATION = Configuration.read(config)
+    check_folder(CONFIGURATION.experiments_folder)
+    DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
+    PLAN = make_plan(CONFIGURATION, datasets=DATASETS)
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
     sys.exit(f"configuration: {error}")
 
-REPORT = f"results/{config['preset']}" if config["preset"] else "results"
+# Scripts get numbers where `--config` gave text.
+config.update(given(CONFIGURATION))
+MACHINE = CONFIGURATION.machine
+config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
+REPORT = f"results/{CONFIGURATION.preset}" if CONFIGURATION.preset else "results"
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
-TITLES = {name: method.TITLE for name, method in METHODS.items()}
-PRIVATE = PLAN.private(TITLES)
+PRIVATE = PLAN.private()
+AUDITED = {entry["audited"]: None for entry in PRIVATE}
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
 
@@ -46,6 +48,7 @@ wildcard_constraints:
     seed=r"\d+",
     paper="|".join(PAPERS),
     item="|".join({name: None for _, name in PLAN.items}),
+    batch=r"\d+|[0-9a-f]{10}-seed\d+",
 
 
 def targets(paper=None):
@@ -75,7 +78,7 @@ def page_items():
                 {
                     "path": path.as_posix(),
                     "command": command_of(target),
-                    "item": item and item.describe(TITLES).plain(),
+                    "item": item and item.describe().plain(),
                 }
             )
     return items
@@ -100,32 +103,64 @@ def test_of(wildcards):
     """The meta-test that the wildcards name, of those that are not their runs' own."""
     test = TESTS[run_of(wildcards).folder, wildcards.test]
     rules = ("shots", "steps", "rate", "tasks", "query_per_class")
-    values = {"shots": test.task.shots} | vars(test.evaluation)
+    values = {"shots": test.task.shots} | test.evaluation.plain()
     return {key: values[key] for key in rules}
 
 
-def reference_of(wildcards):
-    """The history of the run in which the threshold of the run that the wildcards name is found, if it is."""
-    found = run_of(wildcards).reference
-    return [f"results/runs/{found.folder}/history.csv"] if found else []
+def references_of(wildcards):
+    """The files of other runs that the run that the wildcards name needs."""
+    others = run_of(wildcards).references
+    return [f"results/runs/{other.folder}/{file}" for file, other in others.items()]
 
 
-def audits():
-    """The runs whose audits the table of privacy needs, up to eight of one method a job, by the job's name.
+def batches():
+    """The runs whose audits the table of privacy needs, up to eight of one method a batch, by method and number.
 
     To start Python and torch takes longer than most audits.
     """
     by_method, together = {}, 8
-    for entry in PRIVATE:
-        run = PLAN.runs[entry["audited"]]
-        by_method.setdefault(run.method.replace("-", "_"), {})[run.folder] = None
+    for folder in AUDITED:
+        by_method.setdefault(PLAN.runs[folder].method, []).append(folder)
     return {
-        f"audit_{method}_{start // together + 1}": list(folders)[
-            start : start + together
-        ]
+        (method, str(start // together + 1)): folders[start : start + together]
         for method, folders in by_method.items()
         for start in range(0, len(folders), together)
     }
+
+
+BATCHES = batches()
+BATCH_OF = {
+    folder: f"{REPORT}/audits/{method}-{number}"
+    for (method, number), folders in BATCHES.items()
+    for folder in folders
+}
+
+
+def audited_together(wildcards):
+    """The runs of a batch of audits: of those for the table of privacy, or one that is asked for by itself."""
+    name = (wildcards.method, wildcards.batch)
+    if name in BATCHES:
+        return BATCHES[name]
+    key, _, seed = wildcards.batch.partition("-seed")
+    return [
+        folder
+        for folder, run in PLAN.runs.items()
+        if (run.method, run.key, str(run.seed)) == (wildcards.method, key, seed)
+    ]
+
+
+def batch_of(wildcards):
+    """The batch that a run is audited in."""
+    folder = run_of(wildcards).folder
+    alone = f"{REPORT}/audits/{wildcards.method}-{wildcards.key}-seed{wildcards.seed}"
+    return BATCH_OF.get(folder, alone)
+
+
+def files_of_batch(name):
+    """An input function: this file of every run of a batch of audits."""
+    return lambda wildcards: [
+        f"results/runs/{folder}/{name}" for folder in audited_together(wildcards)
+    ]
 
 
 def partition_of(wildcards):
@@ -136,7 +171,7 @@ def partition_of(wildcards):
 def partition_for_account(wildcards):
     """The partition that says which clients use which image, where the account is of that."""
     run = run_of(wildcards)
-    if run.on_records or not run.private:
+    if run.holds == "records" or not run.private:
         return []
     folder = f"results/clients/{run.clients_folder}"
     return [f"{folder}/clients.npz", f"{folder}/summary.json"]
@@ -149,12 +184,12 @@ def item_of(wildcards):
 
 def described(wildcards):
     """The table or figure as plain data, for its script."""
-    return item_of(wildcards).describe(TITLES).plain()
+    return item_of(wildcards).describe().plain()
 
 
 def category_of(wildcards):
     """Where `snakemake --report` lists a table or figure: under its paper."""
-    return config["experiments"][wildcards.paper]["title"]
+    return CONFIGURATION.experiments[wildcards.paper].title
 
 
 def labels_of(wildcards):
@@ -189,6 +224,13 @@ def tests_of_runs(wildcards):
     ]
 
 
+def claims_of(wildcards):
+    """A hash of what states a method's claims: its module and those of the methods that it extends."""
+    modules = {cls.__module__ for cls in METHODS[wildcards.method].__mro__}
+    ours = sorted(name for name in modules if name.startswith("dpfedbench.methods."))
+    return digest(*(f"src/{name.replace('.', '/')}.py" for name in ours))
+
+
 def digest(*patterns):
     """A hash of source files, as a parameter of rules that are cheap to run again when those change.
 
@@ -202,10 +244,7 @@ def digest(*patterns):
 
 def command_of(target):
     """The command that makes a target, for its reader."""
-    preset = (
-        f" --configfile config/presets/{config['preset']}.yaml"
-        if config["preset"]
-        else ""
-    )
+    name = CONFIGURATION.preset
+    preset = f" --configfile config/presets/{name}.yaml" if name else ""
     # The target goes first: --configfile takes every word after it for a file of its own.
     return f"uv run snakemake --cores all {target}{preset}"

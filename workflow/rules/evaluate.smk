@@ -18,13 +18,13 @@ rule meta_test:
         f"{RUN}/benchmark/meta_test.tsv"
     conda:
         "../envs/dpfedbench.yaml"
-    threads: config["machine"]["threads"]
+    threads: MACHINE.threads
     resources:
         mem_mb=3000,
         runtime=240,
         gpu=0,
     params:
-        code=digest("src/dpfedbench/evaluation/*test.py"),
+        code=digest("src/dpfedbench/evaluation/*.py"),
     script:
         "../scripts/meta_test.py"
 
@@ -37,5 +37,5 @@ use rule meta_test as meta_test_at with:
     benchmark:
         f"{RUN}/benchmark/meta_test-{{test}}.tsv"
     params:
-        code=digest("src/dpfedbench/evaluation/*test.py"),
+        code=digest("src/dpfedbench/evaluation/*.py"),
         test=test_of,

@@ -19,6 +19,11 @@ DRAWN_WITH = digest(
 report: "../report/workflow.rst"
 
 
+# Writes a list: not worth a place in a cluster's queue.
+localrules:
+    cells,
+
+
 rule table:
     """Make a table: tidy CSV, and Markdown for people."""
     input:
@@ -82,6 +87,25 @@ rule figure:
         "../scripts/figure.py"
 
 
+rule cells:
+    """List which run's folder belongs to which cell: paper, item, series, swept value and seed."""
+    output:
+        f"{REPORT}/cells.tsv",
+    log:
+        f"{REPORT}/logs/cells.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+        gpu=0,
+    params:
+        cells=list(PLAN.cells()),
+    script:
+        "../scripts/cells.py"
+
+
 rule provenance:
     """Note the versions, the machine and the revision that made the tables and figures."""
     input:
@@ -99,7 +123,7 @@ rule provenance:
         gpu=0,
     params:
         command=command_of("").strip(),
-        preset=config["preset"],
+        preset=CONFIGURATION.preset,
         stand_ins=stand_ins(),
     script:
         "../scripts/provenance.py"
@@ -140,11 +164,9 @@ rule page:
         shown=page_items(),
         private=PRIVATE,
         papers={
-            paper: {
-                key: config["experiments"][paper].get(key, "")
-                for key in ("title", "source")
-            }
-            for paper in PAPERS
+            name: {"title": paper.title, "source": paper.source}
+            for name, paper in CONFIGURATION.experiments.items()
+            if name in PAPERS
         },
         code=digest(
             "src/dpfedbench/reporting/*.py", "src/dpfedbench/reporting/templates/*"

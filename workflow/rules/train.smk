@@ -23,7 +23,7 @@ rule configure:
         runtime=5,
         gpu=0,
     params:
-        run=lambda wildcards: run_of(wildcards).to_dict(),
+        run=lambda wildcards: run_of(wildcards).plain(),
     script:
         "../scripts/configure.py"
 
@@ -37,7 +37,7 @@ rule train:
         config=rules.configure.output,
         images=rules.prepare.output.images,
         clients=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/clients.npz",
-        reference=reference_of,
+        references=references_of,
     output:
         model=f"{RUN}/model.safetensors",
         history=f"{RUN}/history.csv",
@@ -49,15 +49,12 @@ rule train:
         f"{RUN}/benchmark/train.tsv"
     conda:
         "../envs/dpfedbench.yaml"
-    threads: config["machine"]["threads"]
+    threads: MACHINE.threads
     resources:
         mem_mb=3000,
         runtime=1440,
-        # Only the sums over clients can be taken on a GPU; those over records are made for the CPU.
-        gpu=lambda wildcards: (
-            config["machine"]["gpu"] if run_of(wildcards).takes_gpu else 0
-        ),
+        gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
     params:
-        version=lambda wildcards: METHODS[wildcards.method].VERSION,
+        version=lambda wildcards: METHODS[wildcards.method].version,
     script:
         "../scripts/train.py"

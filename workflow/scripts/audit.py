@@ -9,5 +9,8 @@ if __name__ == "__main__":
     with job(snakemake.log[0], "audit"):
         from dpfedbench.audit.report import audit_run
 
-        for ledger, written in zip(snakemake.input.ledgers, snakemake.output, strict=True):
-            audit_run(Path(ledger).parent, Path(written))
+        folder = Path(snakemake.output[0])
+        folder.mkdir(parents=True, exist_ok=True)
+        for ledger in snakemake.input.ledgers:
+            run = Path(ledger).parent
+            audit_run(run, folder / f"{run.parent.name}-{run.name}.json")

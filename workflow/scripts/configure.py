@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.config import RunConfig
 from dpfedbench.files import write_text
 from dpfedbench.jobs import job
+from dpfedbench.methods import read_run
 
 
 def configure(values: Mapping[str, Any], path: Path) -> None:
     """Check the values once more and write them as YAML."""
-    write_text(path, RunConfig.from_dict(values).to_yaml())
+    write_text(path, read_run(values).to_yaml())
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
-"""Measure a meta-model on unseen classes."""
+"""Measure a model on unseen classes, or on the test part of its records."""
 
 from pathlib import Path
 
-from dpfedbench.config import RunConfig
-from dpfedbench.evaluation.meta_test import meta_test
+from dpfedbench.evaluation import evaluate
 from dpfedbench.jobs import job
+from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "meta-test"):
-        config, test = RunConfig.from_yaml(snakemake.input.config[0]), snakemake.params.get("test")
-        meta_test(
-            config.tested_at(**test) if test else config,
+        run, test = read_run_file(snakemake.input.config[0]), snakemake.params.get("test")
+        evaluate(
+            run.tested_at(**test) if test else run,
             data_dir=Path(snakemake.input.images).parent,
             model_path=Path(snakemake.input.model),
             out_path=Path(snakemake.output[0]),
             threads=snakemake.threads,
+            kernels=snakemake.config["machine"]["kernels"] == "auto",
         )

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 
-from dpfedbench.config import RunConfig
 from dpfedbench.jobs import job
+from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "train"):
         from dpfedbench.federation.engine import train
 
+        machine = snakemake.config["machine"]
         train(
-            RunConfig.from_yaml(snakemake.input.config[0]),
+            read_run_file(snakemake.input.config[0]),
             data_dir=Path(snakemake.input.images).parent,
             clients_dir=Path(snakemake.input.clients).parent,
-            reference=Path(snakemake.input.reference[0]) if snakemake.input.get("reference") else None,
             run_dir=Path(snakemake.output.model).parent,
             threads=snakemake.threads,
-            checkpoint_seconds=snakemake.config["machine"]["checkpoint_seconds"],
-            gpus=snakemake.resources.gpu,
+            checkpoint_seconds=machine["checkpoint_seconds"],
+            device=machine["device"],
+            kernels=machine["kernels"] == "auto",
+            references={Path(path).name: Path(path) for path in snakemake.input.get("references", ())},
         )

@@ -1,10 +1,12 @@
 """What a configuration holds: the default run, presets' overlays, and the papers with their tables and figures."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.words import LOWER_CASE
 
@@ -181,6 +183,16 @@ class Configuration(Settings):
     tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
     experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
     experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
+
+
+def check_folder(folder: str | None) -> None:
+    """Refuse a folder of experiments that is not there.
+
+    Raises:
+        BenchError: names it.
+    """
+    if folder is not None and not Path(folder).is_dir():
+        raise BenchError(f"experiments_folder is {folder}: there is no such folder, seen from {Path.cwd()}")
 
 
 def given(section: Settings) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def make_plan(
     if not items:
         raise BenchError("experiments has no table or figure left: leave at least one that is not null")
     runs: dict[str, Method] = {}
-    waiting = [run for item in items.values() for run in item.runs.values()]
+    waiting: list[Any] = [run for item in items.values() for run in item.runs.values()]
     while waiting:
         run = waiting.pop(0)
         if runs.setdefault(run.folder, run) != run:
@@ -101,7 +101,8 @@ def _general(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]
 
 def _of_methods(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
     """The overlays that are for one method, by their keys."""
-    found = [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    found += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             found += [(f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
 
 
@@ -27,3 +28,4 @@ class AdapDpFl(OverLots):
     title: ClassVar[str] = "Adap DP-FL"
     paper: ClassVar[str] = "adap-dp-fl"
     version: ClassVar[str] = "2"
+    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}

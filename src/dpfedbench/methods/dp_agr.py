@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.maml import Maml
 
@@ -26,5 +27,6 @@ class DpAgr(OverClients):
     name: ClassVar[str] = "dp-agr"
     title: ClassVar[str] = "DP-AGR"
     paper: ClassVar[str] = "dp-fedmeta"
+    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS}
 
     client_update: Maml = Maml()

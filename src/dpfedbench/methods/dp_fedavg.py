@@ -6,8 +6,10 @@ N(0, z^2 C^2 I), and takes the sum / L as the gradient of a step.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar
 
+from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.clipping.constant import Constant
@@ -20,6 +22,12 @@ class DpFedAvg(OverClients):
     name: ClassVar[str] = "dp-fedavg"
     title: ClassVar[str] = "DP-FedAvg"
     paper: ClassVar[str] = "dp-fedavg"
+    claims: ClassVar[Claims] = {
+        "poisson": dataclasses.replace(
+            POISSON_MOMENTS, status="proved",
+            explanation="the paper's: moments accounting of Poisson sampling, by TensorFlow Privacy's orders",
+        )
+    }  # fmt: skip
 
     client_update: ModelDifference = ModelDifference()
     clipping: CohortRule = Constant()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
@@ -20,6 +21,7 @@ class DpFl(OverLots):
     title: ClassVar[str] = "DP-FL, constant clipping and noise"
     paper: ClassVar[str] = "adap-dp-fl"
     version: ClassVar[str] = "2"
+    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}
     defaults: ClassVar[dict[str, Any]] = {"clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}}
 
     clipping: Constant = Constant()

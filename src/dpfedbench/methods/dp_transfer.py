@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.methods.transfer import PRE_TRAINING
 
@@ -24,6 +25,7 @@ class DpTransfer(OverLots):
     name: ClassVar[str] = "dp-transfer"
     title: ClassVar[str] = "DP transfer learning"
     paper: ClassVar[str] = "dp-fedmeta"
+    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}
     pretrains: ClassVar[bool] = True
     observer: ClassVar[str] = "everyone"
     defaults: ClassVar[dict[str, Any]] = PRE_TRAINING | {

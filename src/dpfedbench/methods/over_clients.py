@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.method import Method, check_noise
 from dpfedbench.parts.budget import Budget
@@ -20,8 +17,6 @@ from dpfedbench.parts.sum import Sum
 
 class OverClients(Method):
     """One private sum a round, over what a cohort's clients send; a method says what that is (`client_update`)."""
-
-    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS}
 
     participation: OnePass | BallsAndBins | Poisson = OnePass()
     clipping: CohortRule = PercentileOfReleases()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.method import Method, check_noise
 from dpfedbench.parts.budget import Budget
@@ -21,7 +20,6 @@ from dpfedbench.parts.sum import Sum
 class OverLots(Method):
     """Each client takes a private sum a step, over a lot of its records; `observer` is who sees it."""
 
-    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}
     observer: ClassVar[str] = "server"
 
     participation: PoissonLots = PoissonLots()

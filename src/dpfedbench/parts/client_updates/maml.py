@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
 
-class Maml(ClientUpdate):
-    """MAML, of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are switched on."""
+class QueryGradient(ClientUpdate):
+    """Base of the updates that adapt to a support set and send the gradient of the query set's loss.
 
-    kind: Literal["maml"] = "maml"
+    Of first or second order, with the parts of MAML++ (Antoniou et al. 2019) that are switched on. What the inner steps
+    move is all of the weights, unless an update says otherwise (`adapted`).
+    """
+
     holds = "tasks"
     sends = "query-gradient-sum"
 
@@ -86,10 +89,16 @@ class Maml(ClientUpdate):
         return _Tasks(self, setup)
 
 
+class Maml(QueryGradient):
+    """MAML: the inner steps move all weights."""
+
+    kind: Literal["maml"] = "maml"
+
+
 class _Tasks(Clients):
     """Clients whose tasks are adapted to as a whole, a chunk of tasks at once."""
 
-    def __init__(self, update: Maml, setup: Setup) -> None:
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
         from dpfedbench.models.gradients import Workers
         from dpfedbench.models.meta_gradient import MetaGradient
 

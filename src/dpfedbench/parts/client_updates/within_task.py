@@ -10,7 +10,7 @@ one. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.sum import Sum
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.client_updates.maml import Maml
+    from dpfedbench.models.net import Net
+    from dpfedbench.parts.client_updates.maml import QueryGradient
 
 _CHUNK_PER_THREAD = 8
 
@@ -131,7 +132,7 @@ def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: t
 class MamlByRecord(TaskClients):
     """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
 
-    def __init__(self, update: Maml, setup: Setup) -> None:
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
         run = setup.run
         describe = describer(setup)
         query = run.task.ways * run.clients.query_per_class
@@ -140,7 +141,7 @@ class MamlByRecord(TaskClients):
         if not self._by_server:
             samplers[QUERY] = describe(query, 1)
         super().__init__(setup, samplers, each=query if self._by_server else 1)
-        self._update = update
+        self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
 
     def contribute(
         self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker, out: torch.Tensor
@@ -148,7 +149,7 @@ class MamlByRecord(TaskClients):
         adapted = theta.copy()
         for step in range(self._update.inner_steps):
             mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
-            adapted -= np.float32(self._update.inner_rate) * mean
+            adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
         if self._by_server:
             return measured(worker[0], adapted, query, out).mean(axis=0)
         mean, found = client.mean(QUERY, adapted, query, worker)
@@ -166,3 +167,11 @@ def describer(setup: Setup) -> Callable[..., dict[str, Any]]:
         )
 
     return describe
+
+
+def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
+    """The coordinates that inner steps move: those of the named tensors; None: all."""
+    if names is None:
+        return slice(None)
+    marks = [np.full(size, name in names) for name, size in zip(net.tensor_names, net.sizes, strict=True)]
+    return np.concatenate(marks)

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from dpfedbench.federation import progress as module
-from dpfedbench.federation.progress import Progress
+from dpfedbench import progress as module
+from dpfedbench.progress import Progress
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, *, tty: bool, hours: float = 5.0) -> list[float]:

@@ -1,0 +1,90 @@
+"""Noise: what is drawn, how the multiplier moves, and what is refused."""
+
+import numpy as np
+import pytest
+
+from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
+from dpfedbench.accounting.claims import WHOLE_ORDERS
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.noise.decaying import Decaying
+from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.randomness import stream
+from dpfedbench.settings.part import found
+from tests.federation.conftest import LOTS, make_config
+
+SAMPLER = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100).describe()
+GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": True}
+
+
+def plan(noise, budget=None, *, uncounted=0):
+    return noise.plan(budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
+
+
+def test_both_draw_independent_gaussian_noise_from_the_rounds_own_stream():
+    """The mechanism's name is what an analysis is found by."""
+    assert {kind: part.mechanism for kind, part in found(Noise).items()} == {
+        "fixed": "gaussian",
+        "decaying": "gaussian",
+    }
+    asked = []
+
+    def stream_of(index):
+        asked.append(index)
+        return stream(3, "noise", index)
+
+    for noise in (Fixed(), Decaying()):
+        drawn = noise.standard(stream_of, 7, 50)
+        assert drawn.dtype == np.float64 and np.array_equal(drawn, stream(3, "noise", 7).standard_normal(50))
+    assert asked == [7, 7]
+
+
+def test_noise_decays_after_three_falls_in_a_row():
+    """J(w_1) and J(w_2) count as infinite: the first decay can come after the fifth loss."""
+    budget = plan(Decaying(multiplier=2.0, decay=0.9, falls=3))
+    assert isinstance(budget, DecayingBudget)
+    at = []
+    for loss in (9, 8, 7, 6, 5, 5, 4, 3, 2, 2.5, 2, 1, 0.5):
+        budget.observe(float(loss))
+        at.append(budget.noise_multiplier)
+    z = 2.0
+    assert at == pytest.approx([z, z, z, z, z * 0.9, z * 0.9, z * 0.9, z * 0.9, *[z * 0.81] * 4, z * 0.729])
+
+
+def test_noise_that_stays_follows_no_loss():
+    for uncounted in (0, 1):
+        budget = plan(Fixed(multiplier=2.0), uncounted=uncounted)
+        for loss in range(20, 0, -1):
+            budget.observe(float(loss))
+        assert budget.noise_multiplier == 2.0
+    assert type(plan(Fixed(multiplier=2.0))) is BudgetPlan
+
+
+def test_a_null_multiplier_is_the_least_that_the_budget_allows():
+    """With one per cent less noise the budget is exceeded."""
+    budget = Budget(epsilon=1.0, delta=1e-4, profile="holds")
+    found = plan(Fixed(multiplier=None), budget)
+    assert found.lots_allowed == 12
+    assert plan(Fixed(multiplier=found.noise_multiplier), budget).lots_allowed == 12
+    assert plan(Fixed(multiplier=0.99 * found.noise_multiplier), budget).lots_allowed < 12
+
+
+@pytest.mark.parametrize(
+    ("overlay", "line"),
+    [
+        ({"noise": {"multiplier": None}}, "noise.multiplier and budget.epsilon are both null: give one"),
+        ({"noise": {"multiplier": 0}}, "noise.multiplier is 0: expected a number above 0 or null"),
+        ({"noise": {"kind": "fixed", "decay": 0.9}}, "unknown key noise.decay: fixed has no decay, decaying has"),
+        ({"noise": {"kind": "decaying", "decay": 1.0}}, "noise.decay is 1.0: expected a number above 0 and below 1"),
+        ({"noise": {"kind": "decaying", "falls": 0}}, "noise.falls is 0: expected "),
+        ({"noise": {"kind": "decaying", "multiplier": None}}, "noise.multiplier is null, but noise that decays needs"),
+        ({"noise": {"kind": "decaying"}, "validation": {"every": 0}}, "noise.kind is decaying, but validation.every"),
+        ({"noise": {"kind": "decaying"}, "validation": {"public": False}}, "validation.public is false, but its loss"),
+    ],
+)
+def test_bad_values_are_one_line(overlay, line):
+    with pytest.raises(BenchError) as caught:
+        make_config(overlay, general=LOTS)
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
