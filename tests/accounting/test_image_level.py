@@ -23,7 +23,7 @@ def sampler(kind, rounds, rate):
 
 
 def image_bracket(kind, *given):
-    return analyses.find("gaussian", kind).image_bracket(*given)[0]
+    return analyses.find("gaussian", kind).image_bracket(*given)
 
 
 def one_image(uses):

@@ -7,63 +7,29 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.config import RunConfig, merge
 from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.meta_test import meta_test
-from dpfedbench.federation import engine
-from dpfedbench.federation.composition import Composition, ModelDifference
-from dpfedbench.federation.record_clients import RecordClients
-from dpfedbench.federation.server import Server
-from dpfedbench.models.cnn import Cnn
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.randomness import stream
 
-from .conftest import PLAIN, RUN
-
-DIFFERENCE = {
-    "dataset": "digits",
-    "task": {"ways": 10, "shots": 0},
-    "clients": {"count": 4, "partition": "fragments", "fragments": 20},
-    "model": {"name": "cnn", "pixel_mean": 0.3, "pixel_deviation": 0.5},
-    "participation": {"kind": "poisson", "cohort": 2, "rounds": 6},
-    "client_update": {"kind": "model-difference", "inner_steps": 2, "inner_rate": 0.1},
-    "clipping": {"rule": "constant", "threshold": 0.5},
-    "server": {"optimizer": "sgd", "rate": 1.0, "momentum": 0.9},
-    "validation": {"every": 3, "tasks": 20, "ensemble": 1},
-    "evaluation": {"every": 3},
-}
+from . import conftest
+from .conftest import DIFFERENCE, rounds_of, stop_before, train
 
 
 def make_config(*overlays):
-    return RunConfig.from_dict(merge(RUN, DIFFERENCE, *overlays))
-
-
-def clients_of(config, silos, threads=1):
-    update = Composition.of(config).update
-    assert isinstance(update, ModelDifference)
-    return RecordClients(config, update, data_dir=silos[0], clients_dir=silos[1], threads=threads)
-
-
-def train(config, silos, run_dir, threads=1, checkpoint_seconds=1e9):
-    engine.train(
-        config, data_dir=silos[0], clients_dir=silos[1], run_dir=run_dir, threads=threads,
-        checkpoint_seconds=checkpoint_seconds,
-    )  # fmt: skip
-    meta_test(config, data_dir=silos[0], model_path=run_dir / "model.safetensors", out_path=run_dir / "metrics.json")
-    return {name: (run_dir / name).read_bytes() for name in ("model.safetensors", "ledger.jsonl", "metrics.json")}
+    return conftest.make_config({"method": "dp-fedavg"}, *overlays, general=DIFFERENCE)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, optimizer):
+def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, tmp_path, optimizer):
     """100 records a client: more than one piece, the last of them not full."""
     rate = {"sgd": 0.1, "adam": 0.001}[optimizer]
-    clients = clients_of(make_config({"client_update": {"optimizer": optimizer, "inner_rate": rate}}), silos)
-    dataset, partition = load_records(silos[0]), load_fragments(silos[1])
-    net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
+    config = make_config({"client_update": {"optimizer": optimizer, "inner_rate": rate}})
+    rounds = rounds_of(config, silos, tmp_path)
+    dataset, partition, net = load_records(silos[0]), load_fragments(silos[1]), rounds.net
     theta = net.initial(stream(0, "initial-weights"))
-    ((found, losses, accuracies),) = clients.stream(theta, np.array([2, 0]), 0)
+    ((found, losses, accuracies),) = rounds.clients.contributions(theta, np.array([2, 0]), 0)
     for row, client in enumerate((2, 0)):
         own = partition.records[client]
         images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255
@@ -89,21 +55,6 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, optimizer)
             assert torch.isclose(found[row], wanted, atol=1e-5).float().mean() > 0.99
 
 
-def test_momentum_is_that_of_fedavgm():
-    """v <- 0.5 v + g, theta <- theta - 2 v: from 1, with g = 1 and then 3, to -1 and then -8."""
-    server = Server(np.ones(1, np.float32), optimizer="sgd", rate=2.0, momentum=0.5)
-    server.step(torch.tensor([1.0]))
-    assert server.theta.tolist() == [-1.0]
-    server.step(torch.tensor([3.0]))
-    assert server.theta.tolist() == [-8.0]
-
-
-@pytest.mark.parametrize(("optimizer", "momentum"), [("adam", 0.5), ("sgd", 1.0), ("sgd", -0.1), ("sgd", float("nan"))])
-def test_momentum_out_of_place_is_refused(optimizer, momentum):
-    with pytest.raises(BenchError, match=r"server\.momentum"):
-        Server(np.ones(1, np.float32), optimizer=optimizer, rate=1.0, momentum=momentum)
-
-
 def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
     train(make_config(), silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
@@ -126,22 +77,11 @@ def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
     whole = train(make_config(), silos, tmp_path / "whole")
     assert train(make_config(), silos, tmp_path / "threads", threads=3) == whole
 
-    class Stop(Exception):
-        pass
-
-    step = engine._Training._round
-
-    def until_three(self, index):
-        if index == 3:
-            raise Stop
-        return step(self, index)
-
-    with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(engine._Training, "_round", until_three)
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
         train(make_config(), silos, tmp_path / "resumed", checkpoint_seconds=0)
     assert train(make_config(), silos, tmp_path / "resumed") == whole
     assert json.loads((tmp_path / "resumed" / "training.json").read_text())["resumed"] == 1
-    other = train(make_config({"server": {"momentum": 0.0}}), silos, tmp_path / "without")
+    other = train(make_config({"server": {"optimizer": {"momentum": 0.0}}}), silos, tmp_path / "without")
     assert other["model.safetensors"] != whole["model.safetensors"]
 
 
@@ -150,11 +90,12 @@ def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
     overlay = {
         "participation": {"kind": "one-pass", "cohort": 4, "rounds": 1},
         "client_update": {"inner_steps": 1},
-        "server": {"momentum": 0.0},
+        "server": {"optimizer": {"momentum": 0.0}},
     }
-    train(make_config(PLAIN, {"method": "fedavg"}, overlay), silos, tmp_path)
+    config = make_config({"method": "fedavg"}, overlay)
+    train(config, silos, tmp_path)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
-    net = Cnn(image_shape=dataset.image_shape, classes=10, pixel_mean=0.3, pixel_deviation=0.5)
+    net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
     own = partition.records.ravel()
     images = torch.from_numpy(np.asarray(dataset.images[own])).float() / 255
@@ -165,6 +106,6 @@ def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
     assert np.allclose(found, (theta - 0.1 * gradient).detach().numpy(), rtol=1e-3, atol=1e-6)
 
 
-def test_data_of_another_number_of_classes_are_refused(silos):
+def test_data_of_another_number_of_classes_are_refused(silos, tmp_path):
     with pytest.raises(BenchError, match=r"task\.ways is 5, but digits has 10 classes"):
-        clients_of(make_config({"task": {"ways": 5}}), silos)
+        rounds_of(make_config({"task": {"ways": 5}}), silos, tmp_path)

@@ -5,11 +5,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from dpfedbench.federation.maml import FusedAdaptation, FusedMaml, autodiff_contributions
 from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.composition import Maml
-from dpfedbench.federation.maml import FusedAdaptation, FusedMaml, autodiff_contributions
 from dpfedbench.models.conv4 import Conv4
 
 NET = Conv4(image_shape=(28, 28, 1), filters=8, ways=5)

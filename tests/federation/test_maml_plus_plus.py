@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from dpfedbench.federation.maml import FusedAdaptation, FusedMaml, autodiff_contributions
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.composition import Maml
-from dpfedbench.federation.maml import FusedAdaptation, FusedMaml, autodiff_contributions
 from dpfedbench.models.conv4 import Conv4
 
 from .conftest import make_config

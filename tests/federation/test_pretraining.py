@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from dpfedbench.evaluation.meta_test import meta_test
+from dpfedbench.federation.client_sums import ClientSums, OwnRecords
+from dpfedbench.federation.participation import PoissonLots
 
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.claims import WHOLE_ORDERS
@@ -14,11 +17,8 @@ from dpfedbench.data.fragments import load_fragments, make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.meta_test import meta_test
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
-from dpfedbench.federation.client_sums import ClientSums, OwnRecords
-from dpfedbench.federation.participation import PoissonLots
 from dpfedbench.methods import METHODS
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.members import load_members

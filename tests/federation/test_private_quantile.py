@@ -1,6 +1,5 @@
 """The private quantile in a run: both releases made, written down, paid for, and nothing else read."""
 
-import json
 import math
 
 import numpy as np
@@ -10,24 +9,18 @@ import torch
 
 from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.accounting.gaussian import joint_multiplier
-from dpfedbench.audit.canaries import ClientSource, Coordinates, Units, run_rounds
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import account_run
-from dpfedbench.federation.engine import train
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 
-from .conftest import make_config
+from .conftest import accounted, make_config, seen_of, train
 
-QUANTILE = {"clipping": {"rule": "private-quantile", "percentile": 75, "quantile_rate": 0.3, "count_noise": 1.5}}
+QUANTILE = {"clipping": {"kind": "private-quantile", "percentile": 75, "quantile_rate": 0.3, "count_noise": 1.5}}
 
 
 def run(config, federation, folder):
     """Train; returns the ledger."""
-    data, clients = federation
-    folder.mkdir(exist_ok=True)
-    (folder / "config.yaml").write_text(config.to_yaml())
-    train(config, data_dir=data, clients_dir=clients, run_dir=folder)
+    train(config, federation, folder)
     return read_ledger(folder / "ledger.jsonl")
 
 
@@ -63,8 +56,7 @@ def test_every_sum_that_was_released_is_in_the_ledger(federation, tmp_path, monk
 def test_both_releases_cost_what_the_configured_noise_does(federation, tmp_path, kind):
     config = make_config(QUANTILE, {"participation": {"kind": kind}})
     ledger = run(config, federation, tmp_path)
-    account_run(tmp_path, tmp_path / "privacy.json", clients_dir=federation[1])
-    found = json.loads((tmp_path / "privacy.json").read_text())
+    found = accounted(config, tmp_path, federation[1])
     assert found["noise_multiplier"] == pytest.approx(1.0, rel=1e-12) and found["rounds"] == 12
     alone = epsilon_after("holds", ledger[0].sampler, 1.0, 12, 1e-3)
     assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(alone, rel=1e-6)
@@ -81,16 +73,6 @@ def test_noise_for_a_budget_leaves_room_for_the_count(federation, tmp_path):
     ledger = run(make_config(QUANTILE, budget, {"clipping": {"count_noise": 20.0}}), federation, tmp_path)
     joint = joint_multiplier([ledger[0].noise_multiplier, ledger[1].noise_multiplier])
     assert epsilon_after("holds", ledger[0].sampler, joint, 12, 1e-3) <= 3.0
-
-
-def seen_of(config, gradients):
-    """What an observer of a run over given gradients [clients, 3] sees: (ledger lines, values) by round."""
-    clients = config.clients.count
-    net = Coordinates(ordinary=3, reserved=1)
-    units = Units(np.full(clients, -1), np.zeros(clients, np.float32), gradients.astype(np.float32))
-    rounds = []
-    run_rounds(config, ClientSource(net, units), lambda *given: rounds.append(given), rounds=12)
-    return rounds
 
 
 @pytest.mark.parametrize("shift", [1e30, 40.0, 1e-3, math.nan])

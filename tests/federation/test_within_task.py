@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums
+from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from torch.nn import functional
 
 from dpfedbench.config import merge
@@ -12,8 +14,6 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, load_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.engine import train
-from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums
-from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from dpfedbench.methods import METHODS, dp_agrlr, dp_maml_sample, dp_reptile, reptile
 from dpfedbench.privacy.ledger import read_ledger
 from tests.federation.conftest import PLAIN, make_config

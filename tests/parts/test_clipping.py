@@ -9,8 +9,8 @@ import torch
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
-from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.clipping.noised_mean_norm import NoisedMeanNorm
+from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile

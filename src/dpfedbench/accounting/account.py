@@ -63,8 +63,8 @@ class Account:
     sampler: Mapping[str, Any] | None = None
     profiles: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
     reasons: Mapping[str, str]
-    notices: Sequence[str] = ()
-    also: Sequence[Account] = ()
+    notices: tuple[str, ...] = ()
+    also: tuple[Account, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What privacy.json holds."""
@@ -77,17 +77,10 @@ class Account:
             name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
             for name, entry in self.profiles.items()
         }
-        values: dict[str, Any] = {
-            "delta": self.delta,
-            "unit": self.unit,
-            "rounds": self.rounds,
-            "noise_multiplier": self.noise_multiplier,
-            "sampler": dict(self.sampler or {}),
-            "profiles": profiles,
-            "reasons": dict(self.reasons),
-            "notices": list(self.notices),
-        }
-        return values | ({"also": [account.to_json() for account in self.also]} if self.also else {})
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values |= {"profiles": profiles, "notices": list(self.notices)}
+        values |= {"also": [account.to_json() for account in self.also]}
+        return values if self.also else {name: value for name, value in values.items() if name != "also"}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
@@ -120,13 +113,9 @@ def _entry(values: Mapping[str, Any]) -> Entry:
 
 
 def account(
-    releases: Sequence[Release],
-    *,
-    delta: float,
-    claims: Claims,
-    own_delta: float | None = None,
+    releases: Sequence[Release], *, delta: float, claims: Claims, own_delta: float | None = None,
     given: AccountContext | None = None,
-) -> Account:
+) -> Account:  # fmt: skip
     """All profiles of a run's releases.
 
     Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put

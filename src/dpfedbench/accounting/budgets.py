@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.calibration import calibrate, epsilon_after, rounds_allowed
+from dpfedbench.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpfedbench.accounting.claims import NO_CLAIM, Claims
 from dpfedbench.accounting.context import Budget
 from dpfedbench.accounting.filters import HOLDING_ORDERS, filter_order, orders_of
@@ -31,11 +31,10 @@ class BudgetPlan:
 
     Args:
         budget: what may be spent.
-        sampler: see above.
+        sampler, counted: see above.
         multiplier: z; None: the smallest that meets the budget.
         claims: the method's.
         mechanism: what the ledger will call the noise.
-        counted: see above.
         every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
 
     Raises:
@@ -44,30 +43,21 @@ class BudgetPlan:
     """
 
     def __init__(
-        self,
-        budget: Budget,
-        *,
-        sampler: Sampler,
-        multiplier: float | None,
-        claims: Claims,
-        mechanism: str,
-        counted: bool = True,
-        every_round: bool = True,
-    ) -> None:
-        self.sampler, self.delta, self.counted = sampler, budget.delta, counted
-        self._claims, self._mechanism, self._every_round = claims, mechanism, every_round
+        self, budget: Budget, *, sampler: Sampler, multiplier: float | None, claims: Claims, mechanism: str,
+        counted: bool = True, every_round: bool = True,
+    ) -> None:  # fmt: skip
+        self.sampler, self.delta, self.counted, self._every_round = sampler, budget.delta, counted, every_round
+        self._given: Given = {"claims": claims, "mechanism": mechanism}
         find(mechanism, sampler["kind"])
         _check_claimed(budget, claims)
-        given: dict[str, Any] = {"claims": claims, "mechanism": mechanism}
         if multiplier is None:
             if budget.epsilon is None:
                 raise BenchError("noise.multiplier and budget.epsilon are both null: give one")
-            multiplier = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **given)
+            multiplier = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **self._given)
         self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
-            self.lots_allowed = rounds_allowed(
-                budget.profile, sampler, multiplier, budget.delta, budget.epsilon, **given
-            )
+            limits = budget.delta, budget.epsilon
+            self.lots_allowed = rounds_allowed(budget.profile, sampler, multiplier, *limits, **self._given)
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
@@ -81,16 +71,13 @@ class BudgetPlan:
 
         NaN where nothing is claimed, and where the second would take long.
         """
-        claimed = self._epsilon("as_claimed", done) if self._claims else math.nan
+        claimed = self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
         if not self.counted:
             return claimed, math.inf
         return claimed, self._epsilon("holds", done) if self._every_round else math.nan
 
     def _epsilon(self, profile: str, done: int) -> float:
-        return epsilon_after(
-            profile, self.sampler, self.noise_multiplier, done, self.delta,
-            claims=self._claims, mechanism=self._mechanism,
-        )  # fmt: skip
+        return epsilon_after(profile, self.sampler, self.noise_multiplier, done, self.delta, **self._given)
 
     def observe(self, loss: float) -> None:
         """Take note of the public validation loss; the noise stays as it is."""
@@ -120,18 +107,9 @@ class DecayingBudget(BudgetPlan):
     """
 
     def __init__(
-        self,
-        budget: Budget,
-        *,
-        sampler: Sampler,
-        multiplier: float,
-        decay: float,
-        falls: int,
-        claims: Claims,
-        mechanism: str,
-        counted: bool = True,
-        extra: int = 0,
-    ) -> None:
+        self, budget: Budget, *, sampler: Sampler, multiplier: float, decay: float, falls: int, claims: Claims,
+        mechanism: str, counted: bool = True, extra: int = 0,
+    ) -> None:  # fmt: skip
         if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
             raise BenchError(
                 f"noise that follows a loss is accounted for as gaussian noise on poisson-lots, not as {mechanism} "

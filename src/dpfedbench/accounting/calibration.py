@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from types import MappingProxyType
+from typing import TypedDict, Unpack
 
 from dpfedbench.accounting.analyses import find
 from dpfedbench.accounting.claims import NO_CLAIM, Claims
@@ -13,11 +13,18 @@ from dpfedbench.accounting.gaussian import rounded_up
 from dpfedbench.accounting.schedule import Sampler, Schedule
 from dpfedbench.errors import BenchError
 
-_NOTHING: Claims = MappingProxyType({})
 _LEAST_DELTA = 1e-30
+_End = Callable[[Schedule, Sampler, float], float]
 
 
-def _end(profile: str, kind: str, claims: Claims, mechanism: str) -> Callable[[Schedule, Sampler, float], float]:
+class Given(TypedDict, total=False):
+    """What finds the accounting of a plan: the method's claims, and what the ledger calls the noise ("gaussian")."""
+
+    claims: Claims
+    mechanism: str
+
+
+def _end(profile: str, kind: str, claims: Claims | None = None, mechanism: str = "gaussian") -> _End:
     """What gives the high end of epsilon under a profile."""
     analysis = find(mechanism, kind)
     if profile not in ("as_claimed", "holds"):
@@ -30,21 +37,12 @@ def _end(profile: str, kind: str, claims: Claims, mechanism: str) -> Callable[[S
 
 
 @functools.lru_cache(maxsize=4096)
-def _high(
-    end: Callable[[Schedule, Sampler, float], float], schedule: Schedule, rate: float, rounds: int, delta: float
-) -> float:
+def _high(end: _End, schedule: Schedule, rate: float, rounds: int, delta: float) -> float:
     return end(schedule, {"rate": rate, "rounds": rounds}, delta)
 
 
 def epsilon_after(
-    profile: str,
-    sampler: Sampler,
-    noise_multiplier: float,
-    done: int,
-    delta: float,
-    *,
-    claims: Claims = _NOTHING,
-    mechanism: str = "gaussian",
+    profile: str, sampler: Sampler, noise_multiplier: float, done: int, delta: float, **given: Unpack[Given]
 ) -> float:
     """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the first. Cached.
 
@@ -54,8 +52,7 @@ def epsilon_after(
         noise_multiplier: z.
         done: rounds.
         delta: in (0, 1).
-        claims: the method's, for "as_claimed".
-        mechanism: what the ledger will call the noise.
+        given: see `Given`; without claims "as_claimed" raises.
 
     Raises:
         BenchError: z or delta out of bounds, no analysis of the mechanism and sampler, or nothing is claimed.
@@ -64,7 +61,7 @@ def epsilon_after(
         raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
     if not 0 < noise_multiplier < math.inf:
         raise BenchError(f"the noise multiplier is {noise_multiplier}: it must be finite and above 0")
-    end = _end(profile, sampler["kind"], claims, mechanism)
+    end = _end(profile, sampler["kind"], **given)
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)
@@ -72,14 +69,7 @@ def epsilon_after(
 
 
 def delta_after(
-    profile: str,
-    sampler: Sampler,
-    noise_multiplier: float,
-    done: int,
-    epsilon: float,
-    *,
-    claims: Claims = _NOTHING,
-    mechanism: str = "gaussian",
+    profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float, **given: Unpack[Given]
 ) -> float:
     """Delta at a given epsilon after `done` rounds: the smallest, up to one part in a thousand, whose epsilon fits.
 
@@ -92,9 +82,7 @@ def delta_after(
         raise BenchError(f"epsilon is {epsilon}: it must be finite and above 0")
 
     def enough(log_delta: float) -> bool:
-        delta = math.exp(log_delta)
-        found = epsilon_after(profile, sampler, noise_multiplier, done, delta, claims=claims, mechanism=mechanism)
-        return found <= epsilon
+        return epsilon_after(profile, sampler, noise_multiplier, done, math.exp(log_delta), **given) <= epsilon
 
     low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
     if enough(low):
@@ -108,33 +96,18 @@ def delta_after(
 
 
 def rounds_allowed(
-    profile: str,
-    sampler: Sampler,
-    noise_multiplier: float,
-    delta: float,
-    epsilon: float,
-    *,
-    claims: Claims = _NOTHING,
-    mechanism: str = "gaussian",
+    profile: str, sampler: Sampler, noise_multiplier: float, delta: float, epsilon: float, **given: Unpack[Given]
 ) -> int:
     """The most rounds, up to those planned, after which epsilon is still within the budget."""
     within, beyond = 0, int(sampler["rounds"]) + 1
     while beyond - within > 1:
         middle = (within + beyond) // 2
-        found = epsilon_after(profile, sampler, noise_multiplier, middle, delta, claims=claims, mechanism=mechanism)
-        within, beyond = (middle, beyond) if found <= epsilon else (within, middle)
+        fits = epsilon_after(profile, sampler, noise_multiplier, middle, delta, **given) <= epsilon
+        within, beyond = (middle, beyond) if fits else (within, middle)
     return within
 
 
-def calibrate(
-    profile: str,
-    sampler: Sampler,
-    epsilon: float,
-    delta: float,
-    *,
-    claims: Claims = _NOTHING,
-    mechanism: str = "gaussian",
-) -> float:
+def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]) -> float:
     """The smallest noise multiplier with which all planned rounds stay within (epsilon, delta).
 
     Rounded up to four significant digits, so that a run's configuration can name it.
@@ -144,10 +117,9 @@ def calibrate(
     """
     if not 0 < epsilon < math.inf:
         raise BenchError(f"budget.epsilon is {epsilon}: it must be finite and above 0")
-    rounds = int(sampler["rounds"])
 
     def enough(z: float) -> bool:
-        return epsilon_after(profile, sampler, z, rounds, delta, claims=claims, mechanism=mechanism) <= epsilon
+        return epsilon_after(profile, sampler, z, int(sampler["rounds"]), delta, **given) <= epsilon
 
     low, high = 0.05, 1.0
     while not enough(high):

@@ -12,11 +12,7 @@ from dpfedbench.accounting.tuning import Search
 class Budget(Protocol):
     """What a run may spend; a configuration's section `budget` is one.
 
-    Attributes:
-        epsilon: the limit; None: there is none.
-        delta: at which epsilon is counted.
-        profile: "as_claimed" or "holds": how it is counted.
-        stop: whether training stops at the limit.
+    `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says whether training stops at it.
     """
 
     @property

@@ -82,18 +82,13 @@ def epsilon_of(divergences: np.ndarray, orders: Sequence[float], delta: float, *
     return max(float(np.min(found)), 0.0)
 
 
-def _renyi_of(schedule: Schedule, rate: float, orders: tuple[float, ...]) -> np.ndarray:
-    return np.sum([count * _renyi(z, rate, orders) for z, count in schedule], axis=0)
-
-
 def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
     """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Prop. 3).
 
     This is what TensorFlow Privacy's moments accountant printed when the papers were written.
     """
-    alphas = np.asarray(tuple(orders), dtype=float)
-    divergence = _renyi_of(schedule, rate, tuple(orders))
-    return max(float(np.min(divergence - math.log(delta) / (alphas - 1.0))), 0.0)
+    divergences = np.sum([count * renyi(z, rate, orders) for z, count in schedule], axis=0)
+    return epsilon_of(divergences, orders, delta, tight=False)
 
 
 class _Step:
@@ -352,9 +347,7 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     step = max(min(slack / rounds, _spacing(schedule, rate, uses)), (high - low) / LOWER_CELLS)
     return crossing(
         lambda near: _Composition(
-            [(_grid(z, rate, step, mass, False, False, uses), count) for z, count in schedule],
-            upper=False,
-            near=near,
+            [(_grid(z, rate, step, mass, False, False, uses), count) for z, count in schedule], upper=False, near=near
         ),
         delta=delta,
         start=upper,

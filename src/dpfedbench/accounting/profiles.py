@@ -11,6 +11,8 @@ from dpfedbench.accounting import analyses
 from dpfedbench.accounting.claims import NO_CLAIM, Claims
 from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.filters import HOLDING_ORDERS
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.groups import group_epsilon
 from dpfedbench.accounting.tuning import searched_epsilon
 from dpfedbench.privacy.ledger import Release
 
@@ -78,9 +80,7 @@ class Profiles:
     def _entry(self, low: float, high: float, status: str, explanation: str, **others: Any) -> Entry:
         if self.missing:
             status, explanation = "void", f"a release without an event: {self.missing}"
-        values: dict[str, Any] = {
-            "unit": self.first.unit, "adjacency": self.first.adjacency, "observer": self.first.observer,
-        }  # fmt: skip
+        values = {name: getattr(self.first, name) for name in ("unit", "adjacency", "observer")}
         return Entry(
             epsilon_low=low, epsilon_high=high, delta=self.delta, status=status, explanation=explanation,
             **values | others,
@@ -138,16 +138,19 @@ class Profiles:
 
     def _replace_one(self, holds: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
-        both, text = (math.inf, math.inf), ""
-        if not self.missing:
-            zeroed = holds.epsilon_low, holds.epsilon_high
-            both, text = self.analysis.replace_one(self.reading, zeroed, self.delta, self._high)
-        return self._entry(*both, holds.status, f"{holds.explanation}; {text}", adjacency="replace-one")
+        z, low = self.analysis.as_one(self.reading.schedule), holds.epsilon_low
+        how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
+        high = math.inf
+        if not self.missing and z:
+            low = high = gaussian_epsilon(z / 2, self.delta)
+        elif not self.missing:
+            high = max(low, group_epsilon(self._high, 2, self.delta))
+        return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
 
     def _image_level(self, holds: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""
-        use = self.given.images
-        if self.first.unit == "record" and not self.analysis.shared_records:
+        use, analysis, reading = self.given.images, self.analysis, self.reading
+        if self.first.unit == "record" and not analysis.shared_records:
             if use is not None:
                 return (
                     "an image is an example of several simulated clients, in support and query sets: not accounted for"
@@ -156,13 +159,13 @@ class Profiles:
             return dataclasses.replace(holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0)
         if use is None:
             return self.given.no_images
-        both, text = (math.inf, math.inf), ""
+        low = high = math.inf
         if not self.missing:
-            zeroed = holds.epsilon_low, holds.epsilon_high
-            both, text = self.analysis.image_level(self.reading, zeroed, use, self.delta)
+            low, high = analysis.image_bracket(use, reading.multipliers, reading.sampler, self.delta)
         counts = use.counts()
         uses = {"uses_max": int(counts.max()), "uses_mean": float(counts.mean())}
-        return self._entry(*both, "proved", text, unit="image", **uses)
+        text = analysis.images.format(uses=uses["uses_max"])
+        return self._entry(low, high, "proved", text, unit="image", **uses)
 
     def _tuning(self, holds: Entry) -> Entry | str:
         """This run and the search that its hyper-parameters came from."""
@@ -182,16 +185,13 @@ class Profiles:
             # With no run at all nothing is published, which happens with probability e^-K.
             share = delta / -math.expm1(-search.runs)
             low = self.analysis.bracket(reading.schedule, reading.sampler, share)[0]
-        high, how = None, "as one Gaussian"
-        if search.number == "fixed":
-            high = self.analysis.searched(reading.schedule, search.runs, delta)
-        if high is None:
-            how = "by Renyi divergences"
-            if self.filter is not None and self.floor is None:
-                orders, divergences = self.filter.orders, self.filter.budgets
-            else:
-                schedule = self.floor or reading.schedule
-                orders, divergences = HOLDING_ORDERS, self.analysis.renyi(schedule, reading.sampler, HOLDING_ORDERS)
-            high = searched_epsilon(divergences, orders, search, delta)
+        z, how = self.analysis.as_one(reading.schedule), "by Renyi divergences"
+        if search.number == "fixed" and z:
+            high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
+        elif self.filter is not None and self.floor is None:
+            high = searched_epsilon(self.filter.budgets, self.filter.orders, search, delta)
+        else:
+            divergences = self.analysis.renyi(self.floor or reading.schedule, reading.sampler, HOLDING_ORDERS)
+            high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         text += f"; the low end is one run's, the high end {how}; every run as private as this one"
         return self._entry(low, max(low, high), holds.status, text + remark)

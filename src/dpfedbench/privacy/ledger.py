@@ -189,6 +189,5 @@ class Ledger:
         kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
         with atomic_path(self.path) as temporary:
             temporary.write_text(
-                "".join(json.dumps(vars(release), allow_nan=False) + "\n" for release in kept),
-                encoding="utf-8",
+                "".join(json.dumps(vars(release), allow_nan=False) + "\n" for release in kept), encoding="utf-8"
             )

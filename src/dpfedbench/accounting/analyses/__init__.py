@@ -8,8 +8,8 @@
 | poisson-lots | the same for the records of one client: no record is at two clients | bracket |
 | own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
 
-All are of the mechanism "gaussian". An analysis is for one mechanism and one sampler: another pair raises and prints no
-number. A new one is a new file with a class that names its pair.
+All are of the mechanism "gaussian". Another pair of mechanism and sampler raises and prints no number; a new one is a
+new file with a class that names its pair.
 """
 
 from __future__ import annotations
@@ -32,19 +32,15 @@ def _known() -> dict[tuple[str, str], Analysis]:
     from dpfedbench.accounting.analyses.base import Analysis
 
     found: dict[tuple[str, str], Analysis] = {}
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        for value in vars(loaded).values():
-            if isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == loaded.__name__:
-                if value is Analysis:
-                    continue
-                pair = value.mechanism, value.sampler
-                if pair in found:
-                    raise BenchError(
-                        f"{value.__module__} and {type(found[pair]).__module__} are both for {pair}: keep one"
-                    )
-                found[pair] = value()
-    return found
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if not (isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == module.name):
+                continue
+            pair = value.mechanism, getattr(value, "sampler", "")
+            if pair in found:
+                raise BenchError(f"{module.name} and {type(found[pair]).__module__} are both for {pair}: keep one")
+            found[pair] = value()
+    return {pair: analysis for pair, analysis in found.items() if pair[1]}
 
 
 def find(mechanism: str, kind: str) -> Analysis:
@@ -53,13 +49,12 @@ def find(mechanism: str, kind: str) -> Analysis:
     Raises:
         BenchError: there is none.
     """
-    known = _known()
-    if (mechanism, kind) not in known:
-        pairs = ", ".join(f"{noise} with {sampler}" for noise, sampler in known)
+    if (mechanism, kind) not in _known():
+        pairs = ", ".join(f"{noise} with {sampler}" for noise, sampler in _known())
         raise BenchError(
             f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are {pairs}"
         )
-    return known[mechanism, kind]
+    return _known()[mechanism, kind]
 
 
 def of(releases: Sequence[Release]) -> Analysis:

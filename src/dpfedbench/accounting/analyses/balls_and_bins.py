@@ -19,6 +19,11 @@ class BallsAndBins(Analysis):
 
     sampler = "balls-and-bins"
     explanation = "each client draws one secret round; privacy loss distribution, both directions, bracketed"
+    images = (
+        "every client that uses the image contributes zero; each of them draws a secret round: the high end by one "
+        "client after another or by draws that are told, the low end by one client or by the sum of all releases; the "
+        "exact value is not known"
+    )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         _, most, done = ends(schedule)
@@ -33,18 +38,9 @@ class BallsAndBins(Analysis):
         least, _, done = ends(schedule)
         return balls_and_bins.renyi(least, int(sampler["rounds"]), done, orders)
 
-    def image_bracket(
-        self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float
-    ) -> tuple[Bracket, str]:
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         uses, done, rounds = int(use.counts().max()), len(multipliers), int(sampler["rounds"])
-        text = (
-            "each of them draws a secret round: the high end by one client after another or by draws that are told, "
-            "the low end by one client or by the sum of all releases; the exact value is not known"
-        )
-        return self._image_ends(uses, min(multipliers), max(multipliers), rounds, done, delta), text
-
-    @staticmethod
-    def _image_ends(uses: int, least: float, most: float, rounds: int, done: int, delta: float) -> Bracket:
+        least, most = min(multipliers), max(multipliers)
         low = balls_and_bins.lower_epsilon(most, rounds, done, delta)
         if uses == 1:
             return low, balls_and_bins.upper_epsilon(least, rounds, done, delta)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from dpfedbench.accounting.gaussian import joint_multiplier
-from dpfedbench.accounting.groups import group_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule
 from dpfedbench.errors import BenchError
@@ -27,22 +26,23 @@ class Reading:
     """What an analysis reads of a ledger.
 
     Attributes:
-        unit: whom the releases protect.
-        sampler: how the first release's cohort was drawn.
-        samplers: the same of each name that was released.
+        samplers: how the cohort of each name that was released was drawn.
         schedule: the noise of all releases; those of one round that read the same cohort as one Gaussian.
         claimed: the same of the releases that the method's paper counts.
         multipliers: of each round's releases as one.
         uncounted: names of the releases that the paper does not count.
     """
 
-    unit: str
-    sampler: Sampler
     samplers: Mapping[str, Sampler]
     schedule: Schedule
     claimed: Schedule
     multipliers: Sequence[float]
-    uncounted: Sequence[str]
+    uncounted: Sequence[str] = ()
+
+    @property
+    def sampler(self) -> Sampler:
+        """The first's."""
+        return next(iter(self.samplers.values()))
 
 
 class Analysis:
@@ -54,6 +54,7 @@ class Analysis:
         known: whether the observer may know who is in which release.
         shared_records: whether its records are examples that several simulated clients may hold.
         explanation: what it takes for granted, for people.
+        images: the same of the image level; "{uses}" is the number of clients that use the worst image.
     """
 
     mechanism: ClassVar[str] = "gaussian"
@@ -61,6 +62,7 @@ class Analysis:
     known: ClassVar[bool] = False
     shared_records: ClassVar[bool] = False
     explanation: ClassVar[str]
+    images: ClassVar[str] = ""
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         """Proved ends of epsilon: the low one below, the high one above the exact value."""
@@ -68,47 +70,23 @@ class Analysis:
 
     def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
         """The high end alone, which is much cheaper where the low end takes a finer grid."""
-        raise NotImplementedError
+        return self.bracket(schedule, sampler, delta)[1]
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         """Upper ends of the Renyi divergence of the whole schedule, at each order."""
         raise NotImplementedError
 
-    def searched(self, schedule: Schedule, runs: int, delta: float) -> float | None:
-        """Epsilon of so many runs together, where one Gaussian says it exactly; else None."""
+    def as_one(self, schedule: Schedule) -> float | None:
+        """The multiplier of the one Gaussian that all releases are for one unit; None where they are no such thing."""
         return None
 
-    def image_bracket(
-        self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float
-    ) -> tuple[Bracket, str]:
-        """Both ends for the worst image, all clients that use it contributing zero; and what that takes for granted.
-
-        Args:
-            use: which clients use which image.
-            multipliers: z of each round that was run.
-            sampler: the participation plan's description.
-            delta: in (0, 1).
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
+        """Both ends for the worst image, all clients that use it contributing zero, from z of each round.
 
         Raises:
             BenchError: there is no such analysis.
         """
         raise BenchError(f"no image-level analysis for the sampler {self.sampler!r}")
-
-    def replace_one(
-        self, reading: Reading, holds: Bracket, delta: float, high_at: Callable[[float], float]
-    ) -> tuple[Bracket, str]:
-        """Both ends where the unit's contribution becomes any other; and how.
-
-        Args:
-            reading: of the ledger.
-            holds: both ends for zero-out.
-            delta: in (0, 1).
-            high_at: delta to the high end for zero-out.
-        """
-        high = max(holds[0], group_epsilon(high_at, 2, delta))
-        return (holds[0], high), "the high end zeroes the unit and then puts another in its place"
-
-    # Reading a ledger
 
     def read(self, releases: Sequence[Release]) -> Reading:
         """A ledger of this mechanism and sampler.
@@ -117,11 +95,8 @@ class Analysis:
             BenchError: rounds are missing, doubled or out of order, samplers differ, or noise does not fit z and C.
         """
         rounds = rounds_of(releases)
-        first = releases[0]
         return Reading(
-            unit=first.unit,
-            sampler=first.sampler,
-            samplers={first.name: first.sampler},
+            samplers={event.name: event.sampler for event in rounds[0]},
             schedule=schedule_of(rounds),
             claimed=schedule_of([[event for event in events if event.counted_by_paper] for events in rounds]),
             multipliers=[joint_multiplier([event.noise_multiplier for event in events]) for events in rounds],
@@ -136,19 +111,12 @@ class Analysis:
         """Epsilon as a paper claims it, status and explanation."""
         return claim.epsilon(reading.claimed, reading.sampler, delta), *claim.statement(reading.sampler)
 
-    def image_level(self, reading: Reading, holds: Bracket, use: ImageUse, delta: float) -> tuple[Bracket, str]:
-        """Both ends for the worst image of a partition, and how."""
-        both, text = self.image_bracket(use, reading.multipliers, reading.sampler, delta)
-        return both, f"every client that uses the image contributes zero; {text}"
-
-    # Noise that was free to follow a public loss
-
     def filter_of(self, reading: Reading, budget: Budget, claims: Claims) -> Filter | None:
-        """The filter that a run's budget was, if the ledger is within it; None where that proves nothing."""
+        """The filter that the budget was of noise that may follow a loss, if the ledger is within it."""
         return None
 
     def floor_of(self, reading: Reading, fall: tuple[float, int]) -> Schedule | None:
-        """The least noise that each planned round can have had by the declared rule; None where that proves nothing."""
+        """The least noise that each planned round can have had by the declared rule, if the ledger kept to it."""
         return None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from dpfedbench.accounting.analyses.base import Analysis, Reading
+from dpfedbench.accounting.analyses.base import Analysis
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule, ends
@@ -18,29 +18,22 @@ class OnePass(Analysis):
     sampler = "one-pass"
     known = True
     explanation = "disjoint batches known to the observer: each client is in one Gaussian release; exact"
+    images = (
+        "every client that uses the image contributes zero; known blocks: one Gaussian for the worst image of this "
+        "partition; exact"
+    )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         exact = gaussian_epsilon(ends(schedule)[0], delta)
         return exact, exact
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        return self.bracket(schedule, sampler, delta)[1]
-
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         return np.array(orders) / (2 * ends(schedule)[0] ** 2)
 
-    def searched(self, schedule: Schedule, runs: int, delta: float) -> float | None:
-        return gaussian_epsilon(ends(schedule)[0] / runs**0.5, delta)
+    def as_one(self, schedule: Schedule) -> float | None:
+        return ends(schedule)[0]
 
-    def replace_one(
-        self, reading: Reading, holds: Bracket, delta: float, high_at: Callable[[float], float]
-    ) -> tuple[Bracket, str]:
-        exact = gaussian_epsilon(ends(reading.schedule)[0] / 2, delta)
-        return (exact, exact), "sensitivity 2C"
-
-    def image_bracket(
-        self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float
-    ) -> tuple[Bracket, str]:
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         square = use.worst_square(multipliers)
         exact = gaussian_epsilon(square**-0.5, delta) if square else 0.0
-        return (exact, exact), "known blocks: one Gaussian for the worst image of this partition; exact"
+        return exact, exact

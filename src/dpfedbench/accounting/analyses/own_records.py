@@ -7,7 +7,7 @@ its query set. So an example is in a known number of Gaussian releases of sensit
 
 from __future__ import annotations
 
-import dataclasses
+import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -96,6 +96,7 @@ class OwnRecords(OnePass):
 
     sampler = KIND
     shared_records = True
+    images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own"
 
     def read(self, releases: Sequence[Release]) -> Reading:
         named: dict[str, list[Release]] = {}
@@ -106,20 +107,13 @@ class OwnRecords(OnePass):
             raise BenchError(
                 "the ledger's rounds differ in what they released: delete the run's folder and train again"
             )
-        events = [[event for (event,) in together] for together in zip(*kinds, strict=True)]
-        multipliers = [joint(together) for together in events]
-        merged = [
-            [dataclasses.replace(together[0], noise_multiplier=z)]
-            for together, z in zip(events, multipliers, strict=True)
-        ]
+        rounds = [[event for (event,) in together] for together in zip(*kinds, strict=True)]
+        multipliers = [joint(together) for together in rounds]
         return Reading(
-            unit=releases[0].unit,
-            sampler=releases[0].sampler,
-            samplers={event.name: event.sampler for event in events[0]},
-            schedule=schedule_of(merged),
-            claimed=schedule_of([together[:1] for together in events]),
+            samplers={event.name: event.sampler for event in rounds[0]},
+            schedule=tuple(collections.Counter(multipliers).items()),
+            claimed=schedule_of([together[:1] for together in rounds]),
             multipliers=multipliers,
-            uncounted=[],
         )
 
     def explain(self, reading: Reading) -> str:
@@ -132,8 +126,6 @@ class OwnRecords(OnePass):
         epsilon = max(_claimed(claim, sampler, z, delta) for sampler in samplers)
         return epsilon, *claim.statement(max(samplers, key=lambda sampler: int(sampler["steps"])))
 
-    def image_level(self, reading: Reading, holds: Bracket, use: ImageUse, delta: float) -> tuple[Bracket, str]:
-        most = int(use.counts().max())
-        high = gaussian_epsilon(ends(reading.schedule)[0] / most**0.5, delta)
-        text = f"an image is an example of up to {most} simulated clients, each of which makes releases of its own"
-        return (holds[0], max(high, holds[1])), text
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
+        z, uses = min(multipliers), int(use.counts().max())
+        return gaussian_epsilon(z, delta), gaussian_epsilon(z / uses**0.5, delta)

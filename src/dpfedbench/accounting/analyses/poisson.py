@@ -37,6 +37,10 @@ class Poisson(Analysis):
 
     sampler = "poisson"
     explanation = "each client in each round with the same chance; privacy loss distribution, bracketed"
+    images = (
+        "every client that uses the image contributes zero; each of them takes part on its own: a mixture of Gaussians "
+        "over their number, composed over rounds, for the most used image"
+    )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         low = poisson.lower_epsilon(grouped(schedule, least=False), sampler["rate"], delta)
@@ -49,15 +53,9 @@ class Poisson(Analysis):
         parts = grouped(schedule, least=True)
         return np.sum([count * poisson.renyi(z, float(sampler["rate"]), orders) for z, count in parts], axis=0)
 
-    def image_bracket(
-        self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float
-    ) -> tuple[Bracket, str]:
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         uses, done, rate = int(use.counts().max()), len(multipliers), float(sampler["rate"])
         least, most = min(multipliers), max(multipliers)
-        text = (
-            "each of them takes part on its own: a mixture of Gaussians over their number, composed over rounds, "
-            "for the most used image"
-        )
         # The server's noise stays as it is; were it not so, each end would take its safe side.
         low_schedule, high_schedule = ((most, done),), ((least, done),)
         high = poisson.upper_epsilon(high_schedule, rate, delta, uses)
@@ -65,4 +63,4 @@ class Poisson(Analysis):
         if low == 0.0 < high:
             low = poisson.lower_epsilon(low_schedule, rate, delta)
             high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
-        return (low, high), text
+        return low, high

@@ -31,9 +31,7 @@ class PoissonLots(Poisson):
         "no record is at two clients"
     )
 
-    def image_bracket(
-        self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float
-    ) -> tuple[Bracket, str]:
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         return Analysis.image_bracket(self, use, multipliers, sampler, delta)
 
     def filter_of(self, reading: Reading, budget: Budget, claims: Claims) -> filters.Filter | None:
