@@ -20,10 +20,10 @@ for experiment in sorted(Path(workflow.basedir, "config/experiments").glob("*.ya
 
 
 # Experiments of one's own, from a folder that the configuration names.
-for experiment in sorted(Path(config.get("experiments_folder") or "").glob("*.yaml")):
-    if config.get("experiments_folder"):
+OWN = config.get("experiments_folder")
+for experiment in sorted(Path(OWN).glob("*.yaml")) if OWN else ():
 
-        configfile: experiment
+    configfile: experiment
 
 
 include: "workflow/rules/common.smk"

@@ -48,7 +48,7 @@ def test_a_reference_that_says_nothing_is_refused(federation, tmp_path):
     config, rule = make_config(MEDIAN), MedianOfRun()
     with pytest.raises(BenchError, match=r"needs history\.csv of maml/.*give it as a reference"):
         train(config, federation, tmp_path / "run")
-    with pytest.raises(BenchError, match="finds its threshold in .*, which cannot be read"):
+    with pytest.raises(BenchError, match=r"finds its threshold in .*, which cannot be read"):
         rule.first_threshold(tmp_path / "history.csv", config)
     (tmp_path / "history.csv").write_text("round,norm_q50\n1,\n2,\n")
     with pytest.raises(BenchError, match="no gradient norms"):

@@ -5,54 +5,46 @@ import json
 import numpy as np
 import pytest
 import torch
-from dpfedbench.federation.local_sums import QUERY, SUPPORT, TASK, LocalSums
-from dpfedbench.federation.record_tasks import OwnTasks, RecordTaskClients
 from torch.nn import functional
 
-from dpfedbench.config import merge
-from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import gather, load_partition
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.engine import train
-from dpfedbench.methods import METHODS, dp_agrlr, dp_maml_sample, dp_reptile, reptile
+from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
+from dpfedbench.parts.client_updates.reptile import TASK
+from dpfedbench.parts.client_updates.within_task import Client
 from dpfedbench.privacy.ledger import read_ledger
-from tests.federation.conftest import PLAIN, make_config
+from tests.federation.conftest import accounted, make_config, rounds_of, stop_before, train
 
-AGRLR = {"method": "dp-agrlr", **dp_agrlr.DEFAULTS}
-SAMPLE = {"method": "dp-maml-sample", **dp_maml_sample.DEFAULTS}
-REPTILE = {"method": "dp-reptile", **dp_reptile.DEFAULTS}
-NONE = merge(PLAIN, {"model": {"normalisation": "record"}, "client_update": {"order": 1, "inner_steps": 2}})
+AGRLR, SAMPLE = {"method": "dp-agrlr"}, {"method": "dp-maml-sample"}
+REPTILE, PLAIN_REPTILE = {"method": "dp-reptile"}, {"method": "reptile"}
+NONE = {"method": "maml", "model": {"normalisation": "record"}, "client_update": {"order": 1, "inner_steps": 2}}
 COHORT = np.array([3, 7, 11])
 
 
-def clients_of(config, federation, **more):
-    parts = METHODS[config.method].compose(config)
-    source = OwnTasks(config, data_dir=federation[0], clients_dir=federation[1], threads=1)
-    return RecordTaskClients(config, parts.update, parts.local, source=source, **more)
+def contributions(rounds, theta, index=0):
+    return torch.cat([rows.clone() for rows, _, _ in rounds.clients.contributions(theta, COHORT, index)])
 
 
-def contributions(clients, theta, index=0):
-    return torch.cat([rows.clone() for rows, _, _ in clients.stream(theta, COHORT, index)])
-
-
-def theta_of(clients):
+def theta_of(rounds):
     rng = np.random.default_rng(0)
-    return (clients.net.initial(rng) + 0.1 * rng.standard_normal(clients.net.dimension)).astype(np.float32)
+    return (rounds.net.initial(rng) + 0.1 * rng.standard_normal(rounds.net.dimension)).astype(np.float32)
 
 
-def test_without_clipping_and_noise_it_is_first_order_maml(federation):
-    config = make_config(NONE)
-    clients = clients_of(config, federation)
-    theta = theta_of(clients)
-    found = contributions(clients, theta)
-    tasks = gather(
-        load_dataset(federation[0]), load_partition(federation[1]), COHORT, support_per_class=1, query_per_class=2
-    )
+def held_of(rounds):
+    """What the clients hold, to be changed."""
+    return rounds.clients.setup.held
+
+
+def test_without_clipping_and_noise_it_is_first_order_maml(federation, tmp_path):
+    rounds = rounds_of(make_config(NONE), federation, tmp_path)
+    theta = theta_of(rounds)
+    found = contributions(rounds, theta)
+    tasks = held_of(rounds).gather(COHORT)
     for i in range(len(COHORT)):
         weights = torch.from_numpy(theta).double()
 
         def loss(w, x, y, i=i):
-            return functional.cross_entropy(clients.net.forward(w, torch.from_numpy(x[i]).double()), torch.tensor(y[i]))
+            return functional.cross_entropy(rounds.net.logits(w, torch.from_numpy(x[i]).double()), torch.tensor(y[i]))
 
         for _ in range(2):
             weights = weights - 0.1 * torch.func.grad(loss)(weights, tasks.support_x, tasks.support_y)
@@ -60,143 +52,213 @@ def test_without_clipping_and_noise_it_is_first_order_maml(federation):
         assert torch.linalg.norm(found[i] - wanted) < 1e-4 * torch.linalg.norm(wanted)
 
 
+def test_reptile_sends_what_its_optimisers_steps_make_of_the_weights(federation, tmp_path):
+    """Plain descent, by hand: three steps along the mean gradient of all nine examples."""
+    update = {"client_update": {"inner_steps": 3, "inner_rate": 0.1, "optimizer": "sgd"}}
+    rounds = rounds_of(make_config(PLAIN_REPTILE, update), federation, tmp_path)
+    theta = theta_of(rounds)
+    found = contributions(rounds, theta)
+    tasks = held_of(rounds).gather(COHORT)
+    for i in range(len(COHORT)):
+        x = torch.from_numpy(np.concatenate([tasks.support_x[i], tasks.query_x[i]])).double()
+        y = torch.tensor(np.concatenate([tasks.support_y[i], tasks.query_y[i]]))
+        start = torch.from_numpy(theta).double()
+        weights = start
+        for _ in range(3):
+            weights = weights - 0.1 * torch.func.grad(
+                lambda w, x=x, y=y: functional.cross_entropy(rounds.net.logits(w, x), y)
+            )(weights)
+        wanted = start - weights
+        assert torch.linalg.norm(found[i] - wanted) < 1e-4 * torch.linalg.norm(wanted)
+
+
+def test_the_server_moves_the_model_to_where_one_client_goes(federation, tmp_path):
+    """Reptile's direction: phi <- phi + eps (theta_t - phi), which for eps = 1 and one client is its theta_t."""
+    one = {"participation": {"cohort": 1, "rounds": 2}, "client_update": {"inner_rate": 0.05}}
+    rounds = rounds_of(make_config(PLAIN_REPTILE, one), federation, tmp_path)
+    assert rounds.run.server.rate == 1.0 and rounds.run.server.optimizer.kind == "sgd"
+    before = rounds.theta.clone()
+    (client,) = rounds.plan.cohort(0)
+    ((sent, _, _),) = rounds.clients.contributions(before.numpy(), np.array([client]), 0)
+    trained = before - sent[0]
+    rounds.round(0)
+    assert (trained - before).norm() > 0.1
+    assert torch.allclose(rounds.theta, trained, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("overlay", "names", "rows"),
     [(AGRLR, {SUPPORT: 3, QUERY: 6}, 1), (SAMPLE, {SUPPORT: 3}, 6), (REPTILE, {TASK: 9}, 1)],
 )
-def test_the_ledger_has_every_release_with_the_noise_it_took(overlay, names, rows, federation):
+def test_the_ledger_has_every_release_with_the_noise_it_took(overlay, names, rows, federation, tmp_path):
     config = make_config(overlay, {"client_update": {"inner_steps": 2}})
     seen = []
-    clients = clients_of(config, federation, observer=lambda *given: seen.append(given))
-    found = contributions(clients, theta_of(clients))
-    assert clients.each == rows and len(found) == 3 * rows
-    lines = {line.name: line for line in clients.releases(0)}
-    assert set(lines) == set(names) == {name for name, *_ in seen}
-    for name, records in names.items():
-        line = lines[name]
-        made = [given for given in seen if given[0] == name]
-        steps = 1 if name == QUERY else 2
-        assert line.sampler["records"] == records and line.sampler["steps"] == steps
-        assert {(client, step) for _, client, step, _, _ in made} == {
+    rounds = rounds_of(config, federation, tmp_path, observer=lambda line, left: seen.append((line, left)))
+    found = contributions(rounds, theta_of(rounds))
+    assert rounds.clients.each == rows and len(found) == 3 * rows
+    lines = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
+    assert set(lines) == set(names) == {line.name for line, _ in seen} and len(seen) == len(names)
+    observer = "everyone" if overlay is SAMPLE else "server"
+    for line, left in seen:
+        assert lines[line.name] == line
+        steps = 1 if line.name == QUERY else 2
+        assert line.sampler["records"] == names[line.name] and line.sampler["steps"] == steps
+        assert {(made.client, made.step) for made, _ in left} == {
             (int(client), step) for client in COHORT for step in range(steps)
         }
-        for _, _, _, total, _ in made:
+        for made, _ in left:
+            total = made.total
             assert (total.threshold, total.noise_multiplier, total.noise_std, total.sensitivity) == (
                 line.threshold, line.noise_multiplier, line.noise_std, line.sensitivity,
             )  # fmt: skip
-        assert line.unit == "record" and line.noise_std == line.noise_multiplier * config.local.threshold
+        assert line.unit == "record" and line.observer == observer
+        assert line.noise_std == line.noise_multiplier * config.within_task.threshold
 
 
-def test_noise_is_of_the_stated_size_and_never_used_twice(federation):
+def test_each_example_keeps_its_epsilon(federation, tmp_path):
+    """z_0 from epsilon 2.5: that of DP-AGRLR's one step exactly; two steps read the support set, and cost sqrt(2)."""
+    for steps in (1, 2):
+        rounds = rounds_of(make_config(AGRLR, {"client_update": {"inner_steps": steps}}), federation, tmp_path)
+        z = {entry.noise_multiplier for entry in rounds.clients.entries.values()}
+        assert len(z) == 1
+        assert gaussian_epsilon(z.pop() / steps**0.5, 1e-5) == pytest.approx(2.5, rel=1e-3)
+
+
+def test_noise_is_of_the_stated_size_and_never_used_twice(federation, tmp_path):
     """Standard deviation within 5 % (about 30,000 draws: five deviations are 2 %)."""
-    config = make_config(AGRLR, {"local": {"threshold": 1e-6, "multiplier": 3e6}})
+    config = make_config(AGRLR, {"within_task": {"threshold": 1e-6, "multiplier": 3e6}})
     seen = []
-    clients = clients_of(config, federation, observer=lambda *given: seen.append(given[-1].numpy()))
-    theta = theta_of(clients)
-    contributions(clients, theta, 0)
-    contributions(clients, theta, 1)
+
+    def observer(line, left):
+        seen.extend(line.denominator * mean.numpy() for _, mean in left)
+
+    rounds = rounds_of(config, federation, tmp_path, observer=observer)
+    theta = theta_of(rounds)
+    contributions(rounds, theta, 0)
+    contributions(rounds, theta, 1)
     noise = np.stack(seen)  # [2 rounds x 3 clients x 2 releases, d], each of deviation 3
-    assert noise.std() == pytest.approx(3.0, rel=0.05)
+    assert len(noise) == 12 and noise.std() == pytest.approx(3.0, rel=0.05)
     alike = np.corrcoef(noise) - np.eye(len(noise))
     assert abs(alike).max() < 5.5 / noise.shape[1] ** 0.5
 
 
-def test_threads_change_no_bit(federation):
-    config = make_config(AGRLR)
-    one, two = (clients_of(config, federation, threads=threads) for threads in (1, 2))
+@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE])
+def test_threads_change_no_bit(overlay, federation, tmp_path):
+    config = make_config(overlay)
+    one, two = (rounds_of(config, federation, tmp_path / str(n), threads=n) for n in (1, 2))
     theta = theta_of(one)
     assert torch.equal(contributions(one, theta), contributions(two, theta))
+    assert (tmp_path / "1" / "ledger.jsonl").read_bytes() == (tmp_path / "2" / "ledger.jsonl").read_bytes()
 
 
-def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(federation, monkeypatch):
+@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE])
+def test_the_support_set_reaches_a_contribution_through_its_noised_sum_alone(
+    overlay, federation, tmp_path, monkeypatch
+):
     """Property 11: with the support's release held fixed, other support images change nothing."""
-    config = make_config(AGRLR)
-    clients = clients_of(config, federation)
-    theta, own = theta_of(clients), LocalSums.mean
-    fixed = np.full(clients.net.dimension, 1e-3, np.float32)
+    rounds = rounds_of(make_config(overlay), federation, tmp_path)
+    theta, own = theta_of(rounds), Client.mean
+    free = contributions(rounds, theta)
+    fixed = np.full(rounds.net.dimension, 1e-3, np.float32), np.zeros((3, 2))
     monkeypatch.setattr(
-        LocalSums, "mean", lambda self, name, rows, **k: fixed if name == SUPPORT else own(self, name, rows, **k)
+        Client, "mean", lambda self, name, *args, **k: fixed if name == SUPPORT else own(self, name, *args, **k)
     )
-    before = contributions(clients, theta)
-    source = clients._source
-    gathered = source.gather
+    before = contributions(rounds, theta)
+    assert not torch.equal(before, free)
+    held = held_of(rounds)
+    gathered = held.gather
 
     def changed(ids):
         tasks = gathered(ids)
         tasks.support_x[:] = 0.5
         return tasks
 
-    source.gather = changed
-    assert torch.equal(before, contributions(clients, theta))
+    monkeypatch.setattr(held, "gather", changed)
+    assert torch.equal(before, contributions(rounds, theta))
 
 
-def test_disjoint_batches_read_each_example_once(federation, monkeypatch):
-    config = make_config(REPTILE, {"client_update": {"inner_steps": 3}, "local": {"batches": "disjoint"}})
-    clients, counts = clients_of(config, federation), []
-    own = LocalSums.mean
-    monkeypatch.setattr(
-        LocalSums, "mean", lambda self, name, rows, **k: (counts.append(len(rows)), own(self, name, rows, **k))[1]
-    )
-    contributions(clients, theta_of(clients))
-    assert counts == [3] * 9
-    line = clients.releases(0)[0]
+def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypatch):
+    config = make_config(REPTILE, {"client_update": {"inner_steps": 3, "batches": "disjoint"}})
+    rounds, read = rounds_of(config, federation, tmp_path), {}
+    own = Client.mean
+
+    def spy(self, name, theta, examples, *args, **k):
+        read.setdefault(self.client, []).append(examples[0].reshape(len(examples[0]), -1))
+        return own(self, name, theta, examples, *args, **k)
+
+    monkeypatch.setattr(Client, "mean", spy)
+    contributions(rounds, theta_of(rounds))
+    tasks = held_of(rounds).gather(COHORT)
+    for i, client in enumerate(COHORT):
+        assert [len(batch) for batch in read[client]] == [3, 3, 3]
+        wanted = np.concatenate([tasks.support_x[i], tasks.query_x[i]]).reshape(9, -1)
+        assert sorted(map(bytes, np.concatenate(read[client]))) == sorted(map(bytes, wanted))
+    (line,) = read_ledger(tmp_path / "ledger.jsonl")
     assert (line.sampler["cohort"], line.sampler["records"], line.denominator) == (3, 9, 3.0)
 
 
-def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation):
-    config = make_config(AGRLR)
-    sums = LocalSums(config, METHODS["dp-agrlr"].compose(config).update, config.local, dimension=4)
-    sums.begin()
-    rows = np.array([[np.nan, 0, 0, 0], [0, 0, 0, 0]], np.float32)
-    mean = sums.mean(SUPPORT, rows, round_=0, client=0, step=0)
-    assert np.isfinite(mean).all() and sums.non_finite == 1
+def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation, tmp_path):
+    rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
+    rows = torch.zeros((2, rounds.net.dimension))
+    rows[0, 0] = float("nan")
+    total = rounds.clients.entries[SUPPORT].open(0, client=5)
+    total.add(rows)
+    assert torch.isfinite(total.release()).all() and rounds.book.non_finite == 1
 
 
-@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, {"method": "reptile", **reptile.DEFAULTS}])
+@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, PLAIN_REPTILE])
 def test_a_run_ends_with_files_and_goes_on_to_the_same_bits(overlay, federation, tmp_path, monkeypatch):
     config = make_config(overlay, {"participation": {"rounds": 4}, "validation": {"every": 0}})
-    data, clients = federation
-    train(config, data_dir=data, clients_dir=clients, run_dir=tmp_path / "whole")
-    from dpfedbench.federation import server_sum
-
-    original = server_sum.ServerSum.round
-
-    def stopped(self, index):
-        if index == 2:
-            raise KeyboardInterrupt
-        return original(self, index)
-
-    monkeypatch.setattr(server_sum.ServerSum, "round", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        train(config, data_dir=data, clients_dir=clients, run_dir=tmp_path / "killed", checkpoint_seconds=0)
-    monkeypatch.setattr(server_sum.ServerSum, "round", original)
-    train(config, data_dir=data, clients_dir=clients, run_dir=tmp_path / "killed")
-    for name in ("model.safetensors", "ledger.jsonl"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+    whole = train(config, federation, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 2)):
+        train(config, federation, tmp_path / "killed", checkpoint_seconds=0)
+    assert train(config, federation, tmp_path / "killed") == whole
     assert json.loads((tmp_path / "killed" / "training.json").read_text())["resumed"] == 1
     lines = read_ledger(tmp_path / "whole" / "ledger.jsonl")
     assert len(lines) == 4 * {"dp-agrlr": 3, "dp-maml-sample": 2, "dp-reptile": 1, "reptile": 0}[config.method]
-    header = (tmp_path / "whole" / "history.csv").read_text().splitlines()[0]
-    assert ("norm_q50" in header) == (config.method == "reptile")
+    # Nothing that no noise protects.
+    columns, *rows = (line.split(",") for line in (tmp_path / "whole" / "history.csv").read_text().splitlines())
+    losses = [row[columns.index("loss")] for row in rows]
+    assert len(rows) == 4
+    if config.method == "reptile":
+        assert all(map(float, losses)) and "norm_q50" in columns
+    else:
+        assert losses == [""] * 4 and not [name for name in columns if name.startswith("norm_")]
+
+
+def test_two_fold_privacy_is_accounted_for_twice(federation, tmp_path):
+    """One client against everyone by the server's noise; each example against the server by the client's."""
+    config = make_config(AGRLR)
+    train(config, federation, tmp_path)
+    found = accounted(config, tmp_path, federation[1])
+    (own,) = found["also"]
+    assert (found["unit"], own["unit"]) == ("client", "record")
+    assert found["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-3), rel=1e-9)
+    assert own["profiles"]["holds"]["epsilon_high"] == pytest.approx(2.5, rel=1e-3)
+    assert own["profiles"]["holds"]["observer"] == "server"
 
 
 @pytest.mark.parametrize(
-    ("overlay", "message"),
+    ("overlay", "line"),
     [
-        ({"model": {"normalisation": "batch"}}, "statistics tie an example's gradient to the others"),
-        ({"client_update": {"order": 2}}, "Hessian into every query gradient"),
-        ({"participation": {"kind": "poisson"}}, "accounts for one participation of a client"),
-        ({"local": {"epsilon": None}}, "local.multiplier and local.epsilon are both null"),
-        ({"local": {"batches": "disjoint"}}, "only client_update.kind reptile has such batches"),
-        ({"clipping": None, "noise": None, "budget": None, "local": {"query": "server"}}, "local.query is server"),
+        (
+            {"model": {"normalisation": "batch"}},
+            "model conv4 ties a record's gradient to the others of its batch, but ",
+        ),
+        ({"client_update": {"order": 2}}, "client_update.order is 2, but the client sums over its own records: "),
+        ({"participation": {"kind": "poisson"}}, "participation.kind is poisson, but within_task accounts for one "),
+        ({"within_task": {"epsilon": None}}, "within_task.multiplier and within_task.epsilon are both null: give one"),
+        ({"client_update": {"batches": "disjoint"}}, "unknown key client_update.batches: "),
+        ({"within_task": None}, "within_task is null"),
     ],
 )
-def test_what_no_account_covers_is_refused(overlay, message):
-    with pytest.raises(BenchError, match=message):
+def test_what_no_account_covers_is_refused(overlay, line):
+    with pytest.raises(BenchError) as caught:
         make_config(AGRLR, overlay)
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
 
 
-def test_an_epsilon_that_no_noise_meets_is_refused():
-    config = make_config(AGRLR, {"local": {"epsilon": 1e-7, "delta": 1e-12}})
-    with pytest.raises(BenchError, match=r"no noise multiplier up to 10,000 meets local\.epsilon 1e-07"):
-        LocalSums(config, METHODS["dp-agrlr"].compose(config).update, config.local, dimension=3)
+def test_an_epsilon_that_no_noise_meets_is_refused(federation, tmp_path):
+    config = make_config(AGRLR, {"within_task": {"epsilon": 1e-7, "delta": 1e-12}})
+    with pytest.raises(BenchError, match=r"no noise multiplier up to 10,000 meets within_task\.epsilon 1e-07"):
+        rounds_of(config, federation, tmp_path)

@@ -1,41 +1,63 @@
-"""Methods are found by their modules; a module that cannot be one is named in one line."""
+"""Methods are found by their modules; a class that cannot be one is named in one line."""
 
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods import METHODS, PARTS, by_name
+from dpfedbench.methods import METHODS, by_name, read_run
+from dpfedbench.methods.maml import NonPrivateMaml
+from dpfedbench.methods.method import Method
 
 
-def module(name: str, **parts: Any) -> ModuleType:
-    made = ModuleType(f"dpfedbench.methods.{name}")
-    whole = {"NAME": name, "TITLE": "A", "PAPER": "a", "VERSION": "1", "PRIVATE": False, "DEFAULTS": {}}
-    vars(made).update(whole | {"compose": print} | parts)
+def module(place: str, **values: Any) -> ModuleType:
+    """A module with one method, by default of the module's name."""
+    made = ModuleType(f"dpfedbench.methods.{place}")
+    values = {"name": place, "title": "A title", "__module__": made.__name__} | values
+    annotations = dict.fromkeys(("name", "title"), ClassVar[str])
+    made.Own = type("Own", (NonPrivateMaml,), values | {"__annotations__": annotations})  # type: ignore[attr-defined]
     return made
 
 
-def test_every_module_is_a_method() -> None:
-    assert {"dp-agr", "dp-maml", "maml", "random", "adap-dp-fl", "dp-fl", "fedavg"} <= set(METHODS)
+def test_every_module_has_a_method() -> None:
+    assert set(METHODS) == {
+        "random", "maml", "dp-agr", "dp-agrlr", "dp-maml", "dp-maml-sample", "reptile", "dp-reptile", "transfer",
+        "dp-transfer", "fedavg", "dp-fedavg", "dp-fl", "adap-dp-fl",
+    }  # fmt: skip
     for name, found in METHODS.items():
-        assert name == found.NAME and found.__name__.startswith("dpfedbench.methods.")
-        assert all(hasattr(found, part) for part in PARTS)
+        assert name == found.name and issubclass(found, Method) and found.title and found.paper and found.version
+        # random.py would hide Python's own module from the others of the package.
+        assert found.__module__.removesuffix("_init") == f"dpfedbench.methods.{name.replace('-', '_')}"
 
 
-def test_two_modules_of_one_name_are_both_named() -> None:
+def test_titles_tell_methods_apart() -> None:
+    assert len({found.title for found in METHODS.values()}) == len(METHODS)
+
+
+def test_a_class_that_several_methods_have_in_common_is_none() -> None:
+    assert "LotMethod" not in {found.__name__ for found in METHODS.values()}
+
+
+def test_two_methods_of_one_name_are_both_named() -> None:
     with pytest.raises(BenchError) as caught:
-        by_name([module("one"), module("two", NAME="one")])
+        by_name([module("one"), module("two", name="one")])
     assert str(caught.value) == (
-        "the method modules dpfedbench.methods.one and dpfedbench.methods.two both have the NAME 'one': "
+        "the methods in dpfedbench.methods.one and dpfedbench.methods.two both have the name 'one': "
         "give one of them another"
     )
 
 
-def test_a_module_without_a_part_or_with_a_bad_name_is_named() -> None:
-    incomplete = module("one")
-    del incomplete.compose
-    with pytest.raises(BenchError, match=r"method module dpfedbench\.methods\.one has no compose: it needs NAME, "):
-        by_name([incomplete])
-    with pytest.raises(BenchError, match=r"has the NAME 'Two Words': use lower-case letters"):
-        by_name([module("two", NAME="Two Words")])
+def test_a_method_without_a_title_or_with_a_bad_name_is_named() -> None:
+    assert list(by_name([module("one")])) == ["one"]
+    with pytest.raises(BenchError, match=r"^the method Own in dpfedbench\.methods\.one has no title: tables print it$"):
+        by_name([module("one", title="")])
+    with pytest.raises(BenchError, match=r"has the name 'Two Words': use lower-case letters, digits and hyphens$"):
+        by_name([module("two", name="Two Words")])
+
+
+@pytest.mark.parametrize("name", ["dp-ag", None, 3])
+def test_an_unknown_method_is_refused_with_the_nearest(name: Any) -> None:
+    with pytest.raises(BenchError, match=r"^method is .*: there is no such method, the nearest is '") as caught:
+        read_run({"method": name})
+    assert name != "dp-ag" or "'dp-agr'" in str(caught.value)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.layers import leaves, set_key
 from dpfedbench.models.zoo.own_module import OwnModule
+from dpfedbench.settings.layers import leaves, set_key
 from dpfedbench.settings.run import Run
 
 VALUES = """

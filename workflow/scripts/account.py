@@ -5,13 +5,15 @@ from pathlib import Path
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.jobs import job
+from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "account"):
-        clients = snakemake.input.get("clients")
+        clients, folder = snakemake.input.get("clients"), Path(snakemake.input.ledger).parent
         account_run(
-            Path(snakemake.input.ledger).parent,
+            read_run_file(folder / "config.yaml"),
+            folder,
             Path(snakemake.output[0]),
             clients_dir=Path(clients[0]).parent if clients else None,
             search=Search.of(snakemake.params.search),

@@ -10,7 +10,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.words import LOWER_CASE
 
-Overlay = dict[str, Any]
+Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run; which there may be, methods say (`dpfedbench.settings.layers`)."""
 
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE)]

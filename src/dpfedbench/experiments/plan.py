@@ -102,6 +102,7 @@ def _mechanism(run: Method) -> described.Mechanism:
         },
         noise_multiplier=getattr(noise, "multiplier", None),
         counted=clipping is not None and clipping.private,
+        mechanism="gaussian" if noise is None else noise.mechanism,
     )  # fmt: skip
 
 

@@ -36,12 +36,13 @@ class Mechanism:
     """What an accountant has to know of a run that is not trained.
 
     `noise_multiplier` is None where no noise is added. `counted` is whether everything that the clipping rule reads is
-    a release that an account counts.
+    a release that an account counts; `mechanism` is what the ledger would call the noise.
     """
 
     sampler: Mapping[str, Any]
     noise_multiplier: float | None
     counted: bool
+    mechanism: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -143,8 +143,10 @@ def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
     found = cell.mechanism
     if found is None or found.noise_multiplier is None or (profile == "holds" and not found.counted):
         return 1.0
-    claims = METHODS[cell.method].claims
-    return delta_after(profile, found.sampler, found.noise_multiplier, done, epsilon, claims=claims)
+    return delta_after(
+        profile, found.sampler, found.noise_multiplier, done, epsilon, claims=METHODS[cell.method].claims,
+        mechanism=found.mechanism,
+    )  # fmt: skip
 
 
 def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import (
     Settings,
     Shape,
-    bad_value,
     chosen,
     kind_of,
     shapes,
@@ -17,6 +16,7 @@ from dpfedbench.settings.part import (
     unknown_key,
     unknown_kind,
 )
+from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, shown
 
 Structure = type[Settings] | Sequence[type[Settings]]

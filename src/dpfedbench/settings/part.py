@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import pydantic
 
@@ -476,23 +476,3 @@ def _message(cls: type[Settings], error: pydantic.ValidationError, values: Mappi
         return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"
     field = cls.model_fields[key]
     return said_of(field, fault, dotted(where, key), values.get(key, field.default), fault["loc"][1:])
-
-
-@functools.cache
-def _adapter(cls: type[Settings], key: str) -> pydantic.TypeAdapter[Any]:
-    field = cls.model_fields[key]
-    annotation: Any = field.annotation
-    if field.metadata:
-        annotation = Annotated[(annotation, *field.metadata)]
-    return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False))
-
-
-def bad_value(cls: type[Settings], key: str, value: Any, name: str) -> str | None:
-    """What to say of a value that a key of a section cannot have; None where it can."""
-    field = cls.model_fields[key]
-    try:
-        _adapter(cls, key).validate_python(as_wanted(field.annotation, value))
-    except pydantic.ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        return said_of(field, fault, name, value, fault["loc"])
-    return None

@@ -6,7 +6,9 @@ import json
 import typing
 from collections.abc import Mapping, Sequence
 from types import NoneType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import pydantic
 
 from dpfedbench.settings.words import dotted, expected, members, shown
 
@@ -91,3 +93,28 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
         wanted, *inner_metadata = typing.get_args(wanted)
         metadata += [rule for one in inner_metadata for rule in getattr(one, "metadata", [one])]
     return f"{name} is {shown(value)}: expected {expected(wanted, metadata)}"
+
+
+@functools.cache
+def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[Any]:
+    field = cls.model_fields[key]
+    annotation: Any = field.annotation
+    if field.metadata:
+        annotation = Annotated[(annotation, *field.metadata)]
+    return pydantic.TypeAdapter(annotation, config=pydantic.ConfigDict(strict=True, allow_inf_nan=False))
+
+
+def bad_value(cls: type[pydantic.BaseModel], key: str, value: Any, name: str) -> str | None:
+    """What to say of a value that a key of a section cannot have; None where it can."""
+    field = cls.model_fields[key]
+    try:
+        _adapter(cls, key).validate_python(as_wanted(field.annotation, value))
+    except pydantic.ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        return said_of(field, fault, name, value, fault["loc"])
+    return None
+
+
+def json_schema(cls: type[pydantic.BaseModel], key: str) -> dict[str, Any]:
+    """The JSON schema of a value at a key."""
+    return _adapter(cls, key).json_schema()

@@ -54,14 +54,18 @@ def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     limits = []
     for rule in metadata:
         limits += [f"{word} {getattr(rule, key):g}" for key, word in words.items() if hasattr(rule, key)]
-        if getattr(rule, "pattern", None):
-            text = text.replace("text", "text of lower-case letters, digits and hyphens", 1)
+        pattern = getattr(rule, "pattern", None)
+        if pattern:
+            like = "of lower-case letters, digits and hyphens" if pattern == LOWER_CASE else f"like {pattern}"
+            text = text.replace("text", f"text {like}", 1)
     if limits:
         text = text.replace("number", "number " + " and ".join(limits), 1)
     return text
 
 
 def _named(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
     if origin is typing.Literal:
         return "one of " + ", ".join(str(value) for value in typing.get_args(annotation))

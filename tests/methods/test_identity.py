@@ -1,0 +1,154 @@
+"""What makes two runs: any key of any part, and nothing else."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.methods import read_run
+from dpfedbench.methods.method import Method
+from dpfedbench.settings.layers import set_key
+from dpfedbench.settings.part import Section, found, shapes
+from tests.federation.conftest import DIFFERENCE, LOTS, make_config
+
+from .test_refusals import RUNS, own
+
+SGD = {"kind": "sgd", "momentum": 0.9}
+BASES: dict[str, Any] = {
+    **RUNS,
+    **{
+        f"dp-agr {kind}": make_config({"clipping": {"kind": kind} | more})
+        for kind, more in {
+            "constant": {}, "percentile-of-raw-norms": {}, "private-quantile": {"count_noise": 3.0},
+            "median-of-run": {"threshold": None},
+        }.items()
+    },
+    "reptile three steps": make_config({"method": "reptile", "client_update": {"inner_steps": 3}}),
+    "dp-agr own module": make_config({"model": {"module": "own.net:Net", "arguments": {"width": 3}}}),
+    "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
+    "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
+    "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
+    **{
+        f"adap-dp-fl {kind}": make_config({"clipping": {"kind": kind}}, general=LOTS)
+        for kind in ("noised-mean-norm", "norm-of-release", "mean-of-raw-norms")
+    },
+    "adap-dp-fl decaying": make_config({"noise": {"kind": "decaying"}}, general=LOTS),
+    "adap-dp-fl sgd": make_config({"client_update": {"optimizer": SGD}}, general=LOTS),
+    "dp-fedavg adam": make_config(
+        {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
+    ),
+}  # fmt: skip
+
+FIXED_BY_OTHERS = {
+    # A run with another value is refused, or is another method's.
+    ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"),
+    ("Reptile", "kind"), ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"),
+}  # fmt: skip
+
+
+def others(value: Any) -> list[Any]:
+    """Other values that a key might take."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [value + 1, value * 0.5, value * 2, value - 1, 1, 2, 4, 0.5, 0.001, None]
+    if value is None:
+        return [1, 3.5, 20]
+    if isinstance(value, dict):
+        return [{**value, "width": 4}]
+    return {
+        "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"], "full": ["disjoint"],
+        "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
+    }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
+
+
+def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
+    """The part's values under the other kinds of its family, as far as these have them."""
+    family = next(base for base in reversed(type(part).__mro__) if getattr(base, "place", ""))
+    for kind, cls in found(family).items():
+        if cls is not type(part):
+            yield {key: value for key, value in part.plain().items() if key in cls.model_fields} | {"kind": kind}
+
+
+def sections(value: Section, prefix: str = "") -> Iterator[tuple[str, Section]]:
+    """A section and those within it, by dotted key."""
+    yield prefix, value
+    for key in type(value).model_fields:
+        if isinstance(getattr(value, key), Section):
+            yield from sections(getattr(value, key), f"{prefix}{key}.")
+
+
+@functools.cache
+def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
+    """For each key of a run that can have another value alone, by section and key: its full name, and the run that has.
+
+    Another kind keeps the keys that both have.
+    """
+    run, made = BASES[name], {}
+    values = run.plain()
+    top = [("", run), *((f"{key}.", getattr(run, key)) for key in type(run).model_fields)]
+    every = [(prefix, part) for start, section in top if isinstance(section, Section) for prefix, part in
+             sections(section, start)]  # fmt: skip
+    for prefix, section in [("", run), *every]:
+        for key in type(section).model_fields:
+            value = getattr(section, key)
+            if isinstance(value, Section) or prefix + key == "method":
+                continue
+            for other in other_kinds(section) if key == "kind" else others(value):
+                if other == value:
+                    continue
+                where = prefix.removesuffix(".") if key == "kind" else prefix + key
+                try:
+                    changed = read_run(set_key(values, where, other))
+                except BenchError:
+                    continue
+                made[type(section).__name__, key] = where, changed
+                break
+    return made
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_change_of_any_single_key_is_another_run(name: str) -> None:
+    run = BASES[name]
+    assert read_run(run.plain()) == run and read_run(run.plain()).key == run.key
+    keys = {run.key}
+    for where, changed in changes(name).values():
+        if where == "seed":
+            assert changed.key == run.key and changed.folder != run.folder
+        else:
+            assert changed.key not in keys, where
+            keys.add(changed.key)
+
+
+def test_every_key_of_every_part_was_changed() -> None:
+    tried = {type(part) for run in BASES.values() for part in run.sections}
+    families = {base for part in tried for base in part.__mro__ if "place" in vars(base) and base.place}
+    assert len(families) >= 7
+    for base in families:
+        assert set(found(base).values()) <= tried, base
+    moved = {key for name in BASES for key in changes(name)}
+    assert {
+        (part.__name__, key) for part in tried for key in part.model_fields if not is_section(part, key)
+    } - moved <= (FIXED_BY_OTHERS)
+
+
+def is_section(part: type[Section], key: str) -> bool:
+    return bool(shapes(part)[key].sections)
+
+
+def test_two_schedules_that_differ_in_their_end_alone_are_two_runs() -> None:
+    ends = [
+        make_config({"server": {"schedule": {"kind": "cosine", "final_rate": rate}}}) for rate in (0.0, 0.001, 0.002)
+    ]
+    assert len({run.key for run in ends} | {make_config().key}) == 4
+
+
+def test_a_key_that_no_part_reads_makes_no_second_run() -> None:
+    """There is none: a constant threshold has no percentile, and MAML has no optimiser."""
+    assert "percentile" not in own(BASES["dp-agr constant"])["clipping"].plain()
+    assert make_config({"clipping": {"kind": "constant"}}).key == BASES["dp-agr constant"].key
+    for overlay in ({"clipping": {"kind": "constant", "percentile": 50}}, {"client_update": {"optimizer": "sgd"}}):
+        with pytest.raises(BenchError, match=r"^unknown key "):
+            make_config(overlay)

@@ -1,0 +1,42 @@
+"""What is generated from the settings' classes is what lies in the repository."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.generate import files, schemas
+
+ROOT = Path(__file__).resolve().parents[2]
+jsonschema = pytest.importorskip("jsonschema", reason="Snakemake brings it")
+
+
+def shipped(preset: str | None) -> dict[str, Any]:
+    paths = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
+    paths += [ROOT / "config" / "presets" / f"{preset}.yaml"] if preset else []
+    return overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths))
+
+
+def test_the_files_are_what_the_classes_say() -> None:
+    for path, text in files(ROOT).items():
+        assert path.read_text(encoding="utf-8") == text, (
+            f"{path.name} is old: run `python -m dpfedbench.experiments.generate`"
+        )
+
+
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_the_schemas_take_what_is_shipped(preset: str | None) -> None:
+    configuration = shipped(preset)
+    jsonschema.Draft202012Validator(schemas()["config"]).validate(configuration)
+    run = jsonschema.Draft202012Validator(schemas()["run"])
+    for one in make_plan(Configuration.read(configuration)).runs.values():
+        run.validate(one.plain())
+
+
+def test_the_schemas_refuse_what_is_unknown() -> None:
+    schema = jsonschema.Draft202012Validator(schemas()["config"])
+    for wrong in ({"sedes": [0]}, {"run": {"clipping": {"treshold": 1}}}, {"run": {"seed": 1}}, {"seeds": []}):
+        assert not schema.is_valid(shipped(None) | wrong), wrong
