@@ -66,11 +66,11 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     rows = []
     for place in sorted(results.glob(_RUNS)):
         method, dataset, task, key, seed = place.parts[-5:]
-        metrics, training, account = (
-            read_json(place / f"{name}.json") if (place / f"{name}.json").exists() else {}
-            for name in ("metrics", "training", "privacy")
+        metrics, training = (
+            read_json(place / name) if (place / name).exists() else {} for name in ("metrics.json", "training.json")
         )
-        private = [account] if account.get("profiles") else []
+        accounts = [Account.read(place / "privacy.json")] if (place / "privacy.json").exists() else []
+        private = [account for account in accounts if account.unit is not None]
         rows.append(
             {
                 "method": method,
@@ -81,8 +81,8 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
                 "accuracy": metrics.get("accuracy"),
                 "epsilon_claimed": worst_epsilon(private, "as_claimed").high,
                 "epsilon_holds": worst_epsilon(private, "holds").high,
-                "delta": account["delta"] if private else None,
-                "unit": account.get("unit"),
+                "delta": private[0].delta if private else None,
+                "unit": private[0].unit if private else None,
                 "rounds": training.get("rounds_run"),
                 "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
                 "folder": str(place),
