@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+import torch
 import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
-from dpfedbench.config import RunConfig, merge, typed
+from dpfedbench.methods import METHODS
+from dpfedbench.settings.layers import merge
+from tests.federation import conftest as small
 
-DEFAULT = typed(yaml.safe_load((Path(__file__).parents[2] / "config" / "config.yaml").read_text(encoding="utf-8")))
+DEFAULT = yaml.safe_load((Path(__file__).parents[2] / "config" / "config.yaml").read_text(encoding="utf-8"))
 
 SMALL: dict = {
     "method": "dp-agr",
@@ -21,23 +25,38 @@ LOTS = {
     "method": "adap-dp-fl",
     "task": {"ways": 10, "shots": 0},
     "clients": {"count": 2, "partition": "fragments", "fragments": 8},
-    "model": {"name": "cnn"},
+    "model": {"kind": "cnn"},
     "participation": {"kind": "poisson-lots", "cohort": 20, "rounds": 10},
     "client_update": {"kind": "local-steps", "inner_steps": 1, "optimizer": "adam"},
-    "clipping": {"rule": "constant", "threshold": 1.0},
-    "server": {"optimizer": "average", "rate": 1.0},
+    "clipping": {"kind": "constant", "threshold": 1.0},
+    "server": {"kind": "average"},
     "budget": {"delta": 1e-5},
 }
 RECORDS = 200
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Sums of a few hundred numbers wait for a second thread ten times as long as they take, on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def make_config(*overlays):
-    return RunConfig.from_dict(merge(DEFAULT["run"], SMALL, *overlays))
+    return small.make_config(*overlays, general=merge(list(METHODS.values()), DEFAULT["run"], SMALL))
+
+
+def audited_sum(config):
+    """The server's private sum, or that of clients that hold records."""
+    return next(each for each in config.sums if each.private and each.within_task is None)
 
 
 def experiment(config, *, canaries=400, seed=0, **values):
     """One run with canaries, under the audit's own seed number `seed`."""
     return one_run(
-        config, seed=audit_seed(config, seed), canaries=canaries, rounds=config.participation.rounds,
-        threshold=config.clipping.threshold or 1.0, records=RECORDS if config.by_record else 0, **values,
+        config, audited_sum(config), seed=audit_seed(config, seed), canaries=canaries,
+        rounds=config.participation.rounds, threshold=config.clipping.threshold or 1.0,
+        records=RECORDS if config.holds == "records" else 0, **values,
     )  # fmt: skip

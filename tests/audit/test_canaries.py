@@ -17,9 +17,9 @@ from dpfedbench.audit.bounds import (
 )
 from dpfedbench.audit.canaries import LARGE, Coordinates, RecordSource, Units
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.config import merge
-from dpfedbench.federation.composition import CLAIMS_OF_TODAY
+from dpfedbench.methods import METHODS
 from dpfedbench.privacy.private_sum import PlainSum
+from dpfedbench.settings.layers import merge
 
 from .conftest import LOTS, RECORDS, experiment, make_config
 
@@ -32,9 +32,9 @@ SAMPLERS = {
 RULES = {
     "sum": {},
     "mean": {"clipping": {"form": "mean", "never_rising": False}},
-    "quantile": {"clipping": {"rule": "private-quantile", "never_rising": False}},
-    "vector": LOTS | {"clipping": {"rule": "norm-of-release", "threshold": None}},
-    "scalar": LOTS | {"clipping": {"rule": "noised-mean-norm", "threshold": None}},
+    "quantile": {"clipping": {"kind": "private-quantile", "never_rising": False}},
+    "vector": LOTS | {"clipping": {"kind": "norm-of-release", "threshold": None}},
+    "scalar": LOTS | {"clipping": {"kind": "noised-mean-norm", "threshold": None}},
 }
 
 
@@ -46,8 +46,8 @@ def test_a_canary_is_a_unit_of_its_own():
     source = RecordSource(Coordinates(ordinary=2, reserved=2), [units, units])
     assert [list(ids) for ids in source.images] == [[0, 1, 2]] * 2 and source.labels[1].tolist() == [1, 1, 1]
     total = PlainSum(dimension=4)
-    assert not len(source.add_gradients(np.zeros(4), np.array([], int), np.array([], int), total)[1])
-    _, norms = source.add_gradients(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
+    assert not len(source.add_each(np.zeros(4), np.array([], int), np.array([], int), total)[1])
+    _, norms = source.add_each(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
     assert norms.tolist() == [5, 0]
     assert total.release(np.random.default_rng(0)).tolist() == [3, 4, 0, 0]
 
@@ -113,7 +113,7 @@ def test_it_refutes_the_published_claim_for_one_pass_blocks():
     config = make_config({"clients": {"count": 4000}, "participation": {"cohort": 16, "rounds": 250}})
     found = experiment(config, canaries=4000)
     sampler = found.releases[0].sampler
-    claimed = epsilon_after("as_claimed", sampler, 1.0, 250, 1e-6, claims=CLAIMS_OF_TODAY)
+    claimed = epsilon_after("as_claimed", sampler, 1.0, 250, 1e-6, claims=config.claims)
     holds = epsilon_after("holds", sampler, 1.0, 250, 1e-6)
     assert claimed == pytest.approx(1.517, abs=0.02) and holds == pytest.approx(gaussian_epsilon(1.0, 1e-6))
     guesses = guess_surest(found.scores, found.coins, secret=False)
@@ -124,10 +124,12 @@ def test_it_refutes_the_published_claim_for_one_pass_blocks():
 
 def test_a_second_release_is_scored_with_the_first():
     """The norm's release at the same noise: presence moves the score by more than the gradients' release alone does."""
-    overlay = merge(LOTS, {"participation": {"rounds": 25}, "clients": {"count": 20, "fragments": 20}})
+    overlay = merge(
+        list(METHODS.values()), LOTS, {"participation": {"rounds": 25}, "clients": {"count": 20, "fragments": 20}}
+    )
     moved = {}
     for rule in ("noised-mean-norm", "constant"):
-        config = make_config(overlay, {"clipping": {"rule": rule}, "noise": {"multiplier": 0.7}})
+        config = make_config(overlay, {"clipping": {"kind": rule}, "noise": {"multiplier": 0.7}})
         found = [experiment(config, canaries=40, seed=seed) for seed in range(4)]
         assert len({event.name for event in found[0].releases}) == (2 if rule == "noised-mean-norm" else 1)
         moved[rule] = [each.scores[each.coins].mean() - each.scores[~each.coins].mean() for each in found]
@@ -136,7 +138,7 @@ def test_a_second_release_is_scored_with_the_first():
 
 def test_the_count_beside_the_gradients_is_in_the_ledger_and_not_in_the_score():
     """At a count's noise as small as may be, most is spent on it: a score that used it would see more than this one."""
-    config = make_config({"clipping": {"rule": "private-quantile", "count_noise": 0.5001}})
+    config = make_config({"clipping": {"kind": "private-quantile", "count_noise": 0.5001}})
     found = experiment(config)
     names = [event.name for event in found.releases]
     assert names[:2] == ["query-gradient-sum", "below-threshold-count"] and len(names) == 20

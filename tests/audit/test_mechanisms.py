@@ -5,32 +5,39 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.audit.mechanisms import (
-    Without,
-    count_score,
-    lots_score,
-    many_runs,
-    percentile_score,
-    raw_norm_audit,
-)
+from dpfedbench.audit.attacks import leak_of, mean_of_raw_norms, percentile_of_raw_norms, score_of
+from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
+from dpfedbench.audit.mechanisms import Spread, many_runs
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.participation import make_participation
+from dpfedbench.federation import book
+from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.settings.part import found
 
 from .conftest import LOTS, make_config
 
 AT = {"delta": 1e-6, "confidence": 0.95}
-TINY = {"clients": {"count": 60}, "participation": {"cohort": 10, "rounds": 3}, "clipping": {"window": 1}}
-RAW = {"clipping": {"rule": "percentile-of-raw-norms"}}
+TINY = {"clients": {"count": 60}, "participation": {"cohort": 10, "rounds": 3}}
+
+
+def raw(percentile=90, **overlay):
+    """A run whose threshold is a percentile of the last round's raw norms."""
+    clipping = {"kind": "percentile-of-raw-norms", "window": 1, "percentile": percentile}
+    return make_config(TINY, {"clipping": clipping}, overlay)
+
+
+def percentile_score(config, percentile=90):
+    """The attack on a percentile of the last round's raw norms, whatever the run's own rule is."""
+    return percentile_of_raw_norms.score(config, raw(percentile).clipping, records=0, first=config.clipping.threshold)
 
 
 @pytest.mark.parametrize("percentile", [10, 50, 90])
 def test_the_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentile):
     """1,000 runs a side: 1,000 right of 1,000 and no false alarm is 5.6 at most. The control reads only releases."""
-    clipping = {"clipping": {"percentile": percentile}}
-    leak = make_config(TINY, RAW, clipping)
-    flagged = many_runs(percentile_score(leak), leak, runs=1000 if percentile == 90 else 200, **AT)
-    control = make_config(TINY, clipping)
-    clear = many_runs(percentile_score(control), control, runs=200, **AT)
+    leak = raw(percentile)
+    flagged = many_runs(percentile_score(leak, percentile), leak, runs=1000 if percentile == 90 else 200, **AT)
+    control = make_config(TINY, {"clipping": {"window": 1, "percentile": percentile}})
+    clear = many_runs(percentile_score(control, percentile), control, runs=200, **AT)
     assert flagged.epsilon >= (5.0 if percentile == 90 else 3.5)
     assert flagged.epsilon >= clear.epsilon + 1.5
     assert clear.epsilon < 0.5
@@ -38,7 +45,7 @@ def test_the_percentile_of_raw_norms_is_flagged_and_its_control_is_not(percentil
 
 def test_the_private_quantile_repairs_the_percentile_of_raw_norms():
     """The attack that the raw percentile falls to says nothing here: the threshold follows a noised count."""
-    clipping = {"rule": "private-quantile", "percentile": 90, "never_rising": False, "count_noise": 2.0}
+    clipping = {"kind": "private-quantile", "percentile": 90, "never_rising": False, "count_noise": 2.0}
     repaired = make_config(TINY, {"clipping": clipping})
     # What holds at z = 1 is 4.9; 200 runs a side could show 3.9.
     assert many_runs(percentile_score(repaired), repaired, runs=200, **AT).epsilon < 0.5
@@ -46,60 +53,90 @@ def test_the_private_quantile_repairs_the_percentile_of_raw_norms():
 
 def test_the_mean_of_raw_norms_is_flagged_and_its_control_is_not():
     overlay = {"participation": {"rounds": 12, "cohort": 40}, "clients": {"count": 10, "fragments": 10}}
-    raw = make_config(LOTS, overlay, {"clipping": {"rule": "mean-of-raw-norms"}})
-    flagged = raw_norm_audit(raw, records=200, first=1.0, runs=200, **AT)
-    control = make_config(LOTS, overlay, {"clipping": {"rule": "norm-of-release"}})
-    clear = many_runs(lots_score(control, 200, 1.0), control, runs=200, **AT)
+    config = make_config(LOTS, overlay, {"clipping": {"kind": "mean-of-raw-norms"}})
+    flagged = leak_of(config, config.clipping, records=200, first=1.0, runs=200, **AT)
+    control = make_config(LOTS, overlay, {"clipping": {"kind": "norm-of-release"}})
+    score = mean_of_raw_norms.score(control, config.clipping, records=200, first=1.0)
+    clear = many_runs(score, control, runs=200, **AT)
     # In at least one of the eleven lots that are followed by another with a chance of 1 - 0.8^11 = 0.91.
     assert flagged.found["power"] == pytest.approx(0.91, abs=0.08)
     assert flagged.epsilon >= max(3.5, clear.epsilon + 1.5)
 
 
-def test_a_denominator_that_counts_who_came_is_flagged():
+class Without:
+    """A plan in which one client never takes part: the world of add-or-remove adjacency. Public numbers stay."""
+
+    def __init__(self, plan, client):
+        self.plan, self.client = plan, client
+        self.denominator, self.describe = plan.denominator, plan.describe
+
+    def cohort(self, index):
+        came = self.plan.cohort(index)
+        return came[came != self.client]
+
+
+class Counted(book.Open):
+    """The mutant: what is released is divided by how many came."""
+
+    def release(self):
+        self._entry.denominator = float(max(1, self.total.count))
+        return super().release()
+
+
+def count_score(config):
+    """The attack on a denominator that counts who came: nobody has a gradient, and one client is there or is not."""
+
+    def score(present, seed):
+        drawn = config.replace(seed=seed)
+        own = drawn.participation.plan(clients=drawn.clients.count, seed=seed)
+        seen = Spread()
+        source = ClientSource(seen.net, Units.without_canaries(np.zeros((drawn.clients.count, 1))))
+        rounds = drawn.participation.rounds
+        run_rounds(drawn, source, seen, rounds=rounds, plan=own if present else Without(own, 0))
+        # The noise is least where most came.
+        return [-float(np.min(seen.rounds))]
+
+    return score
+
+
+def test_a_denominator_that_counts_who_came_is_flagged(monkeypatch):
     """Two clients who always come: without one of them a sum over the realised count is twice as large."""
-
-    class Counted:
-        """The mutant: a plan whose denominator is the last cohort's size."""
-
-        def __init__(self, plan):
-            self.plan, self.last = plan, 1
-
-        def cohort(self, index):
-            found = self.plan.cohort(index)
-            self.last = max(1, len(found))
-            return found
-
-        @property
-        def denominator(self):
-            return float(self.last)
-
-        def describe(self):
-            return self.plan.describe()
-
     overlay = {
         "clients": {"count": 2}, "participation": {"kind": "poisson", "cohort": 2, "rounds": 2},
-        "clipping": {"rule": "constant"},
+        "clipping": {"kind": "constant"},
     }  # fmt: skip
     config = make_config(overlay)
-
     right = many_runs(count_score(config), config, runs=200, **AT)
-    wrong = many_runs(count_score(config, plan=Counted), config, runs=200, **AT)
+    monkeypatch.setattr(book, "Open", Counted)
+    wrong = many_runs(count_score(config), config, runs=200, **AT)
     assert right.epsilon < 0.5
     assert wrong.epsilon > 3.5
 
 
 def test_without_takes_one_client_out_and_nothing_else():
-    plan = make_participation("one-pass", clients=12, cohort=4, rounds=3, seed=0)
-    absent = int(plan.cohort(1)[2])
-    without = Without(plan, absent)
+    plan = OnePass(cohort=4, rounds=3).plan(clients=12, seed=0)
+    without = Without(plan, int(plan.cohort(1)[2]))
     assert [len(without.cohort(index)) for index in range(3)] == [4, 3, 4]
     assert without.denominator == 4 and without.describe() == plan.describe()
 
 
 def test_an_attack_that_does_not_fit_says_so():
-    config = make_config(TINY, RAW, {"participation": {"kind": "poisson"}})
+    config = raw(participation={"kind": "poisson"})
     with pytest.raises(BenchError, match="one-pass"):
-        percentile_score(config)
-    found = raw_norm_audit(config, records=0, first=0.5, runs=10, **AT)
-    assert math.isnan(found.epsilon) and "one-pass" in found.reason
-    assert np.isnan(found.epsilon)
+        score_of(config, config.clipping, records=0, first=0.5)
+    bound = leak_of(config, config.clipping, records=0, first=0.5, runs=10, **AT)
+    assert math.isnan(bound.epsilon) and "one-pass" in bound.reason
+
+
+def test_a_rule_that_leaks_and_has_no_attack_has_no_bound_and_a_reason():
+    class Leaking(ClippingRule):
+        private = False
+
+    bound = leak_of(raw(), Leaking(), records=0, first=0.5, runs=10, **AT)
+    assert math.isnan(bound.epsilon) and "Leaking is not private, and no attack on it is known" in bound.reason
+
+
+def test_every_rule_here_that_leaks_from_round_to_round_has_an_attack():
+    attacked = (percentile_of_raw_norms.RULE, mean_of_raw_norms.RULE)
+    for rule in found(ClippingRule).values():
+        assert rule.private or issubclass(rule, attacked) or rule().reference

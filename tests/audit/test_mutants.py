@@ -9,15 +9,15 @@ from scipy import stats
 
 from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.federation import client_sums, server_sum
+from dpfedbench.federation import book
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
 from .conftest import LOTS, experiment, make_config
 
 COHORT = 40
-CONSTANT = {"clients": {"count": 2000}, "participation": {"rounds": 50}, "clipping": {"rule": "constant"}}
-SECRET = {"clients": {"count": 4000}, "participation": {"cohort": 100, "rounds": 40}, "clipping": {"rule": "constant"}}
+CONSTANT = {"clients": {"count": 2000}, "participation": {"rounds": 50}, "clipping": {"kind": "constant"}}
+SECRET = {"clients": {"count": 4000}, "participation": {"cohort": 100, "rounds": 40}, "clipping": {"kind": "constant"}}
 
 
 class Honest(PrivateSum):
@@ -61,10 +61,10 @@ class ByLayer(PrivateSum):
     _limit = math.inf
 
 
-def audited(config, monkeypatch, mutant, place=server_sum):
+def audited(config, monkeypatch, mutant):
     """(headline, proved epsilon) of a run whose private sum is the mutant."""
-    monkeypatch.setattr(place, "PrivateSum", mutant)
-    found = experiment(config, canaries=config.clients.count if not config.by_record else 300)
+    monkeypatch.setattr(book, "PrivateSum", mutant)
+    found = experiment(config, canaries=config.clients.count if config.holds == "tasks" else 300)
     family = family_of(found.releases)
     bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
     own = 1 / config.noise.multiplier if isinstance(family, Gaussian) else 1.0
@@ -96,9 +96,9 @@ def test_the_audit_catches_under_secret_participation(monkeypatch, mutant, kind)
 
 def test_the_audit_catches_too_little_noise_of_records(monkeypatch):
     config = make_config(LOTS, {"noise": {"multiplier": 1.0}, "participation": {"rounds": 60}})
-    found, proved = audited(config, monkeypatch, NoiseOverCohort, client_sums)
+    found, proved = audited(config, monkeypatch, NoiseOverCohort)
     assert found > proved
-    honest, proved = audited(config, monkeypatch, Honest, client_sums)
+    honest, proved = audited(config, monkeypatch, Honest)
     assert honest < proved
 
 

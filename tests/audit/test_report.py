@@ -11,7 +11,7 @@ from dpfedbench.privacy.ledger import check_same_mechanism
 
 from .conftest import LOTS, experiment, make_config
 
-DECAY = {"noise": {"multiplier": 2.0, "decay": 0.9}, "validation": {"every": 1}}
+DECAY = {"noise": {"kind": "decaying", "multiplier": 2.0, "decay": 0.9}, "validation": {"every": 1}}
 
 
 def ledger_of(config, **values):
@@ -55,18 +55,18 @@ def test_noise_that_decayed_is_the_ledgers():
 
 
 def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():
-    config = make_config({"method": "maml", "clipping": None, "noise": None, "budget": None})
+    config = make_config({"method": "maml"})
     found = audit(config, [])
     assert found["epsilon"] is None and found["reason"] == "no release claims privacy"
 
 
 def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
-    config = make_config({"clipping": {"rule": "percentile-of-raw-norms"}})
+    config = make_config({"clipping": {"kind": "percentile-of-raw-norms"}})
     found = audit(config, ledger_of(config), canaries=100, runs=60)
     assert found["method"] == "Clopper-Pearson over many runs" and found["epsilon"] > 2
     assert found["epsilon_holds"] == float("inf")
     # Where the attack does not fit the plan, the one-run bound stands and the reason is there.
-    config = make_config({"clipping": {"rule": "percentile-of-raw-norms"}, "participation": {"kind": "poisson"}})
+    config = make_config({"clipping": {"kind": "percentile-of-raw-norms"}, "participation": {"kind": "poisson"}})
     found = audit(config, ledger_of(config), canaries=100, runs=60)
     assert found["method"] == "one-run f-DP" and found["bounds"][-1]["epsilon"] is None
     assert "one-pass" in found["bounds"][-1]["reason"]
@@ -94,3 +94,13 @@ def test_a_ledger_of_another_mechanism_is_refused(change, line):
         check_same_mechanism(releases[:-1], releases)
     with pytest.raises(BenchError, match="empty"):
         audit(config, [])
+    renamed = [dataclasses.replace(event, name="gradient-sum") for event in releases]
+    with pytest.raises(BenchError, match="releases of gradient-sum, the code as it is now of query-gradient-sum"):
+        audit(config, renamed)
+
+
+def test_a_mechanism_without_an_analysis_has_no_bound_and_a_reason():
+    config = make_config()
+    correlated = [dataclasses.replace(event, mechanism="correlated") for event in ledger_of(config)]
+    found = audit(config, correlated)
+    assert found["epsilon"] is None and "no analysis for correlated noise" in found["reason"]

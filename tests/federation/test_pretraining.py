@@ -1,4 +1,4 @@
-"""Pre-training on all training classes: what the records are, the steps, the new last layer, account."""
+"""Pre-training on all training classes: what the records are, the steps, the new last layer, the account."""
 
 import json
 

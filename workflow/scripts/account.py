@@ -10,10 +10,10 @@ from dpfedbench.methods import read_run_file
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "account"):
-        clients, folder = snakemake.input.get("clients"), Path(snakemake.input.ledger).parent
+        clients = snakemake.input.get("clients")
         account_run(
-            read_run_file(folder / "config.yaml"),
-            folder,
+            read_run_file(snakemake.input.config[0]),
+            Path(snakemake.input.ledger).parent,
             Path(snakemake.output[0]),
             clients_dir=Path(clients[0]).parent if clients else None,
             search=Search.of(snakemake.params.search),

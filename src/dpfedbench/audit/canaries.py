@@ -95,20 +95,17 @@ class Units:
         out[canaries, ordinary + self.place[ids[canaries]]] = self.size[ids[canaries]]
 
 
-def canary_units(
-    units: int, canaries: int, coins: np.ndarray, *, norm: float, ordinary: int, seed: int, holder: int
-) -> Units:
-    """Canaries first, then ordinary units with gradients in random directions, their norms spread around `norm`.
+def canary_units(units: int, coins: np.ndarray, *, norm: float, seed: int, holder: int) -> Units:
+    """A canary for each coin, then ordinary units: gradients in random directions, their norms spread around `norm`.
 
     Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training.
     """
-    place = np.full(units, -1)
-    place[:canaries] = np.arange(canaries)
-    size = np.zeros(units, np.float32)
-    size[:canaries] = np.where(coins, LARGE, 0.0)
+    canaries = len(coins)
+    place, size = np.full(units, -1), np.zeros(units, np.float32)
+    place[:canaries], size[:canaries] = np.arange(canaries), np.where(coins, LARGE, 0.0)
     rng = stream(seed, "audit-gradients", holder)
-    gradients = np.zeros((units, ordinary), np.float32)
-    drawn = rng.standard_normal((units - canaries, ordinary))
+    gradients = np.zeros((units, ORDINARY), np.float32)
+    drawn = rng.standard_normal((units - canaries, ORDINARY))
     drawn *= norm * np.exp(rng.standard_normal((units - canaries, 1))) / np.linalg.norm(drawn, axis=1, keepdims=True)
     gradients[canaries:] = drawn
     return Units(place, size, gradients)
@@ -402,12 +399,8 @@ def one_run(
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
     net = Coordinates(ordinary=ORDINARY, reserved=each)
-    units = [
-        canary_units(
-            records if own else run.clients.count, each, row, norm=norm, ordinary=ORDINARY, seed=seed, holder=holder
-        )
-        for holder, row in enumerate(present)
-    ]
+    count = records if own else run.clients.count
+    units = [canary_units(count, row, norm=norm, seed=seed, holder=holder) for holder, row in enumerate(present)]
     plan = loop.participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource

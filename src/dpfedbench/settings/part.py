@@ -475,4 +475,6 @@ def _message(cls: type[Settings], error: pydantic.ValidationError, values: Mappi
     if key not in cls.model_fields:
         return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"
     field = cls.model_fields[key]
-    return said_of(field, fault, dotted(where, key), values.get(key, field.default), fault["loc"][1:])
+    value = values.get(key, field.default)
+    read = value if isinstance(value, bool) else as_wanted(field.annotation, value)
+    return said_of(field, fault, dotted(where, key), read, fault["loc"][1:])
