@@ -2,22 +2,23 @@
 
 The noise is drawn from the same streams, so it is equal bit for bit, and ledgers and epsilon are too, where thresholds
 do not follow from releases. Gradients differ by rounding, about 1e-6 of their norm. What is compared is how far the
-model moved: ||torch - kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the gradients:
-1e-4 leaves two digits of room. Adam divides each coordinate by its own size, so that where a gradient is near zero
-rounding decides the step: 2e-3, and 5e-2 for `transfer`, where no noise keeps gradients away from zero.
+model moved: ||torch - kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the gradients
+(found: up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own size, so that where a gradient is near zero
+rounding decides the step (found: up to 3e-6; allowed: 1e-3).
 """
 
 import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
+from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.federation import engine
+from dpfedbench.models.members import load_members
 from dpfedbench.privacy.ledger import read_ledger
+from dpfedbench.randomness import stream
 
 from .conftest import DIFFERENCE, LOTS, RUN, accounted, make_config
 
@@ -29,7 +30,7 @@ QUIET = {"noise": {"multiplier": 0.05}, "clipping": {"kind": "constant", "thresh
 CASES = {
     # Overlays, general values, whose clients, the kernels' name, how far apart.
     "dp-agr": ([QUIET, SGD], RUN, "federation", "conv4-batch", 1e-4),
-    "dp-agr adam": ([QUIET], RUN, "federation", "conv4-batch", 2e-3),
+    "dp-agr adam": ([QUIET], RUN, "federation", "conv4-batch", 1e-3),
     "dp-agr first order, record normalisation": (
         [QUIET, SGD, {"model": {"normalisation": "record"}, "client_update": {"order": 1}}],
         RUN, "federation", "conv4-record", 1e-4,
@@ -44,26 +45,16 @@ CASES = {
     ),
     "dp-reptile": (
         [{"method": "dp-reptile", "within_task": {"multiplier": 0.05, "threshold": 1.0}}],
-        RUN, "federation", "conv4-record", 2e-3,
+        RUN, "federation", "conv4-record", 1e-3,
     ),
     "adap-dp-fl": ([QUIET, {"client_update": {"optimizer": "sgd"}}], LOTS, "silos", "cnn", 1e-4),
     "adap-dp-fl adam, its own thresholds": (
-        [{"clipping": {"kind": "noised-mean-norm"}}], LOTS, "silos", "cnn", 2e-3,
+        [{"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05}}], LOTS, "silos", "cnn", 1e-3,
     ),
-    "dp-fedavg": ([{"method": "dp-fedavg"}, QUIET], DIFFERENCE, "silos", "cnn", 1e-4),
+    "dp-fedavg": ([{"method": "dp-fedavg"}, QUIET, {"noise": {"multiplier": 0.01}}], DIFFERENCE, "silos", "cnn", 1e-4),
     "transfer": ([{"method": "transfer", "participation": {"cohort": 8}, "validation": {"every": 0}}], RUN, "holder",
-                 "conv4-record", 5e-2),
+                 "conv4-record", 1e-3),
 }  # fmt: skip
-
-
-def weights(folder):
-    members = load_file(folder / "model.safetensors")
-    assert members and {name.split("/")[0] for name in members} == {"member1"}
-    return {name: tensor.astype(np.float64) for name, tensor in members.items()}
-
-
-def distance(one, other):
-    return math.sqrt(sum(((one[name] - other[name]) ** 2).sum() for name in one))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -84,10 +75,11 @@ def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
         said[kernels] = json.loads((folder / "training.json").read_text())
     assert said[True]["gradients"] == kernel and said[False]["gradients"] == "torch"
 
-    start = config.replace(participation=config.participation.replace(rounds=0))
-    engine.train(start, data_dir=data, clients_dir=clients, run_dir=tmp_path / "start")
-    initial, ours, theirs = (weights(folder) for folder in (tmp_path / "start", found[True], found[False]))
-    moved, apart = distance(ours, initial), distance(ours, theirs)
+    dataset = load_any_records(data)
+    net = config.net(dataset.image_shape, len(dataset.class_names))
+    initial = net.initial(stream(config.seed, "initial-weights"))
+    (ours,), (theirs,) = (load_members(found[kernels] / "model.safetensors", net) for kernels in (True, False))
+    moved, apart = np.linalg.norm(ours - initial), np.linalg.norm(ours - theirs)
     assert moved > 0 and apart <= tolerance * moved
 
     ledgers = [read_ledger(found[kernels] / "ledger.jsonl") for kernels in (True, False)]

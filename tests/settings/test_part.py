@@ -206,6 +206,11 @@ def test_a_faulty_family_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_module_with_a_leading_underscore_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x"), _shared="import no_such_module")
+    assert list(found(base)) == ["x"]
+
+
 def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
