@@ -30,7 +30,7 @@ class Release:
         mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
             `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
         unit: whose contribution is protected: "client" or "record".
-        adjacency: "zero-out": one unit's contribution replaced by zero.
+        adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
         observer: who sees it: "everyone" or "server".
         noise_multiplier: z.
         threshold: C; where each client makes the release over its own records, the C of each of them.
@@ -41,7 +41,8 @@ class Release:
         denominator: public number the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise; known, so privacy is simulated.
         counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
-        data_dependent_threshold: C was computed from private data without a release of its own.
+        data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
+            data without a release of its own.
         reason: why, if so; else "".
     """
 
