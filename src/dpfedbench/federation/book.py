@@ -258,6 +258,7 @@ class Entry:
             counted_by_paper=counted,
             data_dependent_threshold=not rule.private,
             reason=rule.reason,
+            combines=noise.combines(number),
         )
         self.book.ledger.append(line)
         if self.book.observer is not None:
