@@ -1,19 +1,22 @@
 """Tasks per second and peak memory of a cohort's private meta-gradient, beside learn2learn's loop.
 
-    uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--out results/benchmarks/meta_gradient.csv]
+    uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--torch]
+        [--out results/benchmarks/meta_gradient.csv]
 
 Same network, same data, same machine, in turns: each pair times ours (contributions, clipping, private sum with
 noise) and then learn2learn's loop over tasks (no clipping), and the ratio is taken pair by pair, so that a machine
 that slows down slows both. Cases: 5-way, 1 support and 1 query image a class; {1, 5} inner steps x {first, second}
 order x {64, 32} filters. The last column sets our rate against the machine's measured matrix-multiply rate, counting
 the multiplications of plain 3x3 convolutions (ours does 16 for 36 of them, so it may exceed what that suggests).
-Peak memory is that of a process of its own, for cohorts of 32 and 256 tasks.
+Peak memory is that of a process of its own, for cohorts of 32 and 256 tasks. `--torch` times the implementation for any
+module in the place of the hand-written passes.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import itertools
 import resource
 import statistics
@@ -34,6 +37,7 @@ from dpfedbench.federation.composition import Maml
 from dpfedbench.federation.contributions import Contributions
 from dpfedbench.files import atomic_path
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.net import Net
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
@@ -51,11 +55,14 @@ def dataset(folder: Path):
 class Ours:
     """A cohort's private sum."""
 
-    def __init__(self, data, filters: int, steps: int, order: int, threads: int) -> None:
-        self.net = Conv4(image_shape=data.image_shape, filters=filters, ways=WAYS)
+    def __init__(self, data, filters: int, steps: int, order: int, threads: int, kernels: bool) -> None:
+        def build() -> Conv4:
+            return Conv4(image_shape=data.image_shape, filters=filters, ways=WAYS)
+
+        self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
         maml = Maml(inner_steps=steps, inner_rate=0.1, order=order)
-        self.contributions = Contributions(self.net, maml, support=WAYS, query=WAYS, threads=threads)
+        self.contributions = Contributions(self.net, maml, threads=threads, kernels=kernels)
 
     def __call__(self, tasks) -> None:
         total = PrivateSum(dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0)
@@ -139,9 +146,9 @@ def plain_gflop(filters: int, steps: int, order: int) -> float:
     return forward * (3 * (steps + 1) + (6 * steps if order == 2 else 0))
 
 
-def peak_memory(folder: Path, filters: int, steps: int, order: int, threads: int, cohort: int) -> float:
+def peak_memory(folder: Path, filters: int, steps: int, order: int, threads: int, kernels: bool, cohort: int) -> float:
     """Peak resident MiB of a fresh process that computes one cohort's private sum."""
-    arguments = [folder, filters, steps, order, threads, cohort]
+    arguments = [folder, filters, steps, order, threads, int(kernels), cohort]
     command = [sys.executable, __file__, "--memory-of", *map(str, arguments)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
@@ -153,14 +160,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--data", type=Path, default=Path("results/data/glyphs"))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv"))
-    parser.add_argument("--memory-of", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--torch", action="store_true", help="not the hand-written passes")
+    parser.add_argument("--memory-of", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
         folder, *numbers = options.memory_of
-        filters, steps, order, threads, cohort = map(int, numbers)
+        filters, steps, order, threads, kernels, cohort = map(int, numbers)
         data = load_dataset(folder)
         clients = make_partition(data, clients=cohort, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
-        ours, total = Ours(data, filters, steps, order, threads), None
+        ours, total = Ours(data, filters, steps, order, threads, bool(kernels)), None
         total = PrivateSum(dimension=ours.net.dimension, threshold=0.5, noise_multiplier=1.0)
         sizes = {"support_per_class": SUPPORT, "query_per_class": QUERY}
         for chunk, _, _ in ours.contributions.stream(
@@ -178,13 +186,14 @@ def main() -> None:
         rows = []
         for filters, steps, order in CASES:
             ours, theirs = (
-                Ours(data, filters, steps, order, options.threads),
+                Ours(data, filters, steps, order, options.threads, not options.torch),
                 learn2learn_loop(data, filters, steps, order),
             )
             many, few = Tasks(data, 96 if steps == 1 else 48), Tasks(data, 32 if steps == 1 else 12)
             seconds(ours, few), seconds(theirs, few)
             pairs = [(seconds(ours, many), seconds(theirs, few)) for _ in range(options.pairs)]
             ratios = sorted(b / a for a, b in pairs)
+            peak = functools.partial(peak_memory, folder, filters, steps, order, options.threads, not options.torch)
             mine, peer = (statistics.median(column) for column in zip(*pairs, strict=True))
             row = {
                 "filters": filters,
@@ -195,8 +204,8 @@ def main() -> None:
                 "ratio_median": round(statistics.median(ratios), 2),
                 "ratio_min": round(ratios[0], 2),
                 "ratio_max": round(ratios[-1], 2),
-                "peak_mib_32_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 32)),
-                "peak_mib_256_tasks": round(peak_memory(folder, filters, steps, order, options.threads, 256)),
+                "peak_mib_32_tasks": round(peak(32)),
+                "peak_mib_256_tasks": round(peak(256)),
                 "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / mine / rate, 2),
             }
             rows.append(row)

@@ -1,13 +1,14 @@
 """Records per second of per-record gradients, clipped and added up, beside Opacus.
 
-    uv run python benchmarks/record_gradients.py [--pairs 7] [--threads 2]
+    uv run python benchmarks/record_gradients.py [--pairs 7] [--threads 2] [--torch]
 
 Same network, same records, same machine, in turns: each pair times a round of ours and then one of Opacus's, and the
 ratio is taken pair by pair, so that a machine that slows down slows both. A round is 10 lots of 78 records for Adap
 DP-FL's CNN (`models.cnn`), and 30 tasks of 25 examples for Conv-4 normalised within the record (`models.conv4`), each
-lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`add_gradients` to a
+lot clipped record by record and added up, without noise. Ours gives each thread a lot at a time (`add_each` to a
 `PrivateSum`); Opacus runs its GradSampleModule and DPOptimizer.clip_and_accumulate with torch's threads.
-"gradients alone" is ours without clipping and adding up.
+"gradients alone" is ours without clipping and adding up. `--torch` times the implementation for any module in the
+place of the hand-written passes.
 
 Records are drawings (the glyphs) and, since the CNN's passes do nothing for empty pixels, images without any.
 """
@@ -15,16 +16,12 @@ Records are drawings (the glyphs) and, since the CNN's passes do nothing for emp
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import queue
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -32,11 +29,11 @@ from torch import nn
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
+from dpfedbench.kernels import choose
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.fused_cnn import FusedCnn
-from dpfedbench.models.network import Network
-from dpfedbench.models.record_conv4 import RecordConv4
+from dpfedbench.models.gradients import Choice, Gradients, Workers
+from dpfedbench.models.net import Net
 from dpfedbench.privacy.private_sum import PrivateSum
 
 LOTS, LOT = 10, 78
@@ -44,7 +41,6 @@ TASKS, EXAMPLES = 30, 25
 THRESHOLD = 1.0
 
 Lots = list[tuple[np.ndarray, np.ndarray]]
-Worker: TypeAlias = FusedCnn | RecordConv4
 
 
 def drawings(count: int = LOTS * LOT) -> np.ndarray:
@@ -67,33 +63,28 @@ def in_lots(images: np.ndarray, size: int = LOT, classes: int = 10) -> Lots:
 
 
 class Ours:
-    """A round; each thread has its own worker and its own place for a lot's gradients."""
+    """A round; each thread has its own gradients and its own place for those of a lot."""
 
-    def __init__(self, net: Network, passes: Callable[[], Worker], lot: int, threads: int, *, add: bool) -> None:
+    def __init__(self, net: Net, choice: Choice, lot: int, threads: int, *, add: bool) -> None:
+        def with_room(gradients: Gradients) -> tuple[Gradients, np.ndarray]:
+            return gradients, np.empty((lot, net.dimension), np.float32)
+
         self.net, self.add = net, add
         self.theta = self.net.initial(np.random.default_rng(0))
-        self.pool = concurrent.futures.ThreadPoolExecutor(threads)
-        self.workers: queue.SimpleQueue[tuple[Worker, np.ndarray]] = queue.SimpleQueue()
-        for _ in range(threads):
-            self.workers.put((passes(), np.empty((lot, self.net.dimension), np.float32)))
+        self.workers = Workers(choice, with_room, threads=threads)
 
     def __call__(self, lots: Lots) -> None:
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)  # the threads are ours: one lot each
-        list(self.pool.map(self._lot, lots))
-        torch.set_num_threads(previous)
+        with self.workers.running() as pool:
+            list(pool.map(self._lot, lots))
 
     def _lot(self, lot: tuple[np.ndarray, np.ndarray]) -> None:
-        worker, out = self.workers.get()
         images, labels = lot
-        if self.add:
-            total = PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0)
-            worker.add_gradients(self.theta, images, labels, total)
-        elif isinstance(worker, FusedCnn):
-            worker.gradients(self.theta, images, labels, out)
-        else:
-            worker.gradients(self.theta, images.astype(np.float32) / np.float32(255), labels, out)
-        self.workers.put((worker, out))
+        with self.workers.worker() as (gradients, out):
+            if self.add:
+                total = PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0)
+                gradients.add_each(self.theta, images, labels, total)
+            else:
+                gradients.each(self.theta, images, labels, out[: len(labels)])
 
 
 def cnn_layers() -> nn.Sequential:
@@ -147,16 +138,20 @@ def rate(work: Callable[[Lots], None], lots: Lots) -> float:
     return sum(len(labels) for _, labels in lots) / (time.perf_counter() - start)
 
 
-def cases() -> Iterator[tuple[str, Network, Callable[[], Worker], nn.Module, Lots]]:
-    """Name, network, our passes, Opacus's layers and records of each case."""
+def cases() -> Iterator[tuple[str, Net, nn.Module, Lots]]:
+    """Name, network, Opacus's layers and records of each case."""
     dense = np.random.default_rng(2).integers(1, 256, (LOTS * LOT, 28, 28, 1), np.uint8)
-    cnn = Cnn()
+    cnn = Net(Cnn, input_shape=(28, 28, 1), outputs=10)
     for name, images in (("drawings", drawings()), ("no empty pixel", dense)):
-        yield f"CNN, {name}", cnn, lambda: FusedCnn(cnn), cnn_layers(), in_lots(images)
+        yield f"CNN, {name}", cnn, cnn_layers(), in_lots(images)
     tasks = in_lots(drawings(TASKS * EXAMPLES), EXAMPLES, 5)
     for filters in (16, 32, 64):
-        net = Conv4(image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record")
-        yield f"Conv-4, {filters} filters", net, partial(RecordConv4, net), conv4_layers(filters), tasks
+
+        def build(filters: int = filters) -> Conv4:
+            return Conv4(image_shape=(28, 28, 1), filters=filters, ways=5, normalisation="record")
+
+        net = Net(build, input_shape=(28, 28, 1), outputs=5)
+        yield f"Conv-4, {filters} filters", net, conv4_layers(filters), tasks
 
 
 def main() -> None:
@@ -164,14 +159,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--torch", action="store_true", help="not the hand-written passes")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     print(f"{options.threads} threads, {options.pairs} pairs, records/s\n")
     print("| network, records | gradients alone | ours | Opacus | ratio, median (min to max) |")
     print("|---|---|---|---|---|")
-    for name, net, passes, layers, lots in cases():
+    for name, net, layers, lots in cases():
         lot = max(len(labels) for _, labels in lots)
-        ours, alone = (Ours(net, passes, lot, options.threads, add=add) for add in (True, False))
+        choice = choose(net, enabled=not options.torch)
+        ours, alone = (Ours(net, choice, lot, options.threads, add=add) for add in (True, False))
         theirs = opacus_round(layers, lot)
         for work in (ours, alone, theirs):
             work(lots)

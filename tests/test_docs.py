@@ -1,6 +1,7 @@
-"""The examples of docs/add-a-method.md and docs/add-a-data-set.md work as they are printed."""
+"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new files."""
 
 import csv
+import hashlib
 import json
 import math
 import os
@@ -9,20 +10,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("add-a-data-set.md", "add-a-method.md")
-# Laid over the pages' sizes; the method's data set is replaced by the folder of pictures.
+PAGES = ("add-a-data-set.md", "add-a-method.md", "add-a-part.md", "add-a-model.md")
+# Laid over the first two pages' sizes; the method's data set is replaced by the folder of pictures. The other pages are
+# run as they are printed, on the same pictures in place of digits.
 TINY = """
 preset: null
 seeds: [0]
-stand_ins: {fashion-mnist: shapes}
+stand_ins: {fashion-mnist: shapes, digits: shapes}
 experiments:
   dp-fedmeta: null
+  dp-maml: null
   adap-dp-fl: null
   shapes:
     run: {participation: {rounds: 2}}
@@ -41,6 +45,46 @@ experiments:
   stripes:
     run: {clients: {count: 20}, model: {filters: 4}, participation: {cohort: 10, rounds: 2}, evaluation: {tasks: 4}}
     tables: {table1: {series: {random: null, maml: null}}}
+  dp-anil:
+    tables: {table1: {series: {dp-agr: null}}}
+  resnet9:
+    tasks: {digits: {task: {ways: 4}, clients: {fragments: 40}, validation: {tasks: 10}}}
+"""
+
+# Networks whose refusals docs/add-a-model.md prints; each is `refused:NAME`.
+REFUSED = """
+from torch import nn
+
+
+class Running(nn.Sequential):
+    def __init__(self, outputs):
+        super().__init__(nn.Conv2d(1, 4, 28), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, outputs))
+
+
+class Drop(nn.Sequential):
+    def __init__(self, outputs):
+        super().__init__(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, outputs))
+
+
+class Batch(nn.Sequential):
+    def __init__(self, outputs):
+        super().__init__(
+            nn.Conv2d(1, 4, 28), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(4, outputs)
+        )
+
+
+class Colour(nn.Sequential):
+    def __init__(self, outputs):
+        super().__init__(nn.Flatten(), nn.Linear(3 * 32 * 32, outputs))
+
+
+class Map(nn.Conv2d):
+    def __init__(self, outputs):
+        super().__init__(1, outputs, 3)
+
+
+class Own:
+    pass
 """
 
 
@@ -48,6 +92,18 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
     """(language, file that it is or "", text) of a page's code blocks."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def printed(page: str) -> list[str]:
+    """The lines that a page shows as printed by the program."""
+    return [line for language, _, text in blocks(page) if language == "text" for line in text.splitlines()]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """sha256 of every file that a reader would commit, by its path."""
+    made = (".snakemake", "__pycache__", "local", "results")
+    paths = (path for path in folder.rglob("*") if path.is_file() and not set(path.parts) & set(made))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def test_the_page_of_properties_names_tests_that_exist() -> None:
@@ -62,10 +118,11 @@ def test_the_page_of_properties_names_tests_that_exist() -> None:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git knows of the repository, in which both pages were followed block by block."""
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the working tree, without what git ignores."""
     copy = tmp_path_factory.mktemp("docs") / "copy"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -75,44 +132,69 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         place = copy / compiled.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(compiled, place)
-    (copy / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-    environment |= {"PYTHONPATH": str(copy / "src"), "DPFEDBENCH_DATA": str(copy / "local")}
-    targets = []
+    return copy
+
+
+def environment(copy: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
+    return kept | {"PYTHONPATH": str(copy / "src"), "DPFEDBENCH_DATA": str(copy / "local")}
+
+
+@pytest.fixture(scope="module")
+def followed(copied: Path) -> Iterator[Path]:
+    """The copy, after all pages were followed block by block; at the end nothing in it that stood has changed."""
+    before = digests(copied)
+    promised, targets = set(), []
     for page in PAGES:
         for language, file, text in blocks(page):
             if file:
-                assert not (copy / file).exists(), f"{page} would edit {file}: a new file was promised"
-                (copy / file).write_text(text, encoding="utf-8")
+                assert not (copied / file).exists(), f"{page} would edit {file}: a new file was promised"
+                (copied / file).write_text(text, encoding="utf-8")
+                promised.add(file)
             elif language == "python":
-                subprocess.run([sys.executable, "-c", text], cwd=copy, env=environment, check=True)
-            else:
-                assert language == "bash"
+                subprocess.run([sys.executable, "-c", text], cwd=copied, env=environment(copied), check=True)
+            elif language == "bash":
                 for line in text.splitlines():
                     words = shlex.split(line)
                     assert words[:5] == ["uv", "run", "snakemake", "--cores", "all"], line
                     targets += [word for word in words[5:] if not word.startswith("-")]
+            else:
+                assert language == "text"
+    assert {name: digest for name, digest in digests(copied).items() if name in before} == before
     # All pages' targets in one call: Snakemake takes seconds to start.
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *dict.fromkeys(targets), "--configfile", "tiny.yaml"]
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    (copied / "results").mkdir()
+    (copied / "results" / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--cores",
+        "2",
+        *dict.fromkeys([*targets, "results/tables/privacy.csv"]),
+    ]
+    command += ["--configfile", "results/tiny.yaml"]
+    done = subprocess.run(command, cwd=copied, env=environment(copied), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return copy
+    yield copied
+    after = digests(copied)
+    assert set(after) - set(before) == promised
+    assert {name: after[name] for name in before} == before
 
 
-def table(copy: Path, paper: str) -> list[dict[str, str]]:
-    with open(copy / "results" / "tables" / paper / "table1.csv", newline="", encoding="utf-8") as handle:
+def rows_of(copy: Path, name: str) -> list[dict[str, str]]:
+    with open(copy / "results" / "tables" / f"{name}.csv", newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
 
-def test_a_sixth_method_is_in_its_table_with_both_epsilons(followed: Path) -> None:
-    (row,) = table(followed, "dp-fedavgm")
+def test_a_new_method_is_in_its_table(followed: Path) -> None:
+    (row,) = rows_of(followed, "dp-fedavgm/table1")
     assert (row["method"], row["dataset"], row["unit"]) == ("dp-fedavgm", "shapes", "client")
     assert 0 <= float(row["value"]) <= 100
     # Poisson cohorts of 4 of 10 in 4 rounds at z = 1: less than four plain Gaussians of all clients, mu = 2, whose
     # epsilon at delta = 1e-3 solves Phi(-e/2 + 1) - exp(e) Phi(-e/2 - 1) = 1e-3.
     assert 0 < float(row["epsilon_holds"]) < 7.5813
-    assert float(row["epsilon_claimed"]) == float(row["epsilon_holds"])
-    assert "| DP-FedAvg, server momentum 0.9 |" in (followed / "results/tables/dp-fedavgm/table1.md").read_text("utf-8")
+    assert row["epsilon_claimed"] == ""  # its file states no claim
+    assert "| DP-FedAvgM |" in (followed / "results/tables/dp-fedavgm/table1.md").read_text("utf-8")
 
 
 def test_what_comes_for_free_came(followed: Path) -> None:
@@ -121,7 +203,7 @@ def test_what_comes_for_free_came(followed: Path) -> None:
     assert [event["name"] for event in releases] == ["model-difference-sum"] * 4
     assert {event["sampler"]["kind"] for event in releases} == {"poisson"}
     config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    assert (config["server"]["momentum"], config["server"]["rate"]) == (0.9, 0.2)
+    assert config["server"]["optimizer"] == {"kind": "sgd", "momentum": 0.9} and config["server"]["rate"] == 0.2
     drawn = followed / "results" / "figures" / "dp-fedavgm" / "figure1"
     assert drawn.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     with open(drawn.with_suffix(".csv"), newline="", encoding="utf-8") as handle:
@@ -129,7 +211,7 @@ def test_what_comes_for_free_came(followed: Path) -> None:
 
 
 def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
-    (row,) = table(followed, "shapes")
+    (row,) = rows_of(followed, "shapes/table1")
     assert (row["dataset"], row["method"], row["unit"]) == ("shapes", "dp-fl", "record")
     assert math.isfinite(float(row["epsilon_holds"]))
     summary = json.loads((followed / "results" / "data" / "shapes" / "summary.json").read_text("utf-8"))
@@ -138,10 +220,103 @@ def test_a_folder_of_pictures_is_in_its_table(followed: Path) -> None:
 
 
 def test_a_data_set_of_a_module_is_in_its_table(followed: Path) -> None:
-    (row,) = table(followed, "stripes")
+    (row,) = rows_of(followed, "stripes/table1")
     assert (row["dataset"], row["task"], row["method"]) == ("stripes", "5-way 1-shot", "dp-agr")
     summary = json.loads((followed / "results" / "data" / "stripes" / "summary.json").read_text("utf-8"))
     assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 6}
+
+
+def test_new_parts_are_in_their_table_and_did_what_they_say(followed: Path) -> None:
+    """A client is in one of ten Gaussian releases at z = 1, whatever the parts: epsilon at delta = 1e-6 is 4.89."""
+    (row,) = rows_of(followed, "dp-anil/table1")
+    assert (row["method"], row["unit"], row["epsilon_claimed"]) == ("dp-anil", "client", "")
+    assert round(float(row["epsilon_holds"]), 2) == 4.89
+    (run,) = (followed / "results" / "runs" / "dp-anil").glob("*/*/*/seed0")
+    releases = [json.loads(line) for line in (run / "ledger.jsonl").read_text("utf-8").splitlines()]
+    assert [event["threshold"] for event in releases] == pytest.approx([0.5 * 0.9**index for index in range(10)])
+    config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    assert config["client_update"]["kind"] == "anil"
+    assert config["server"]["optimizer"] == {"kind": "yogi", "tau": 0.001}
+
+
+def test_a_new_model_is_in_tables_of_clients_and_of_records(followed: Path) -> None:
+    (letters,) = rows_of(followed, "resnet9/letters")
+    both = rows_of(followed, "resnet9/digits")
+    assert [(row["method"], row["unit"]) for row in (letters, *both)] == [
+        ("dp-agr", "client"), ("dp-fl", "record"), ("dp-fl", "record"),
+    ]  # fmt: skip
+    assert all(math.isfinite(float(row["epsilon_holds"])) for row in (letters, *both))
+    runs = list((followed / "results" / "runs" / "dp-fl" / "shapes").glob("*/*/seed0"))
+    configured = [yaml.safe_load((run / "config.yaml").read_text("utf-8"))["model"] for run in runs]
+    assert sorted(model["kind"] for model in configured) == ["cnn", "module", "resnet9"]
+    made = [json.loads((run / "training.json").read_text("utf-8"))["gradients"] for run in runs]
+    assert sorted(made) == ["cnn", "torch", "torch"]
+
+
+def test_what_was_added_is_audited(followed: Path) -> None:
+    """One-sided bounds at 95 %: each is below the epsilon that holds, unless one of twenty was unlucky."""
+    rows = {(row["method"], row["dataset"]): row for row in rows_of(followed, "privacy")}
+    for added in (("dp-anil", "glyphs"), ("dp-agr", "glyphs"), ("dp-fl", "shapes"), ("dp-fedavgm", "shapes")):
+        assert 0 <= float(rows[added]["epsilon_audited"]) < float(rows[added]["epsilon_holds_high"]), added
+
+
+def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
+    """What stops the training of a page's run, found by method and data set, with something else in it each time."""
+    code = (
+        "import json, sys, yaml; from pathlib import Path; from dpfedbench.errors import BenchError;"
+        "from dpfedbench.federation.engine import train; from dpfedbench.methods import read_run;"
+        "run = Path(sys.argv[1]); values = yaml.safe_load((run / 'config.yaml').read_text())\n"
+        "clients = Path('results/clients', read_run(values).clients_folder)\n"
+        "for said in json.loads(sys.argv[2]):\n"
+        "    try:\n"
+        "        made = read_run(values | said)\n"
+        "        data = Path('results/data', made.dataset)\n"
+        "        train(made, data_dir=data, clients_dir=clients, run_dir=Path('local/refused'))\n"
+        "        print('trained')\n"
+        "    except BenchError as error:\n"
+        "        print(error)\n"
+    )
+    run = next((copy / "results" / "runs" / trained).glob("*/*/seed0"))
+    command = [sys.executable, "-c", code, str(run), json.dumps(said)]
+    done = subprocess.run(command, cwd=copy, env=environment(copy), capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_noise_of_another_mechanism_prints_no_epsilon(followed: Path) -> None:
+    """The same run of DP-ANIL, by a method that takes the page's noise."""
+    method = followed / "src" / "dpfedbench" / "methods" / "dp_anil_less_noise.py"
+    method.write_text(
+        "from dpfedbench.methods.dp_anil import DpAnil\n"
+        "from dpfedbench.parts.noise.anti_correlated import AntiCorrelated\n\n"
+        "class LessNoise(DpAnil):\n"
+        "    name = 'dp-anil-less-noise'\n"
+        "    title = 'DP-ANIL, anti-correlated noise'\n"
+        "    noise: AntiCorrelated = AntiCorrelated()\n",
+        encoding="utf-8",
+    )
+    try:
+        said = refusals(
+            followed, "dp-anil/glyphs", {"method": "dp-anil-less-noise", "noise": "anti-correlated"},
+            {"noise": "anti-correlated"},
+        )  # fmt: skip
+    finally:
+        method.unlink()
+    assert said == [
+        *printed("add-a-part.md"),
+        "noise.kind is anti-correlated, which dp-anil does not take: it takes fixed",
+    ]
+
+
+def test_models_are_refused_as_printed(followed: Path) -> None:
+    networks = followed / "refused.py"
+    networks.write_text(REFUSED, encoding="utf-8")
+    names = ("Running", "Drop", "Batch", "Colour", "Map", "Absent", "Own")
+    task = {"ways": 10, "shots": 0}
+    try:
+        said = refusals(followed, "dp-fl/shapes", *({"model": {"module": f"refused:{n}"}, "task": task} for n in names))
+    finally:
+        networks.unlink()
+    assert said == printed("add-a-model.md")
 
 
 def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Path) -> None:
@@ -154,6 +329,6 @@ def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Pa
         twin.unlink()
     said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
     assert done.returncode == 1 and said == [
-        "configuration: the method modules dpfedbench.methods.dp_fl and dpfedbench.methods.twin both have the NAME "
+        "configuration: the methods in dpfedbench.methods.dp_fl and dpfedbench.methods.twin both have the name "
         "'dp-fl': give one of them another"
     ]

@@ -12,6 +12,7 @@ import numpy as np
 import scipy
 import torch
 from dp_accounting.rdp import compute_epsilon
+from dpfedbench.privacy.clipping import PercentileOfReleases
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from dpfedbench.accounting import balls_and_bins, poisson
@@ -19,7 +20,6 @@ from dpfedbench.accounting.calibration import calibrate, epsilon_after, rounds_a
 from dpfedbench.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
 from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
 from dpfedbench.accounting.schedule import Schedule
-from dpfedbench.privacy.clipping import PercentileOfReleases
 
 DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """dp-accounting's own."""

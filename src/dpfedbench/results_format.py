@@ -9,24 +9,31 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
 # Raise it when a file of a run, or its place, changes so that older code would read it wrongly.
-FORMAT = 1
+FORMAT = 2
 NAME = "format.json"
 
 
 def check_format(results: str | Path) -> None:
-    """Refuse a results folder that a newer version wrote; one that is absent or has no mark is taken.
+    """Refuse a results folder that another version wrote; one that is absent or has no mark is taken.
 
     Raises:
-        BenchError: the folder has a newer format, or its mark is damaged.
+        BenchError: the folder has another format, or its mark is damaged.
     """
     path = Path(results, NAME)
-    if path.exists():
-        refuse_newer(read_json(path), str(results))
+    if not path.exists():
+        return
+    mark = read_json(path)
+    refuse_newer(mark, str(results))
+    if mark["format"] < FORMAT:
+        raise BenchError(
+            f"{results} holds results of the former format {mark['format']}, which this version (format {FORMAT}) does "
+            "not read: move that folder aside, or give another with --directory, and run again; nothing was deleted"
+        )
 
 
 def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
     """Refuse what says of itself that it has a newer format: `mark` has "format", and perhaps "written_by"."""
-    found = mark.get("format", 1) if isinstance(mark, Mapping) else None
+    found = mark.get("format", FORMAT) if isinstance(mark, Mapping) else None
     if not isinstance(found, int):
         raise BenchError(
             f"{what}: its format is {found!r}, not a whole number: delete {NAME} there if you trust the rest"

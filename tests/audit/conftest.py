@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+import torch
 import yaml
 
 from dpfedbench.audit.canaries import audit_seed, one_run
@@ -31,6 +33,15 @@ LOTS = {
     "budget": {"delta": 1e-5},
 }
 RECORDS = 200
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Sums of a few hundred numbers wait for a second thread ten times as long as they take, on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make_config(*overlays):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.median_of_run import MedianOfRun
 from dpfedbench.privacy.ledger import read_ledger
@@ -36,6 +37,8 @@ def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(fed
     assert pd.read_csv(tmp_path / "private" / "history.csv")["epsilon_holds"].map(math.isinf).all()
     notices = json.loads((tmp_path / "private" / "training.json").read_text())["notices"]
     assert any("median norm of a run without privacy" in text for text in notices)
+    found = audit(config, ledger, canaries=20)
+    assert math.isinf(found["epsilon_holds"]) and found["epsilon"] >= 0
 
 
 def test_the_median_is_over_rounds_of_the_cohorts_medians(tmp_path):

@@ -1,4 +1,4 @@
-"""Pre-training on all training classes: what the records are, the steps, the new last layer, account."""
+"""Pre-training on all training classes: what the records are, the steps, the new last layer, account and audit."""
 
 import json
 
@@ -8,6 +8,7 @@ import torch
 
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.claims import WHOLE_ORDERS
+from dpfedbench.audit.report import audit
 from dpfedbench.data.fragments import load_fragments, make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.records import load_any_records
@@ -137,6 +138,15 @@ def test_the_account_is_that_of_the_poisson_plan_and_an_image_the_unit(images, t
     assert profiles["holds"]["epsilon_high"] == pytest.approx(poisson.upper_epsilon(((2.0, 6),), 0.2, 1e-5), rel=1e-9)
     assert profiles["holds"]["epsilon_high"] < claimed
     assert {profiles[name]["status"] for name in ("as_claimed", "holds")} == {"proved"}
+
+
+def test_the_audit_takes_one_holder(images, tmp_path):
+    """A bound with 95 % confidence, so above what holds in at most one of twenty seeds; the seed is fixed."""
+    config = make_config({"noise": {"multiplier": 0.7}})
+    train(config, images, tmp_path)
+    found = audit(config, read_ledger(tmp_path / "ledger.jsonl"))
+    assert (found["unit"], found["observer"], found["clients_audited"], found["rounds"]) == ("record", "everyone", 1, 6)
+    assert found["canaries"] == 30 and found["status"].startswith("not above")  # three quarters of 40
 
 
 @pytest.mark.parametrize("method", ["transfer", "dp-transfer"])

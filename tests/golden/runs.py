@@ -220,7 +220,9 @@ CASES: dict[str, Case] = {
     "dp-agr budget claimed does not stop": _few(
         PLANS["poisson"], {"budget": {"epsilon": 2.0, "profile": "as_claimed", "stop": False}}
     ),
-    "dp-agr first order cosine": _few(_update(order=1), {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}),
+    "dp-agr first order cosine": _few(
+        _update(order=1), {"server": {"schedule": {"kind": "cosine", "final_rate": 0.001}}}
+    ),
     "dp-agr sgd momentum": _few({"server": {"rate": 0.1, "optimizer": {"kind": "sgd", "momentum": 0.9}}}),
     "dp-agr maml++": _few(_update(inner_steps=2, learnable_rates=True, multi_step_rounds=4), CONSTANT),
     "dp-agr record normalisation": _few(RECORD, CONSTANT),

@@ -1,33 +1,23 @@
 """DP-MAML on given gradients: properties 3, 4 and 9, as published and repaired; and what its account says."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.canaries import ClientSource, Coordinates, Units, run_rounds
-from dpfedbench.config import merge
-from dpfedbench.federation.accounts import account_run
-from dpfedbench.federation.engine import train
-from dpfedbench.methods import METHODS
-from dpfedbench.methods.dp_maml import DEFAULTS
-from tests.federation.conftest import RUN, make_config
+from dpfedbench.methods.dp_maml import DpMaml
+from dpfedbench.settings.layers import merge
+from tests.federation.conftest import accounted, make_config, seen_of, train
 
-PUBLISHED = {"method": "dp-maml", **DEFAULTS}
-REPAIRED = merge(PUBLISHED, {"clipping": {"rule": "private-quantile", "never_rising": False, "count_noise": 2.0}})
+PUBLISHED = {"method": "dp-maml"}
+REPAIRED = merge(
+    DpMaml,
+    PUBLISHED,
+    {"clipping": {"kind": "private-quantile", "never_rising": False, "count_noise": 2.0, "quantile_rate": 0.2}},
+)
 VARIANTS = pytest.mark.parametrize("variant", [PUBLISHED, REPAIRED], ids=["published", "repaired"])
 ORDINARY = 5
-
-
-def seen_of(config, gradients):
-    """What everyone sees of a run over given gradients [48, ORDINARY]: (ledger lines, values), round by round."""
-    net = Coordinates(ordinary=ORDINARY, reserved=1)
-    units = Units(np.full(48, -1), np.zeros(48, np.float32), gradients.astype(np.float32))
-    rounds = []
-    run_rounds(config, ClientSource(net, units), lambda *given: rounds.append(given), rounds=12)
-    return rounds
 
 
 def sums(rounds):
@@ -37,10 +27,10 @@ def sums(rounds):
 
 
 def test_it_is_what_the_text_says():
-    assert DEFAULTS["clipping"] == {
-        "rule": "percentile-of-raw-norms", "percentile": 90, "window": 2, "never_rising": True,
+    """Section 5.2.1: the 90th percentile over two lots, and never above the last one."""
+    assert make_config(PUBLISHED).clipping.plain() == {
+        "kind": "percentile-of-raw-norms", "threshold": 0.5, "percentile": 90, "window": 2, "never_rising": True,
     }  # fmt: skip
-    assert set(RUN["clipping"]) >= set(DEFAULTS["clipping"])
 
 
 @VARIANTS
@@ -80,7 +70,7 @@ def equal_releases():
     The other seven norms of the window are 0.1, so the 90th percentile of eight is 0.7 x 0.1 + 0.3 x 0.6 or 0.9.
     """
     config = make_config(PUBLISHED)
-    task = int(METHODS["dp-maml"].compose(config).participation.cohort(0)[0])
+    task = int(config.participation.plan(clients=48, seed=config.seed).cohort(0)[0])
     made = []
     for norm in (0.6, 0.9):
         gradients = np.zeros((48, ORDINARY))
@@ -114,12 +104,9 @@ def test_property_9_holds_for_the_private_quantile():
     [(PUBLISHED, "one-pass", False), (REPAIRED, "one-pass", True), (REPAIRED, "balls-and-bins", True)],
 )
 def test_its_account(federation, tmp_path, variant, kind, holds):
-    data, clients = federation
     config = make_config(variant, {"participation": {"kind": kind}})
-    (tmp_path / "config.yaml").write_text(config.to_yaml())
-    train(config, data_dir=data, clients_dir=clients, run_dir=tmp_path)
-    account_run(tmp_path, tmp_path / "privacy.json", clients_dir=clients)
-    found = json.loads((tmp_path / "privacy.json").read_text())["profiles"]["holds"]
+    train(config, federation, tmp_path)
+    found = accounted(config, tmp_path, federation[1])["profiles"]["holds"]
     if not holds:
         assert found["epsilon_high"] is None or math.isinf(float(found["epsilon_high"]))
         assert found["status"] == "void" and "raw norms" in found["explanation"]

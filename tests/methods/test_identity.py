@@ -43,8 +43,9 @@ BASES: dict[str, Any] = {
 
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
-    ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"),
-    ("Reptile", "kind"), ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"),
+    ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
+    ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
+    ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"),
 }  # fmt: skip
 
 
@@ -59,7 +60,8 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [{**value, "width": 4}]
     return {
-        "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"], "full": ["disjoint"],
+        "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
+        "full": ["disjoint"],
         "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
     }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
 

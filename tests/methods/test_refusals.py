@@ -107,13 +107,13 @@ PRIVACY = {"clipping": {"kind": "constant"}, "noise": {"multiplier": 1.0}, "budg
         ("dp-agr", {"clipping": None}, "clipping is null, but dp-agr needs one: it takes "),
         ("dp-agr", {"noise": None}, "noise is null, but dp-agr needs one: it takes fixed"),
         ("dp-agr", {"clipping": None, "noise": None, "budget": None}, "clipping is null, but dp-agr needs one: "),
-        ("dp-agr", {"client_update": "local-steps"}, "client_update.kind is local-steps, which dp-agr does not take: it"),
-        ("dp-agr", {"noise": {"kind": "decaying"}}, "noise.kind is decaying, which dp-agr does not take: it takes fixed"),
+        ("dp-agr", {"client_update": "local-steps"}, "client_update.kind is local-steps, which dp-agr does not take: "),
+        ("dp-agr", {"noise": {"kind": "decaying"}}, "noise.kind is decaying, which dp-agr does not take: it takes "),
         ("dp-agr", {"within_task": {"multiplier": 1.0}}, "unknown key within_task: "),
         ("dp-fl", {"noise": {"kind": "decaying"}}, "noise.kind is decaying, which dp-fl does not take: it takes fixed"),
         ("dp-fl", {"clipping": "norm-of-release"}, "clipping.kind is norm-of-release, which dp-fl does not take: it "),
         ("dp-reptile", PRIVACY, "unknown key clipping: "),
-        ("dp-fedavg", {"client_update": "maml"}, "client_update.kind is maml, which dp-fedavg does not take: it takes "),
+        ("dp-fedavg", {"client_update": "maml"}, "client_update.kind is maml, which dp-fedavg does not take: it "),
         ("fedavg", {"client_update": "model-difference"}, "client_update.kind model-difference, participation.kind "),
         ("dp-maml-sample", {"client_update": {"order": 2}}, "client_update.order is 2, but "),
     ],
@@ -140,7 +140,8 @@ def test_privacy_is_read_off_the_sums() -> None:
         "random": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
         "dp-agr": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
-        "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server], "dp-transfer": [("record", "everyone", True)],
+        "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
+        "dp-transfer": [("record", "everyone", True)],
     }  # fmt: skip
     assert {name: promises(run)[0] for name, run in RUNS.items()} == expected
     assert {name for name, run in RUNS.items() if run.private} == {name for name in expected if expected[name]}

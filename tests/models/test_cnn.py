@@ -10,10 +10,12 @@ from torch import nn
 from dpfedbench.errors import BenchError
 from dpfedbench.models.cnn import Cnn
 
+from .nets import cnn
+
 
 def torch_layers(net, theta):
     layers = nn.Sequential(
-        nn.Conv2d(net.image_shape[2], 16, 8, 2, padding=3),
+        nn.Conv2d(net.input_shape[2], 16, 8, 2, padding=3),
         nn.ReLU(),
         nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, 2),
@@ -22,7 +24,7 @@ def torch_layers(net, theta):
         nn.Flatten(),
         nn.Linear(512, 32),
         nn.ReLU(),
-        nn.Linear(32, net.classes),
+        nn.Linear(32, net.outputs),
     )
     w = net.tensors(torch.from_numpy(theta))
     state = {
@@ -38,21 +40,21 @@ def torch_layers(net, theta):
     return layers
 
 
-@pytest.mark.parametrize("net", [Cnn(), Cnn(image_shape=(26, 29, 3), classes=7)])
+@pytest.mark.parametrize("net", [cnn(), cnn(image_shape=(26, 29, 3), classes=7)])
 def test_logits_equal_those_of_torch_layers(net):
     rng = np.random.default_rng(0)
-    theta, images = net.initial(rng), torch.from_numpy(rng.random((5, *net.image_shape), dtype=np.float32))
+    theta, images = net.initial(rng), torch.from_numpy(rng.random((5, *net.input_shape), dtype=np.float32))
     with torch.no_grad():
         expected = torch_layers(net, theta)(images.permute(0, 3, 1, 2))
         torch.testing.assert_close(net.logits(torch.from_numpy(theta), images), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_dimension_is_that_of_the_paper():
-    assert Cnn().dimension == 26_010
+    assert cnn().dimension == 26_010
 
 
 def test_initial_weights_are_distributed_as_those_of_torch():
-    net = Cnn()
+    net = cnn()
     theta = net.initial(np.random.default_rng(3))
     assert theta.dtype == np.float32
     for name, tensor in net.tensors(torch.from_numpy(theta)).items():
@@ -63,18 +65,18 @@ def test_initial_weights_are_distributed_as_those_of_torch():
 
 
 def test_named_tensors_round_trip_and_refuse_another_net():
-    net = Cnn()
+    net = cnn()
     theta = net.initial(np.random.default_rng(0))
     tensors = net.tensors(torch.from_numpy(theta))
     assert np.array_equal(net.flatten(tensors), theta)
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == net.shapes
     with pytest.raises(BenchError, match="do not fit"):
-        Cnn(classes=9).flatten(tensors)
+        cnn(classes=9).flatten(tensors)
 
 
 @pytest.mark.parametrize("side", [26, 27, 28, 29])
 def test_sides_that_fit(side):
-    net = Cnn(image_shape=(side, side, 1))
+    net = cnn(image_shape=(side, side, 1))
     theta = torch.from_numpy(net.initial(np.random.default_rng(0)))
     assert net.logits(theta, torch.zeros(1, side, side, 1)).shape == (1, 10)
 

@@ -1,4 +1,4 @@
-"""Client updates: what their settings refuse, and the weights of MAML++'s steps. What they compute: tests/federation."""
+"""Client updates: what their settings refuse, MAML++'s weights of the steps. What they compute: tests/federation."""
 
 import numpy as np
 import pytest

@@ -12,17 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpfedbench.config import RunConfig
-from dpfedbench.experiments import Plan, make_plan
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import write_json
-from dpfedbench.methods import METHODS
+from dpfedbench.methods.method import Method
 from dpfedbench.reporting import figures, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
 
-DEFAULTS: dict[str, dict[str, Any]] = {name: method.DEFAULTS for name, method in METHODS.items()}
-TITLES = {name: method.TITLE for name, method in METHODS.items()}
 LEVELS = {
     "random": 45.0,
     "maml": 92.0,
@@ -34,16 +33,17 @@ LEVELS = {
 }
 
 
-def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
+def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     """A run's folder with the given per-task accuracies, in percent."""
-    folder = results / "runs" / run.folder
+    folder, plain = results / "runs" / run.folder, run.plain()
+    participation = plain.get("participation") or {"rounds": 0, "cohort": 0}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(run.to_yaml(), encoding="utf-8")
     mean = sum(accuracies) / len(accuracies)
     metrics = {"accuracy": mean, "ci_low": mean - 1, "ci_high": mean + 1, "tasks": len(accuracies)}
     (folder / "metrics.json").write_text(json.dumps(metrics | {"per_task": accuracies}), encoding="utf-8")
     training = {
-        "rounds_run": run.participation.rounds,
+        "rounds_run": participation["rounds"],
         "seconds": 30.0,
         "milliseconds_per_client": 10.0 + run.seed,
         "notices": list(run.notices),
@@ -52,7 +52,7 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
     profiles = {}
     z = 1.0
     if run.private:
-        z = (run.noise.multiplier if run.noise else None) or 1.0
+        z = plain.get("noise", {}).get("multiplier") or 1.0
         for name, epsilon in (("as_claimed", 1.5 / z), ("holds", 4.887 / z)):
             profiles[name] = {
                 "epsilon_low": epsilon,
@@ -65,18 +65,18 @@ def write_run(results: Path, run: RunConfig, accuracies: list[float]) -> None:
                 "explanation": f"what {name} rests on",
             }
     account = {"delta": run.delta, "unit": "client" if profiles else None, "profiles": profiles}
-    account["noise_multiplier"] = z
+    account |= {"noise_multiplier": z, "reasons": {} if profiles else {"holds": "no release claims privacy"}}
     audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
     audit |= {"unit": "client", "observer": "everyone"}
-    if run.local and run.noise:  # two-fold: each record is protected from the server as well
+    if run.own_delta and run.server_private:  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}
         of_records = {name: profile | own for name, profile in profiles.items()}
-        account["also"] = [account | own | {"profiles": of_records, "delta": run.local.delta}]
+        account["also"] = [account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}]
         audit["also"] = [audit | own]
     (folder / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
     (folder / "privacy.json").write_text(json.dumps(account), encoding="utf-8")
-    rounds = np.arange(1, run.participation.rounds + 1)
-    history = pd.DataFrame({"round": rounds, "clients": run.participation.cohort, "seconds": 1.0})
+    rounds = np.arange(1, participation["rounds"] + 1)
+    history = pd.DataFrame({"round": rounds, "clients": participation["cohort"], "seconds": 1.0})
     decay = 2.0 * np.exp(-rounds / 15) + 0.3 + 0.02 * run.seed
     if run.private:
         history["threshold"] = np.minimum.accumulate(decay) * 0.5
@@ -98,11 +98,9 @@ def configuration() -> dict[str, Any]:
     """The default configuration, as Snakemake merges it, with a shorter Table 2."""
     import yaml
 
-    from dpfedbench.config import merge
-
     root = Path(__file__).resolve().parents[2] / "config"
     files = [root / "config.yaml", *sorted((root / "experiments").glob("*.yaml"))]
-    found = merge(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
     # Table 2 with the rows of one data set, which is what the tests of tables and page count.
     found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = ["omniglot-1shot", "omniglot-5shot"]
     return found
@@ -111,7 +109,7 @@ def configuration() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def plan(configuration: dict[str, Any]) -> Plan:
     """The default configuration's tables and figures."""
-    return make_plan(configuration, method_defaults=DEFAULTS)
+    return make_plan(Configuration.read(configuration))
 
 
 @pytest.fixture(scope="session")
@@ -119,12 +117,13 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
     """All runs of the default configuration, finished."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
-        if run.by_record:
+        if run.holds == "records":
             continue
         level = LEVELS[run.method] + 1.5 * run.seed
-        if run.noise and run.noise.multiplier and run.clipping:
-            level -= 6 * math.log2(run.noise.multiplier) + abs(run.clipping.percentile - 80) / 8
-        if run.clipping and run.clipping.rule == "constant":
+        noise, clipping = (run.plain().get(key, {}) for key in ("noise", "clipping"))
+        if noise.get("multiplier"):
+            level -= 6 * math.log2(noise["multiplier"]) + abs(clipping.get("percentile", 50) - 80) / 8
+        if clipping.get("kind") == "constant":
             level -= 5
         spread = np.random.default_rng(run.seed).normal(0, 8, 40)
         write_run(folder, run, [float(value) for value in np.clip(level + spread, 0, 100)])
@@ -154,7 +153,7 @@ def with_accounts(results: Path, folders: tuple[str, ...], **profiles: Any) -> N
         path = results / "runs" / folder / "privacy.json"
         account = json.loads(path.read_text(encoding="utf-8"))
         for name, given in profiles.items():
-            account["profiles"][name] = account["profiles"].get(name, {}) | given
+            account["profiles"][name] = account["profiles"].get(name, account["profiles"]["holds"]) | given
         path.write_text(json.dumps(account), encoding="utf-8")
 
 
@@ -166,14 +165,17 @@ def site(
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
     # Three configurations: with one ε, with a range and an account of images, and of another paper without a finite ε.
-    entries = [Private.read(entry) for entry in plan.private(TITLES)]
+    entries = [Private.read(entry) for entry in plan.private()]
     found = [entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired]
     private = [dataclasses.replace(found[0], variant="one-pass"), dataclasses.replace(found[1], variant="Poisson")]
     other = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
     other |= {"variant": "C <b>from</b> raw norms", "dataset": "digits", "audited": found[2].folders[0]}
     private += [dataclasses.replace(found[2], **other)]  # type: ignore[arg-type]
     with_accounts(
-        folder, private[1].folders, holds={"epsilon_low": 1.49, "epsilon_high": 1.51}, image_level={"epsilon_high": 9.5}
+        folder,
+        private[1].folders,
+        holds={"epsilon_low": 1.49, "epsilon_high": 1.51},
+        image_level={"epsilon_high": 9.5, "explanation": "used"},
     )
     own = {"unit": "record", "observer": "the server"}
     with_accounts(
@@ -183,7 +185,7 @@ def site(
     place.write_text(json.dumps(json.loads(place.read_text(encoding="utf-8")) | own), encoding="utf-8")
     items = []
     for name in SITE_ITEMS:
-        item = plan.items["dp-fedmeta", name].describe(TITLES)
+        item = plan.items["dp-fedmeta", name].describe()
         path = folder / ("tables" if item.kind == "table" else "figures") / "dp-fedmeta" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if item.kind == "table":
@@ -222,7 +224,7 @@ def described(plan: Plan) -> Callable[..., Described]:
     """A table or figure, of DP-FedMeta where nothing else is said, as reporting gets it from Snakemake."""
 
     def describe(name: str, paper: str = "dp-fedmeta") -> Described:
-        return Described.read(json.loads(json.dumps(plan.items[paper, name].describe(TITLES).plain())))
+        return Described.read(json.loads(json.dumps(plan.items[paper, name].describe().plain())))
 
     return describe
 

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from dpfedbench.errors import BenchError
-from dpfedbench.experiments import Plan
+from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import page, values
 from tests.reporting.conftest import SITE_ITEMS, Site
 

@@ -165,7 +165,7 @@ def test_a_row_leads_to_its_run_which_opens(opened: Open) -> None:
     playwright.expect(run.locator("svg.history").first).to_be_in_viewport()
     assert run.locator("a", has_text="ledger.jsonl").count() == 3
     run.locator("summary", has_text="Configuration").click()
-    playwright.expect(run.get_by_text("rule: percentile-of-releases")).to_be_visible()
+    playwright.expect(run.get_by_text("kind: percentile-of-releases")).to_be_visible()
     # Closed by hand, the same link opens it again, though the address does not change.
     run.locator("summary").first.click()
     assert run.get_attribute("open") is None

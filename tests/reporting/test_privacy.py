@@ -13,12 +13,10 @@ from matplotlib.text import Annotation
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
-from dpfedbench.experiments import Plan
+from dpfedbench.experiments.plan import Plan
 from dpfedbench.privacy.ledger import Release
 from dpfedbench.reporting import privacy, values
 from dpfedbench.reporting.described import Private
-
-from .conftest import TITLES
 
 
 def csv_text(rows: list[privacy.Row]) -> str:
@@ -31,12 +29,12 @@ LETTERS = ("glyphs", "5-way 1-shot")
 @pytest.fixture(scope="module")
 def entries(plan: Plan) -> list[Private]:
     """The client-level configurations, whose runs the fixture has made."""
-    found = [Private.read(entry) for entry in plan.private(TITLES)]
+    found = [Private.read(entry) for entry in plan.private()]
     return [entry for entry in found if entry.paper == "dp-fedmeta" and entry.method != "dp-transfer"]
 
 
 def test_each_private_configuration_has_one_row_and_all_seeds(plan: Plan) -> None:
-    entries = [Private.read(entry) for entry in plan.private(TITLES)]
+    entries = [Private.read(entry) for entry in plan.private()]
     keys = {str(Path(run.folder).parent) for run in plan.runs.values() if run.private}
     assert {str(Path(entry.folders[0]).parent) for entry in entries} == keys and len(entries) == len(keys)
     folders = [folder for entry in entries for folder in entry.folders]

@@ -24,13 +24,11 @@ ASKED = (
     "published, comparable"
 )
 
-OTHER_DELTA = json.dumps(
-    {
-        "profiles": {"holds": {"epsilon_low": 1, "epsilon_high": 1, "status": "proved"}},
-        "delta": 0.1,
-        "unit": "client",
-    }
-)
+HOLDS = {
+    "epsilon_low": 1, "epsilon_high": 1, "delta": 0.1, "unit": "client", "adjacency": "zero-out", "observer": "all",
+    "status": "proved", "explanation": "",
+}  # fmt: skip
+OTHER_DELTA = json.dumps({"profiles": {"holds": HOLDS}, "delta": 0.1, "unit": "client", "reasons": {}})
 
 
 def made(described: Describe, results: Path, published: Path) -> tuple[list[dict[str, str]], str]:
@@ -145,7 +143,11 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
         ("metrics.json", None, "metrics.json is missing"),
         ("metrics.json", "{", "is not valid JSON"),
         ("metrics.json", "{}", "lacks 'per_task'"),
-        ("privacy.json", '{"profiles": {"holds": {}}, "delta": 1, "unit": "client"}', "lacks 'epsilon_high'"),
+        (
+            "privacy.json",
+            '{"profiles": {"holds": {}}, "delta": 1, "unit": "client"}',
+            "not an account ('epsilon_low')",
+        ),
         ("privacy.json", OTHER_DELTA, "differ in delta or unit"),
         ("metrics.json", '{"per_task": [1, NaN]}', "not finite"),
     ],

@@ -132,6 +132,16 @@ def test_text_stands_for_what_the_key_wants() -> None:
     assert Toy.read(values(title="1")).title == "1"
 
 
+def test_off_is_a_word_where_one_is_wanted() -> None:
+    """YAML reads it as a truth value."""
+
+    class Switch(Settings):
+        kernels: Literal["auto", "off"] = "auto"
+
+    assert Switch.read({"kernels": False}).kernels == "off" == Switch(kernels="off").kernels
+    assert refusal(Switch, {"kernels": True}) == "kernels is true: expected one of auto, off"
+
+
 def test_one_value_written_in_two_ways_is_one() -> None:
     one, other = Server.read({"rate": 1, "steps": 3.0}), Server.read({"rate": 1.0, "steps": 3})
     assert one == other and one.plain() == other.plain()
@@ -204,6 +214,11 @@ def test_a_faulty_family_is_refused_in_one_line(
     with pytest.raises(BenchError, match=said) as caught:
         found(base)
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_with_a_leading_underscore_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x"), _shared="import no_such_module")
+    assert list(found(base)) == ["x"]
 
 
 def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(

@@ -18,49 +18,76 @@ def jobs(output: str) -> dict[str, int]:
     return {name: int(count) for name, count in re.findall(r"^(\w+)\s+(\d+)$", table, flags=re.M)}
 
 
-@pytest.mark.parametrize(
-    ("preset", "tables", "figures", "prepared"),
-    [(None, 8, 36, 4), ("smoke", 5, 9, 2), ("real", 12, 25, 3), ("paper", 8, 36, 5)],
-)
-def test_every_preset_has_a_dag(snakemake: Call, preset: str | None, tables: int, figures: int, prepared: int) -> None:
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
     chosen = ["--configfile", str(ROOT / "config" / "presets" / f"{preset}.yaml")] if preset else []
     done = snakemake("--dry-run", "--quiet", "rules", *chosen)
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     # A run is configured, trained, tested and accounted for once, whatever shows it.
     assert found["configure"] == found["train"] == found["meta_test"] == found["account"]
-    assert (found["table"], found["figure"], found["provenance"], found["page"]) == (tables, figures, 1, 1)
-    assert found["prepare"] == prepared and found["privacy"] == 1
+    for rule in ("provenance", "page", "privacy", "cells"):
+        assert found[rule] == 1
+    assert found["table"] >= 5 and found["figure"] >= 9 and found["prepare"] >= 2
     # Audits are made several a job.
-    assert "audit" not in found and {count for name, count in found.items() if name.startswith("audit_")} == {1}
+    assert found["audited"] > 2 * found["audit"]
 
 
-@pytest.mark.parametrize(
-    ("target", "tables", "figures"), [("dp_fedmeta", 3, 7), ("adap_dp_fl", 2, 16), ("dp_maml", 3, 13)]
-)
-def test_a_paper_is_a_target(snakemake: Call, target: str, tables: int, figures: int) -> None:
-    done = snakemake(target, "--dry-run", "--quiet", "rules")
+@pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl", "dp_maml"])
+def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
+    done = snakemake(target, "--dry-run")
     assert done.returncode == 0, done.stderr
-    found = jobs(done.stdout + done.stderr)
-    assert found["table"] == tables and found["figure"] == figures and "provenance" not in found
+    said = done.stdout + done.stderr
+    assert "provenance" not in jobs(said)
+    made = re.findall(r"output: results/(?:tables|figures)/([\w-]+)/", said)
+    assert made and set(made) == {target.replace("_", "-")}
 
 
 def test_audits_take_trained_runs_ledgers_and_no_account(snakemake: Call) -> None:
     smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
-    done = snakemake("audit_dp_agr_1", "--dry-run", *smoke)
+    done = snakemake("results/smoke/audits/dp-agr-1", "--dry-run", *smoke)
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
     found = jobs(said)
-    folders = re.findall(r"results/runs/(dp-agr/\S+?)/audit\.json", said)
-    assert found["train"] == found["configure"] == len(set(folders)) > 1 and found["audit_dp_agr_1"] == 1
-    assert found.keys() == {"audit_dp_agr_1", "configure", "partition", "prepare", "train", "total"}
+    folders = re.findall(r"results/runs/(dp-agr/\S+?)/ledger\.jsonl", said)
+    assert found["train"] == found["configure"] == len(set(folders)) > 1 and found["audit"] == 1
+    assert found.keys() == {"audit", "configure", "partition", "prepare", "train", "total"}
     # One that the table of privacy does not need, by itself.
     done = snakemake("--dry-run", *smoke)
     other = min(re.findall(r"results/runs/(maml/\S+?/seed\d+)/", done.stdout + done.stderr))
     done = snakemake(f"results/runs/{other}/audit.json", "--dry-run", "--quiet", "rules", *smoke)
     assert jobs(done.stdout + done.stderr) == {
-        "audit": 1, "configure": 1, "partition": 1, "prepare": 1, "train": 1, "total": 5,
+        "audit": 1, "audited": 1, "configure": 1, "partition": 1, "prepare": 1, "train": 1, "total": 6,
     }  # fmt: skip
+
+
+OWN = """
+experiments:
+  mine:
+    title: Mine
+    tasks: {letters: {dataset: omniglot}}
+    tables:
+      one: {title: one, tasks: [letters], seeds: [0], series: {maml: {method: maml}, dp-agr: {method: dp-agr}}}
+"""
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_an_experiment_may_lie_outside_the_repository(snakemake: Call, tmp_path: Path, folder: bool) -> None:
+    """Given by --configfile, or in a folder that the configuration names."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.yaml").write_text(OWN, encoding="utf-8")
+    chosen = ["--config", "experiments_folder=own"] if folder else ["--configfile", str(tmp_path / "own" / "mine.yaml")]
+    done = snakemake("mine", "--dry-run", "--quiet", "rules", *chosen)
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    assert found["table"] == 1 and found["train"] == 2
+
+
+def test_a_folder_of_experiments_that_is_not_there_is_one_line(snakemake: Call) -> None:
+    done = snakemake("--dry-run", "--config", "experiments_folder=nowhere")
+    said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]
+    assert done.returncode == 1 and len(said) == 1
+    assert said[0].startswith("configuration: experiments_folder is nowhere: there is no such folder")
 
 
 def test_a_median_threshold_waits_for_its_run_without_privacy(snakemake: Call) -> None:
@@ -99,6 +126,7 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
         ),
         ("run={noise: {multiplier: 0}}", "run.noise.multiplier is 0: expected a number above 0 or null"),
         ("seeds=[]", "seeds is empty: give at least one"),
+        ("machine={kernels: offf}", 'machine.kernels is "offf": expected one of auto, off'),
     ],
 )
 def test_a_bad_configuration_is_one_line(snakemake: Call, given: str, line: str) -> None:

@@ -14,9 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 STUB = """
 import pathlib
-for path in snakemake.output:
-    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
-    pathlib.Path(path).write_text(str(path))
+for path in map(pathlib.Path, snakemake.output):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if snakemake.rule == "audit":
+        path.mkdir()
+        for ledger in map(pathlib.Path, snakemake.input.ledgers):
+            (path / f"{ledger.parent.parent.name}-{ledger.parent.name}.json").write_text("{}")
+    else:
+        path.write_text(str(path))
 """
 SMALL = """
 preset: null
@@ -127,16 +132,17 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
 
     # A method's version: its runs and what shows them, no other method's.
     method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
-    edit(method, 'VERSION = "1"', 'VERSION = "1a"')
-    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account")}
-    assert again(snakemake, finished) == private | {("audit_dp_agr_1", "")} | reported
-    edit(method, 'VERSION = "1a"', 'VERSION = "1"')
+    named = 'name: ClassVar[str] = "dp-agr"'
+    edit(method, named, f'version: ClassVar[str] = "1a"\n    {named}')
+    private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account", "audit", "audited")}
+    assert again(snakemake, finished) == private | reported
+    edit(method, f'version: ClassVar[str] = "1a"\n    {named}', named)
 
     # Code of the accountants, and of the plots: nothing is trained.
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n", "\n# a comment\n")
     found = again(snakemake, finished)
     assert {rule for rule, _ in found} == {
-        "account", "audit_dp_agr_1", "table", "privacy", "figure", "provenance", "page", "all",
+        "account", "audit", "audited", "table", "privacy", "figure", "provenance", "page", "all",
     }  # fmt: skip
     edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")

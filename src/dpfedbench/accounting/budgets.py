@@ -191,5 +191,5 @@ class DecayingBudget(BudgetPlan):
 
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:
-    if budget.profile == "as_claimed" and not claims:
+    if budget.epsilon is not None and budget.profile == "as_claimed" and not claims:
         raise BenchError(f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds")

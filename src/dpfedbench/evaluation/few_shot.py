@@ -18,6 +18,7 @@ from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
+from dpfedbench.models.net import Net
 from dpfedbench.progress import Progress
 
 
@@ -126,24 +127,37 @@ class FewShotMeasures:
         return {}
 
 
+def tested_members(
+    run: Any, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
+) -> tuple[Net, list[np.ndarray]]:
+    """The network that is adapted to tasks, and the weights [d] of each member that adaptation starts from.
+
+    Of a pre-trained model the last layer, whose outputs are the training classes, is replaced by a fresh one.
+
+    Raises:
+        BenchError: the model is missing, damaged or another network's.
+    """
+    net = run.tested_net(image_shape)
+    if not run.pretrains:
+        return net, load_members(model_path, net)
+    trained = run.net(image_shape, train_classes)
+    return net, [net.with_fresh_head(theta, trained) for theta in load_members(model_path, trained)]
+
+
 def meta_test(
     run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
 ) -> None:
     """Meta-test a trained model and write metrics.json.
 
-    Of a pre-trained model the last layer, whose outputs are the training classes, is replaced by a fresh one. The
-    interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
+    The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged.
     """
     dataset = load_dataset(data_dir)
-    net = run.tested_net(dataset.image_shape)
-    if run.pretrains:
-        trained = run.net(dataset.image_shape, len(dataset.splits["train"]))
-        members = [net.with_fresh_head(theta, trained) for theta in load_members(Path(model_path), trained)]
-    else:
-        members = load_members(Path(model_path), net)
+    net, members = tested_members(
+        run, model_path, image_shape=dataset.image_shape, train_classes=len(dataset.splits["train"])
+    )
     tasks = run.evaluation.tasks
     progress = Progress(f"meta-test {run.folder}", tasks, unit="tasks")
     scores = task_scores(

@@ -197,7 +197,8 @@ def check_folder(folder: str | None) -> None:
 
 def given(section: Settings) -> dict[str, Any]:
     """The plain values of those keys of a section that were given, at all depths."""
-    return {key: _given(getattr(section, key)) for key in section.model_fields_set}
+    # In the order of the class: that of a set is another in each process.
+    return {key: _given(getattr(section, key)) for key in type(section).model_fields if key in section.model_fields_set}
 
 
 def _given(value: Any) -> Any:

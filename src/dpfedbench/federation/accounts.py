@@ -34,7 +34,12 @@ def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
 
 
 def account_of(
-    run: Any, releases: list[Release], *, clients_dir: Path | str | None = None, search: Search | None = None
+    run: Any,
+    releases: list[Release],
+    *,
+    clients_dir: Path | str | None = None,
+    search: Search | None = None,
+    delta: float | None = None,
 ) -> Account:
     """What a run's ledger says under every profile.
 
@@ -43,9 +48,10 @@ def account_of(
         releases: its ledger.
         clients_dir: its partition, for the image level; None leaves that out, with the reason.
         search: the declared search for hyper-parameters, if there was one.
+        delta: at which epsilon is given, for all units; None: the run's own.
 
     Raises:
-        BenchError: the ledger is inconsistent, or not of this run.
+        BenchError: the ledger is inconsistent, or not of this run; or delta out of bounds.
     """
     if run.private and not releases:
         raise BenchError(f"the ledger of {run.folder} is empty, but {run.method} is private: train the run again")
@@ -69,7 +75,9 @@ def account_of(
         adaptive=follows,
         fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
     )
-    return account(releases, delta=run.delta or 1e-6, claims=run.claims, own_delta=run.own_delta, given=given)
+    own_delta = run.own_delta if delta is None else delta
+    chosen = (run.delta or 1e-6) if delta is None else delta
+    return account(releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given)
 
 
 def account_run(

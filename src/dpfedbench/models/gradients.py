@@ -305,7 +305,7 @@ def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
     if tuple(array.shape) != shape or _name(array.dtype) != _name(dtype):
         raise ValueError(f"gradients need {_name(dtype)} {list(shape)}, not {_name(array.dtype)} {list(array.shape)}")
     step = array.stride(-1) if isinstance(array, torch.Tensor) else array.strides[-1] // array.itemsize
-    if step != 1 and shape[-1] > 1:
+    if step != 1 and min(shape) > 0 and shape[-1] > 1:
         raise ValueError("gradients need arrays whose rows lie in one piece of memory")
     return array
 

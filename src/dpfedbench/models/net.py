@@ -288,16 +288,8 @@ class Net:
         By the layers' kinds, by Opacus' validator, and by trying: another record is changed.
         """
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) or _refused_by_opacus(layer):
                 return _place(name, layer)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from opacus.validators import ModuleValidator
-            from opacus.validators.errors import ShouldReplaceModuleError
-
-            for error in ModuleValidator.validate(self.module, strict=False):
-                if isinstance(error, ShouldReplaceModuleError):
-                    return f"a layer that Opacus refuses ({str(error).splitlines()[0]})"
         theta, x, y = self.example()
         other = x.clone()
         other[-1] = other[-1].flip(-1) if self.vocabulary else 2 - other[-1] ** 2
@@ -408,6 +400,17 @@ def _running(name: str, layer: nn.Module) -> str:
         f"{_place(name, layer)} keeps running statistics, which would be a release of their own: "
         f"set track_running_stats=False, or normalise within the record (e.g. GroupNorm)"
     )
+
+
+def _refused_by_opacus(layer: nn.Module) -> bool:
+    """Whether Opacus' validator refuses a layer; of LSTMs and attention it only says that it has no hooks for them."""
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) or list(layer.children()):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.validators import ModuleValidator
+
+        return bool(ModuleValidator.validate(layer, strict=False))
 
 
 def _first_difference(

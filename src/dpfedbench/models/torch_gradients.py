@@ -202,7 +202,9 @@ class _OneByOne(Point):
         self._accuracies = [accuracy for _, accuracy in measured]
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([float(loss) for loss in self._loss]), np.array([float(right) for right in self._accuracies])
+        return np.array([float(loss.detach()) for loss in self._loss]), np.array(
+            [float(right) for right in self._accuracies]
+        )
 
     def _gradient(self, out: Array) -> None:
         for i, (loss, leaf) in enumerate(zip(self._loss, self._leaves, strict=True)):

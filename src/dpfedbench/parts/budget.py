@@ -23,6 +23,10 @@ class Budget(Section):
     profile: Literal["as_claimed", "holds"] = setting("as_claimed", doc="whose epsilon the limit is for")
     stop: bool = setting(True, doc="false: report only")
 
+    def check(self, run: Any) -> None:
+        if self.epsilon is not None:
+            _check_profile("budget", self.profile, run)
+
 
 class WithinTask(Section):
     """The private sums that a few-shot client takes over its own examples: record-level privacy within its task."""
@@ -36,6 +40,8 @@ class WithinTask(Section):
     def check(self, run: Any) -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError("within_task.multiplier and within_task.epsilon are both null: give one")
+        if self.multiplier is None:
+            _check_profile("within_task", self.profile, run)
 
     def sum(self, name: str, *, observer: str) -> Sum:
         """One of these sums, by the name of what it releases."""
@@ -54,4 +60,12 @@ class WithinTask(Section):
 
         return self.multiplier or own_records.calibrate(
             samplers, epsilon=self.epsilon or 0.0, delta=self.delta, profile=self.profile, claims=claims
+        )
+
+
+def _check_profile(section: str, profile: str, run: Any) -> None:
+    """Refuse a limit on what the paper claims where it claims nothing."""
+    if profile == "as_claimed" and not run.claims:
+        raise BenchError(
+            f"{section}.profile is as_claimed, but the paper of {run.method} claims no epsilon: set it to holds"
         )

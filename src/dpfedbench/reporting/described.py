@@ -31,6 +31,17 @@ class Description:
         return pydantic.TypeAdapter(cls).validate_python(dict(values))
 
 
+class _OfRuns(Description):
+    """What has runs, one for each seed."""
+
+    folders: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        """The folder that the seeds share."""
+        return str(Path(self.folders[0]).parent)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """What an accountant has to know of a run that is not trained.
@@ -42,11 +53,11 @@ class Mechanism:
     sampler: Mapping[str, Any]
     noise_multiplier: float | None
     counted: bool
-    mechanism: str = "gaussian"
+    mechanism: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cell(Description):
+class Cell(_OfRuns):
     """One value of a table or figure.
 
     Attributes:
@@ -75,11 +86,6 @@ class Cell(Description):
     folders: tuple[str, ...]
     mechanism: Mechanism | None = None
 
-    @property
-    def group(self) -> str:
-        """The folder that the seeds share."""
-        return str(Path(self.folders[0]).parent)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item(Description):
@@ -107,7 +113,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Private(Description):
+class Private(_OfRuns):
     """A private configuration for the table of privacy: `audited` is the run whose audit stands for it.
 
     `multiplier` is its noise multiplier as configured, None where the budget gives it.
@@ -123,11 +129,6 @@ class Private(Description):
     task: str
     folders: tuple[str, ...]
     audited: str
-
-    @property
-    def group(self) -> str:
-        """The folder that the seeds share."""
-        return str(Path(self.folders[0]).parent)
 
     @property
     def repaired(self) -> bool:

@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.privacy.ledger import check_same_mechanism, read_ledger
@@ -37,7 +38,6 @@ from dpfedbench.reporting.results import (
     read_cell,
     read_published,
     worst_epsilon,
-    written,
 )
 from dpfedbench.reporting.values import Shown
 
@@ -101,20 +101,18 @@ def read(entries: Sequence[Private], results: str | Path, published: str | Path)
 
 
 def _rows(entry: Private, results: Path, printed: Sequence[Published]) -> list[Row]:
-    cell = read_cell(results, entry.folders)
-    folder, accounts = cell.runs[0].folder, [run.privacy for run in cell.runs]
+    cell, rows, also = read_cell(results, entry.folders), list[Row](), ""
+    folder, accounts = cell.runs[0].folder, [(run.account, *run.account.also) for run in cell.runs]
     audit = read_json(results / "runs" / entry.audited / "audit.json")
-    also = ""
     if entry.audited != entry.folders[0]:
         own, other = (read_ledger(run / "ledger.jsonl") for run in (folder, results / "runs" / entry.audited))
         check_same_mechanism(own, other, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
         also = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
-    rows = []
     try:
-        audits = {(part["unit"], part["observer"]): part for part in reversed([audit, *audit.get("also", [])])}
-        for of_unit in zip(*([account, *account.get("also", [])] for account in accounts), strict=True):
-            holds = of_unit[0]["profiles"]["holds"]
-            found = audits.get((holds["unit"], holds["observer"]))
+        audits = {(part["unit"], part["observer"]): part for part in (*audit.get("also", ()), audit)}
+        for of_unit in zip(*accounts, strict=True):
+            holds = of_unit[0].profiles["holds"]
+            found = audits.get((holds.unit, holds.observer))
             if found is None:
                 raise BenchError(f"the audit of {folder.parent} is of other releases: delete its audit.json, run again")
             of_audit = ", ".join(filter(None, [found.get("reason"), also]))
@@ -127,34 +125,32 @@ def _rows(entry: Private, results: Path, printed: Sequence[Published]) -> list[R
 def _row(
     entry: Private,
     cell: CellResult,
-    accounts: Sequence[Mapping[str, Any]],
+    accounts: Sequence[Account],
     audit: Mapping[str, Any],
     of_audit: str,
     printed: Sequence[Published],
 ) -> Row:
     """Of one unit: its accounts, one for each seed, and its audit."""
-    claimed, held = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds"))
-    holds = accounts[0]["profiles"]["holds"]
-    images = [found for account in accounts if (found := account["profiles"].get("image_level")) is not None]
-    levels = [written(one["epsilon_high"]) for one in images if one.get("epsilon_high") is not None]
-    said = {"claimed": claimed.explanation or accounts[0].get("reasons", {}).get("as_claimed", "")}
-    said["holds"] = held.explanation
-    said |= {"image level": images[0].get("explanation", "") if images else "", "audit": of_audit}
+    claimed, held, image = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds", "image_level"))
+    holds = accounts[0].profiles["holds"]
+    said = [f"claimed: {claimed.explanation}", f"holds: {held.explanation}"]
+    said += [f"image level: {image.explanation}"] * ("image_level" in accounts[0].profiles)
+    said += [f"audit: {of_audit}"] * bool(of_audit)
     return Row(
         entry=entry,
-        unit=holds["unit"],
-        adjacency=holds["adjacency"],
-        observer=holds["observer"],
-        delta=holds["delta"],
-        noise_multiplier=min(account["noise_multiplier"] for account in accounts),
-        printed=_printed(entry, holds["unit"], printed),
+        unit=holds.unit,
+        adjacency=holds.adjacency,
+        observer=holds.observer,
+        delta=holds.delta,
+        noise_multiplier=min(account.noise_multiplier or math.inf for account in accounts),
+        printed=_printed(entry, holds.unit, printed),
         claimed=claimed,
         holds=held,
-        audited=written(audit["epsilon"]),
+        audited=float(audit["epsilon"]),
         audit=f"{audit['method']}, {100 * audit['confidence']:g} % confidence",
-        image_level=max(levels, default=None),
+        image_level=None if math.isnan(image.high) else image.high,
         cell=cell,
-        reason="; ".join(f"{what}: {text}" for what, text in said.items() if text or what in ("claimed", "holds")),
+        reason="; ".join(said),
     )
 
 

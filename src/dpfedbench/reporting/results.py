@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
 from dpfedbench.files import read_json
@@ -31,7 +32,7 @@ class RunFiles:
 
     folder: Path
     metrics: Mapping[str, Any]
-    privacy: Mapping[str, Any]
+    account: Account
     training: Mapping[str, Any]
 
 
@@ -88,14 +89,14 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
     runs = tuple(_read_run(Path(results, "runs", folder), metrics_file) for folder in folders)
     metrics, where = [run.metrics for run in runs], runs[0].folder.parent
     try:
-        given = {(run.privacy.get("delta"), run.privacy.get("unit")) for run in runs if run.privacy["profiles"]}
         notices = dict.fromkeys(text for run in runs for text in run.training.get("notices", ()))
         by_record = "records" in metrics[0]
         per_task = [[] if by_record else [float(value) for value in metric["per_task"]] for metric in metrics]
         accuracy = _over_records(metrics) if by_record else seeds_interval(per_task)
-        claimed, holds = (worst_epsilon([run.privacy for run in runs], name) for name in ("as_claimed", "holds"))
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"a result of {where} lacks {error}: delete that folder and run the workflow again") from error
+    accounts = [run.account for run in runs]
+    given = {(account.delta, account.unit) for account in accounts if account.profiles}
     if len(given) > 1:
         raise BenchError(f"the seeds of {where} differ in delta or unit: delete that folder and run again")
     delta, unit = next(iter(given), (None, None))
@@ -105,8 +106,8 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
         milliseconds=_milliseconds([run.training for run in runs]),
         tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
         counted="record" if by_record else "task",
-        claimed=claimed,
-        holds=holds,
+        claimed=worst_epsilon(accounts, "as_claimed"),
+        holds=worst_epsilon(accounts, "holds"),
         delta=delta,
         unit=unit,
         notices=tuple(notices),
@@ -114,9 +115,10 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
 
 
 def _read_run(folder: Path, metrics_file: str) -> RunFiles:
-    metrics, privacy, training = (read_json(folder / name) for name in (metrics_file, "privacy.json", "training.json"))
+    training = read_json(folder / "training.json")
     refuse_newer(training, str(folder))
-    return RunFiles(folder=folder, metrics=metrics, privacy=privacy, training=training)
+    account = Account.read(folder / "privacy.json")
+    return RunFiles(folder=folder, metrics=read_json(folder / metrics_file), account=account, training=training)
 
 
 def read_history(path: Path) -> pd.DataFrame:
@@ -152,23 +154,17 @@ def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:
     return Interval(mean=float(only["accuracy"]), low=low, high=high, count=int(only["records"]), over="records")
 
 
-def worst_epsilon(privacy: Sequence[Mapping[str, Any]], profile: str) -> Epsilon:
-    """The worst of the seeds: they differ only where one was stopped earlier than another."""
-    found = [account["profiles"][profile] for account in privacy if profile in account["profiles"]]
+def worst_epsilon(accounts: Sequence[Account], profile: str) -> Epsilon:
+    """The worst of the seeds: they differ only where one was stopped earlier than another.
+
+    Where a private run has no number the explanation is why.
+    """
+    found = [account.profiles[profile] for account in accounts if profile in account.profiles]
     if not found:
-        return Epsilon(low=math.nan, high=math.nan, status="none", explanation="")
-    worst = max(found, key=lambda account: written(account["epsilon_high"]))
-    return Epsilon(
-        low=written(worst["epsilon_low"]),
-        high=written(worst["epsilon_high"]),
-        status=worst["status"],
-        explanation=worst.get("explanation", ""),
-    )
-
-
-def written(value: Any) -> float:
-    """JSON has no infinity: it is written as text. None stands for a bound that nobody can give."""
-    return math.inf if value is None else float(value)
+        why = next((account.reasons.get(profile, "") for account in accounts if account.unit is not None), "")
+        return Epsilon(low=math.nan, high=math.nan, status="none", explanation=why)
+    worst = max(found, key=lambda entry: entry.epsilon_high)
+    return Epsilon(low=worst.epsilon_low, high=worst.epsilon_high, status=worst.status, explanation=worst.explanation)
 
 
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:

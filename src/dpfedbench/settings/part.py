@@ -186,7 +186,8 @@ def kind_of(cls: type[Settings]) -> str | None:
 def found(base: type[Part]) -> dict[str, type[Part]]:
     """The parts of a family, or those that are subclasses of `base`, by kind.
 
-    They are in the modules of the package that `place` names, and beside the family's base.
+    They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
+    with "_" holds what parts share when they run, and is not looked into.
 
     Raises:
         BenchError: a module does not import, or two parts have one kind.
@@ -199,7 +200,8 @@ def found(base: type[Part]) -> dict[str, type[Part]]:
 def _family(root: type[Part]) -> dict[str, type[Part]]:
     modules = [importlib.import_module(root.__module__)]
     package = _imported(root.place)
-    modules += [_imported(f"{root.place}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    modules += [_imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
     family: dict[str, type[Part]] = {}
     for module in dict.fromkeys(modules):
         for cls in list(vars(module).values()):
@@ -475,4 +477,6 @@ def _message(cls: type[Settings], error: pydantic.ValidationError, values: Mappi
     if key not in cls.model_fields:
         return f"{where or 'the configuration'}: {fault['msg'].removeprefix('Value error, ')}"
     field = cls.model_fields[key]
-    return said_of(field, fault, dotted(where, key), values.get(key, field.default), fault["loc"][1:])
+    value = values.get(key, field.default)
+    read = value if isinstance(value, bool) else as_wanted(field.annotation, value)
+    return said_of(field, fault, dotted(where, key), read, fault["loc"][1:])

@@ -107,11 +107,12 @@ def _adapter(cls: type[pydantic.BaseModel], key: str) -> pydantic.TypeAdapter[An
 def bad_value(cls: type[pydantic.BaseModel], key: str, value: Any, name: str) -> str | None:
     """What to say of a value that a key of a section cannot have; None where it can."""
     field = cls.model_fields[key]
+    wanted = as_wanted(field.annotation, value)
     try:
-        _adapter(cls, key).validate_python(as_wanted(field.annotation, value))
+        _adapter(cls, key).validate_python(wanted)
     except pydantic.ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        return said_of(field, fault, name, value, fault["loc"])
+        return said_of(field, fault, name, value if isinstance(value, bool) else wanted, fault["loc"])
     return None
 
 

@@ -73,7 +73,7 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
         BenchError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no epsilon.
     """
     if profile == "as_claimed" and not claims:
-        raise BenchError(f"{NO_CLAIM}: set local.profile to holds")
+        raise BenchError(f"{NO_CLAIM}: set within_task.profile to holds")
     claim = claims.get(KIND) if profile == "as_claimed" else None
 
     def excess(z: float) -> float:
@@ -84,7 +84,8 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
     low, high = 0.05, 10_000.0
     if excess(high) > 0:
         raise BenchError(
-            f"no noise multiplier up to {high:,.0f} meets local.epsilon {epsilon:g} at local.delta {delta:g}: raise one"
+            f"no noise multiplier up to {high:,.0f} meets within_task.epsilon {epsilon:g} at "
+            f"within_task.delta {delta:g}: raise one"
         )
     if excess(low) <= 0:
         return low

@@ -83,7 +83,7 @@ class QueryGradient(ClientUpdate):
 
     def clients(self, setup: Setup) -> Clients:
         if setup.run.within_records:
-            from dpfedbench.parts.client_updates.within_task import MamlByRecord
+            from dpfedbench.parts.within_task import MamlByRecord
 
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)

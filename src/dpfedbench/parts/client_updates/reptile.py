@@ -44,7 +44,7 @@ class Reptile(ClientUpdate):
         import numpy as np
         import torch
 
-        from dpfedbench.parts.client_updates.within_task import Client, Examples, TaskClients, Worker, describer
+        from dpfedbench.parts.within_task import Client, Examples, TaskClients, Worker, describer
         from dpfedbench.randomness import stream
 
         update, run = self, setup.run

@@ -3,14 +3,14 @@
 import warnings
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.models.conv4 import NORMALISATION_EPSILON, Conv4
-from dpfedbench.models.record_conv4 import RecordConv4
+from dpfedbench.kernels.record_conv4 import RecordConv4
+from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+from tests.models.nets import conv4
 
-NET = Conv4(image_shape=(28, 28, 1), filters=8, ways=5, normalisation="record")
+NET = conv4(normalisation="record")
 
 
 def drawn(seed=0, records=4):
@@ -54,7 +54,7 @@ def test_gradients_equal_those_of_opacus():
     parts += [plain[-1].weight.grad_sample.transpose(1, 2).reshape(4, -1), plain[-1].bias.grad_sample]
     wanted = torch.cat(parts, 1).numpy()
     found = np.empty((4, NET.dimension), np.float32)
-    RecordConv4(NET).gradients(theta, images, labels, found)
+    RecordConv4(NET).each(theta, images, labels, found)
     error = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
     assert error.max() < 1e-5
 
@@ -62,18 +62,7 @@ def test_gradients_equal_those_of_opacus():
 def test_another_record_changes_no_bit():
     theta, images, labels = drawn()
     passes, before, after = RecordConv4(NET), *np.empty((2, 4, NET.dimension), np.float32)
-    passes.gradients(theta, images, labels, before)
+    passes.each(theta, images, labels, before)
     images[2] = 1e3
-    passes.gradients(theta, images, labels, after)
+    passes.each(theta, images, labels, after)
     assert (np.delete(before, 2, 0) == np.delete(after, 2, 0)).all() and (before[2] != after[2]).any()
-
-
-def test_logits_are_those_of_autograds_network():
-    theta, images, _ = drawn(1)
-    wanted = NET.forward(torch.from_numpy(theta), torch.from_numpy(images)).numpy()
-    assert RecordConv4(NET).logits(theta, images) == pytest.approx(wanted, rel=1e-4, abs=1e-5)
-
-
-def test_batch_normalisation_is_refused():
-    with pytest.raises(ValueError, match="normalised within each record"):
-        RecordConv4(Conv4(image_shape=(28, 28, 1), filters=8, ways=5))

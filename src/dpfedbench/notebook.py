@@ -1,0 +1,332 @@
+"""Finished runs for notebooks and scripts: what there is, what it says, and its model on one's own data.
+
+`docs/python.md` has examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from dpfedbench.accounting.account import PROFILES, Account
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_of
+from dpfedbench.files import read_json
+from dpfedbench.methods import read_run_file
+from dpfedbench.methods.method import Method
+from dpfedbench.privacy.ledger import Release, read_ledger
+from dpfedbench.reporting.history_svg import QUANTITIES
+from dpfedbench.reporting.results import read_history, worst_epsilon
+from dpfedbench.results_format import refuse_newer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from dpfedbench.accounting.profiles import Entry
+    from dpfedbench.models.net import Array, Net
+
+_RUNS = "runs/*/*/*/*/seed*"
+"""Below a results folder: method, data set, task, key, seed."""
+
+
+def open_run(folder: str | Path) -> FinishedRun:
+    """Open the folder of a finished run; `list_runs` has those of a results folder.
+
+    Raises:
+        BenchError: it is no run's folder, the run is not finished, or it is a newer or the former version's.
+    """
+    place = Path(folder).resolve()
+    if not (place / "config.yaml").exists():
+        raise BenchError(f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder")
+    run = FinishedRun(folder=place, settings=read_run_file(place / "config.yaml"))
+    refuse_newer(run.training, str(folder))
+    return run
+
+
+def list_runs(results: str | Path = "results") -> pd.DataFrame:
+    """The runs of a results folder, one a row.
+
+    Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed, epsilon_holds (high ends), delta
+    and unit, empty where no privacy is claimed; rounds that were run; shown_in, the tables and figures that show it
+    and as which series, by the cells.tsv of the folder and its presets; folder. What a run does not have yet is empty.
+
+    Raises:
+        BenchError: there is no such folder, or a file is damaged.
+    """
+    results = Path(results)
+    if not (results / "runs").is_dir():
+        raise BenchError(f"{results} has no folder runs: give the results folder of a workflow")
+    shown = _cells(results)
+    rows = []
+    for place in sorted(results.glob(_RUNS)):
+        method, dataset, task, key, seed = place.parts[-5:]
+        metrics, training = (
+            read_json(place / name) if (place / name).exists() else {} for name in ("metrics.json", "training.json")
+        )
+        accounts = [Account.read(place / "privacy.json")] if (place / "privacy.json").exists() else []
+        private = [account for account in accounts if account.unit is not None]
+        rows.append(
+            {
+                "method": method,
+                "dataset": dataset,
+                "task": task,
+                "key": key,
+                "seed": int(seed.removeprefix("seed")),
+                "accuracy": metrics.get("accuracy"),
+                "epsilon_claimed": worst_epsilon(private, "as_claimed").high,
+                "epsilon_holds": worst_epsilon(private, "holds").high,
+                "delta": private[0].delta if private else None,
+                "unit": private[0].unit if private else None,
+                "rounds": training.get("rounds_run"),
+                "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
+                "folder": str(place),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
+    """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b: dp-agr at 2"."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
+        for row in pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).to_dict("records"):
+            said = f"{row['paper']} {row['item']}: {row['series']}" + (f" at {row['x']}" if row["x"] else "")
+            items = found.setdefault(Path(row["folder"]).parts[-5:], [])
+            items += [said] * (said not in items)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """A finished run: `settings` is its method with all values, as in config.yaml. Files are read when asked for."""
+
+    folder: Path
+    settings: Method
+
+    @functools.cached_property
+    def history(self) -> pd.DataFrame:
+        """One row for each round; empty where something was not measured."""
+        return read_history(self.folder / "history.csv")
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, Any]:
+        """The test: accuracy in percent, its interval, and what it was measured on."""
+        return dict(read_json(self.folder / "metrics.json"))
+
+    @functools.cached_property
+    def training(self) -> dict[str, Any]:
+        """What training said of itself: rounds, seconds, machine, versions, notices."""
+        return dict(read_json(self.folder / "training.json"))
+
+    @functools.cached_property
+    def ledger(self) -> list[Release]:
+        """Every release, in order."""
+        return read_ledger(self.folder / "ledger.jsonl")
+
+    @functools.cached_property
+    def account(self) -> Account:
+        """The account that the workflow made."""
+        return Account.read(self.folder / "privacy.json")
+
+    def account_at(self, delta: float) -> Account:
+        """The account of the same ledger at another δ, for every unit that the run protects.
+
+        The image level needs the run's partition below the same results folder, and has a reason without it.
+
+        Raises:
+            BenchError: δ is not between 0 and 1.
+        """
+        clients = self._results / "clients" / self.settings.clients_folder
+        given = clients if (clients / "summary.json").exists() else None
+        return account_of(self.settings, self.ledger, clients_dir=given, delta=delta)
+
+    def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
+        """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation` and whom it protects.
+
+        Args:
+            profile: "as_claimed", "holds", "replace_one", "image_level" or "tuning".
+            delta: None: the δ of the workflow's account.
+
+        Raises:
+            BenchError: there is no such profile, or it has no number for this run; says why.
+        """
+        if profile not in PROFILES:
+            raise BenchError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        found = self.account if delta is None else self.account_at(delta)
+        if profile not in found.profiles:
+            raise BenchError(f"{profile} has no epsilon for this run: {found.reasons.get(profile, 'no account')}")
+        return found.profiles[profile]
+
+    def accounts(self, delta: float | None = None) -> pd.DataFrame:
+        """All profiles of all units, one a row; one without a number has its reason as explanation."""
+        found = self.account if delta is None else self.account_at(delta)
+        rows = []
+        for one in (found, *found.also):
+            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in one.profiles.items()]
+            missing = ((name, why) for name, why in one.reasons.items() if name not in one.profiles)
+            rows += [{"profile": name, "delta": one.delta, "explanation": why} for name, why in missing]
+        return pd.DataFrame(rows)
+
+    def plot(self, *columns: str) -> Figure:
+        """Plot columns of the history over the rounds, one below the other.
+
+        Args:
+            columns: none: all that say something of how the run went.
+
+        Raises:
+            BenchError: the history has no such column, or an empty one.
+        """
+        from matplotlib import pyplot
+
+        filled = [str(name) for name in self.history.dropna(axis="columns", how="all") if name != "round"]
+        if missing := [name for name in columns if name not in filled]:
+            raise BenchError(f"the history has no {missing[0]}: there are {', '.join(filled)}")
+        chosen = columns or [name for name in QUANTITIES if name in filled]
+        if not chosen:
+            raise BenchError("nothing was trained, so there is no history to plot")
+        figure, places = pyplot.subplots(
+            len(chosen), sharex=True, squeeze=False, figsize=(6.4, 1 + 2 * len(chosen)), layout="constrained"
+        )
+        for axes, name in zip(places.flat, chosen, strict=True):
+            measured = self.history.dropna(subset=[name])
+            axes.plot(measured["round"], measured[name], marker=".")
+            axes.set_ylabel(QUANTITIES.get(name, name))
+        places[-1, 0].set_xlabel("round")
+        return figure
+
+    # The model
+
+    @functools.cached_property
+    def _results(self) -> Path:
+        return self.folder.parents[5]
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained network as a torch module, whose input is [n, C, H, W] in [0, 1]; of several the first.
+
+        A copy: what is done to it changes nothing here.
+        """
+        return self.trained.modules[0]
+
+    @functools.cached_property
+    def trained(self) -> Predictor:
+        """The model as it was trained: of a run whose model is adapted to each task, what adaptation starts from.
+
+        Raises:
+            BenchError: the model is missing or damaged, or its data set's summary.json is missing.
+        """
+        from dpfedbench.evaluation.few_shot import tested_members
+        from dpfedbench.models.members import load_members
+
+        place = self._results / "data" / self.settings.dataset / "summary.json"
+        try:
+            summary = read_json(place)
+        except BenchError as error:
+            raise BenchError(f"{place} is missing: the shape of the model's inputs stands there") from error
+        shape, path = tuple(summary["image_shape"]), self.folder / "model.safetensors"
+        if self.settings.task.shots:
+            train_classes = summary.get("split_classes", {}).get("train", 0)
+            return Predictor(*tested_members(self.settings, path, image_shape=shape, train_classes=train_classes))
+        net = self.settings.net(shape, summary["classes"])
+        return Predictor(net, load_members(path, net))
+
+    def adapt(self, x: Array, y: Array, *, steps: int | None = None, rate: float | None = None) -> Predictor:
+        """Adapt the model to a task of one's own, as the meta-test does.
+
+        Args:
+            x: images [n, H, W, C], uint8 or float in [0, 1].
+            y: their classes [n], whole numbers from 0 up to `settings.task.ways`.
+            steps, rate: of the gradient steps; None: the meta-test's (`settings.evaluation`).
+
+        Raises:
+            BenchError: the run's model is used as it is, or sizes do not fit it.
+        """
+        from dpfedbench.kernels import choose
+        from dpfedbench.models.meta_gradient import Adaptation
+
+        settings, found = self.settings, self.trained
+        if not settings.task.shots:
+            raise BenchError(f"the model of {settings.method} is used as it is: take run.trained")
+        x, y = found.checked(x, y)
+        adaptation = Adaptation(choose(found.net).make(), adapted=settings.adapted(found.net))
+        steps = settings.evaluation.steps if steps is None else steps
+        rate = settings.evaluation.rate if rate is None else rate
+        adapted = [adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate) for theta in found.members]
+        return Predictor(found.net, [np.asarray(weights[0]) for weights in adapted])
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """Networks whose class probabilities are averaged: `members` are the weights of each as a flat vector."""
+
+    net: Net
+    members: list[np.ndarray]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """A torch module of each member, with its weights."""
+        import copy
+
+        import torch
+
+        found = []
+        for theta in self.members:
+            module = copy.deepcopy(self.net.module)
+            tensors = self.net.tensors(torch.from_numpy(theta[: self.net.weights].astype(np.float32)))
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    parameter.copy_(tensors[name])
+            found.append(module)
+        return found
+
+    def predict(self, x: Array) -> np.ndarray:
+        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in [0, 1].
+
+        A model that normalises over the batch sees all of them together.
+
+        Raises:
+            BenchError: the images are of another shape.
+        """
+        from dpfedbench.kernels import choose
+
+        x, gradients = self._images(x), choose(self.net).make()
+        total = np.zeros((len(x), self.net.outputs))
+        for theta in self.members:
+            logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
+            exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+            total += exponentials / exponentials.sum(axis=1, keepdims=True)
+        return total / len(self.members)
+
+    def accuracy(self, x: Array, y: Array) -> float:
+        """The share of images, in percent, whose class is the most probable one."""
+        x, y = self.checked(x, y)
+        return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
+
+    def _images(self, x: Array) -> np.ndarray:
+        images, shape = np.asarray(x), self.net.input_shape
+        if images.ndim != 1 + len(shape) or images.shape[1:] != shape or not len(images):
+            raise BenchError(f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]")
+        if images.dtype == np.uint8 or self.net.vocabulary:
+            return images
+        if not np.issubdtype(images.dtype, np.floating) or not (0 <= images.min() <= images.max() <= 1):
+            raise BenchError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
+        return images.astype(np.float32)
+
+    def checked(self, x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
+        """Images and classes, if they fit the network.
+
+        Raises:
+            BenchError: they do not; says how they should be.
+        """
+        images, labels = self._images(x), np.asarray(y)
+        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
+            raise BenchError(f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers")
+        if not 0 <= labels.min() <= labels.max() < self.net.outputs:
+            raise BenchError(f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}")
+        return images, labels.astype(np.int64)

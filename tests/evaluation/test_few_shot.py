@@ -1,0 +1,70 @@
+"""The meta-test by hand: logits of the network itself, tasks drawn once for all methods."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.evaluation.few_shot import task_scores
+from dpfedbench.kernels import choose
+from tests.federation.conftest import make_config
+
+TASKS = 5
+
+
+def drawn(net, seed):
+    rng = np.random.default_rng(seed)
+    return (net.initial(rng) + 0.3 * rng.standard_normal(net.dimension)).astype(np.float32)
+
+
+def scores(config, dataset, members, **more):
+    choice = choose(config.tested_net(dataset.image_shape))
+    return task_scores(choice, members, dataset, config, split="test", tasks=TASKS, purpose="meta-test", **more)
+
+
+def test_without_steps_members_vote_by_their_mean_probability(federation):
+    config, dataset = make_config({"evaluation": {"steps": 0}}), load_dataset(federation[0])
+    net = config.tested_net(dataset.image_shape)
+    members = [drawn(net, 0), drawn(net, 1)]
+    found = scores(config, dataset, members)
+    sampled = sample_tasks(
+        dataset, "test", count=TASKS, ways=3, shots=1, query_per_class=3, seed=0, purpose="meta-test"
+    )
+    for index in range(TASKS):
+        task = gather(dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3)
+        x, y = torch.from_numpy(task.query_x[0]), torch.from_numpy(task.query_y[0])
+        each = [torch.softmax(net.logits(torch.from_numpy(theta), x).double(), dim=1) for theta in members]
+        mean = (each[0] + each[1]) / 2
+        assert found.accuracies[index] == (mean.argmax(dim=1) == y).double().mean().item()
+        wanted = -torch.log(mean[torch.arange(len(y)), y]).mean().item()
+        assert found.losses[index] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_steps_are_gradient_descent_on_the_support_set(federation):
+    config, dataset = make_config({"evaluation": {"steps": 2, "rate": 0.1}}), load_dataset(federation[0])
+    net = config.tested_net(dataset.image_shape)
+    theta = drawn(net, 2)
+    found = scores(config, dataset, [theta])
+    sampled = sample_tasks(
+        dataset, "test", count=TASKS, ways=3, shots=1, query_per_class=3, seed=0, purpose="meta-test"
+    )
+    for index in range(TASKS):
+        task = gather(dataset, sampled, np.array([index]), support_per_class=1, query_per_class=3)
+        weights = torch.from_numpy(theta).double()
+        for _ in range(2):
+            weights = weights.detach().requires_grad_()
+            logits = net.logits(weights, torch.from_numpy(task.support_x[0]).double())
+            loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(task.support_y[0]))
+            weights = weights - 0.1 * torch.autograd.grad(loss, weights)[0]
+        logits = net.logits(weights.detach(), torch.from_numpy(task.query_x[0]).double())
+        wanted = torch.nn.functional.cross_entropy(logits, torch.from_numpy(task.query_y[0])).item()
+        assert found.losses[index] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_threads_change_no_bit_and_methods_share_tasks(federation):
+    dataset = load_dataset(federation[0])
+    one, other = make_config(), make_config({"method": "maml"})
+    theta = drawn(one.tested_net(dataset.image_shape), 3)
+    found = [scores(run, dataset, [theta], threads=threads) for run, threads in ((one, 1), (one, 3), (other, 1))]
+    assert all(np.array_equal(each.losses, found[0].losses) for each in found)

@@ -1,0 +1,97 @@
+"""The generic torch path trains what the hand-written passes do (`machine.kernels: off`): to float error.
+
+The noise is drawn from the same streams, so it is equal bit for bit, and ledgers and epsilon are too, where thresholds
+do not follow from releases. Gradients differ by rounding, about 1e-6 of their norm. What is compared is how far the
+model moved: ||torch - kernels|| over ||kernels - initial||. Plain descent keeps the relative error of the gradients
+(found: up to 5e-6; allowed: 1e-4). Adam divides each coordinate by its own size, so that where a gradient is near zero
+rounding decides the step (found: up to 3e-6; allowed: 1e-3).
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from dpfedbench.data.records import load_any_records
+from dpfedbench.evaluation import evaluate
+from dpfedbench.federation import engine
+from dpfedbench.models.members import load_members
+from dpfedbench.privacy.ledger import read_ledger
+from dpfedbench.randomness import stream
+
+from .conftest import DIFFERENCE, LOTS, RUN, accounted, make_config
+
+SGD = {"server": {"optimizer": {"kind": "sgd"}, "rate": 0.1}}
+ROUNDS = {"participation": {"rounds": 3}, "validation": {"every": 3}}
+QUIET = {"noise": {"multiplier": 0.05}, "clipping": {"kind": "constant", "threshold": 1.0}}
+"""Noise far below the gradients, so that it does not hide them; an epsilon of some thousand is an epsilon, too."""
+
+CASES = {
+    # Overlays, general values, whose clients, the kernels' name, how far apart.
+    "dp-agr": ([QUIET, SGD], RUN, "federation", "conv4-batch", 1e-4),
+    "dp-agr adam": ([QUIET], RUN, "federation", "conv4-batch", 1e-3),
+    "dp-agr first order, record normalisation": (
+        [QUIET, SGD, {"model": {"normalisation": "record"}, "client_update": {"order": 1}}],
+        RUN, "federation", "conv4-record", 1e-4,
+    ),
+    "dp-agrlr": (
+        [{"method": "dp-agrlr", "within_task": {"multiplier": 0.05, "threshold": 1.0}}, QUIET, SGD],
+        RUN, "federation", "conv4-record", 1e-4,
+    ),
+    "dp-maml-sample": (
+        [{"method": "dp-maml-sample", "within_task": {"multiplier": 0.05, "threshold": 1.0}}, QUIET, SGD],
+        RUN, "federation", "conv4-record", 1e-4,
+    ),
+    "dp-reptile": (
+        [{"method": "dp-reptile", "within_task": {"multiplier": 0.05, "threshold": 1.0}}],
+        RUN, "federation", "conv4-record", 1e-3,
+    ),
+    "adap-dp-fl": ([QUIET, {"client_update": {"optimizer": "sgd"}}], LOTS, "silos", "cnn", 1e-4),
+    "adap-dp-fl adam, its own thresholds": (
+        [{"clipping": {"kind": "noised-mean-norm"}, "noise": {"multiplier": 0.05}}], LOTS, "silos", "cnn", 1e-3,
+    ),
+    "dp-fedavg": ([{"method": "dp-fedavg"}, QUIET, {"noise": {"multiplier": 0.01}}], DIFFERENCE, "silos", "cnn", 1e-4),
+    "transfer": ([{"method": "transfer", "participation": {"cohort": 8}, "validation": {"every": 0}}], RUN, "holder",
+                 "conv4-record", 1e-3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
+    overlays, general, whose, kernel, tolerance = CASES[name]
+    validation = {"validation": {"every": 0}} if "transfer" in name else {}
+    config = make_config(ROUNDS, {"validation": {"ensemble": 1}}, *overlays, validation, general=general)
+    data, clients = request.getfixturevalue(whose)
+    found, said = {}, {}
+    for kernels in (True, False):
+        folder = tmp_path / ("kernels" if kernels else "torch")
+        engine.train(config, data_dir=data, clients_dir=clients, run_dir=folder, kernels=kernels, device="cpu")
+        evaluate(
+            config, data_dir=data, model_path=folder / "model.safetensors", out_path=folder / "metrics.json",
+            kernels=kernels,
+        )  # fmt: skip
+        found[kernels] = folder
+        said[kernels] = json.loads((folder / "training.json").read_text())
+    assert said[True]["gradients"] == kernel and said[False]["gradients"] == "torch"
+
+    dataset = load_any_records(data)
+    net = config.net(dataset.image_shape, len(dataset.class_names))
+    initial = net.initial(stream(config.seed, "initial-weights"))
+    (ours,), (theirs,) = (load_members(found[kernels] / "model.safetensors", net) for kernels in (True, False))
+    moved, apart = np.linalg.norm(ours - initial), np.linalg.norm(ours - theirs)
+    assert moved > 0 and apart <= tolerance * moved
+
+    ledgers = [read_ledger(found[kernels] / "ledger.jsonl") for kernels in (True, False)]
+    assert len(ledgers[0]) == len(ledgers[1])
+    for one, other in zip(*ledgers, strict=True):
+        assert one.noise_stream == other.noise_stream
+        for field in ("threshold", "sensitivity", "noise_std"):
+            np.testing.assert_allclose(getattr(one, field), getattr(other, field), rtol=1e-3)
+        like = {field: getattr(one, field) for field in ("threshold", "sensitivity", "noise_std")}
+        assert dataclasses.replace(other, **like) == one
+    if config.private:
+        accounts = [accounted(config, found[kernels]) for kernels in (True, False)]
+        assert accounts[0]["profiles"] == accounts[1]["profiles"]
+    accuracies = [json.loads((found[kernels] / "metrics.json").read_text())["accuracy"] for kernels in (True, False)]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=6.0)  # a few answers of a tiny test

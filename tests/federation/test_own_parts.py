@@ -1,0 +1,176 @@
+"""Parts of one's own, written here as a reader would in a file: what the loop makes of them, and what is claimed."""
+
+import itertools
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_of
+from dpfedbench.methods import METHODS
+from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import CohortRule
+from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.settings.part import setting
+
+from .conftest import given_rounds, make_config, seen_of
+
+
+class SpendsNothing:
+    """In place of a budget plan: keeps no account, since there is none."""
+
+    delta, lots_allowed = 1e-3, 12
+
+    def __init__(self, multiplier):
+        self.noise_multiplier = multiplier
+
+    def allows(self, releases):
+        return True
+
+    def took(self, lots):
+        pass
+
+    def spent(self, done):
+        return float("nan"), float("nan")
+
+    def state(self):
+        return {}
+
+
+class Correlated(Noise):
+    """Each round's noise takes back a half of the one before."""
+
+    kind: Literal["correlated"] = "correlated"
+    mechanism: ClassVar[str] = "correlated"
+    multiplier: float | None = setting(1.0, gt=0)
+
+    def plan(self, budget, sampler, **given):
+        return SpendsNothing(self.multiplier)
+
+    def standard(self, stream_of, index, dimension):
+        fresh = stream_of(index).standard_normal(dimension)
+        return fresh if index == 0 else fresh - 0.5 * stream_of(index - 1).standard_normal(dimension)
+
+
+class Careless(Fixed):
+    """The same with the accounting of independent noise: who edits only the noise."""
+
+    kind: Literal["careless"] = "careless"
+    mechanism: ClassVar[str] = "correlated"
+    standard = Correlated.standard
+
+
+class Halving(CohortRule):
+    """C is halved after each round."""
+
+    kind: Literal["halving"] = "halving"
+
+    def observe(self, state, seen):
+        state["threshold"] /= 2
+
+
+class OwnNoise(DpAgr):
+    """DP-AGR with noise correlated over rounds."""
+
+    name: ClassVar[str] = "own-noise"
+    title: ClassVar[str] = "DP-AGR, correlated noise"
+    clipping: CohortRule = Constant()
+    noise: Correlated | Careless = Correlated()
+
+
+class OwnRule(DpAgr):
+    """DP-AGR with a rule of one's own."""
+
+    name: ClassVar[str] = "own-rule"
+    title: ClassVar[str] = "DP-AGR, halving"
+    clipping: Halving = Halving(threshold=0.5)
+
+
+def run_of(cls, **parts):
+    values = {key: value for key, value in make_config().plain().items() if key not in ("clipping", "noise")}
+    return cls.read(values | {"method": cls.name} | parts)
+
+
+@pytest.fixture(autouse=True)
+def methods(monkeypatch):
+    for cls in (OwnNoise, OwnRule):
+        monkeypatch.setitem(METHODS, cls.name, cls)
+
+
+def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
+    """The ledger says what the noise was, and no analysis is of it: one line instead of a number."""
+    run = run_of(OwnNoise)
+    rounds = given_rounds(run, np.full((48, 3), 0.1))
+    for index in range(12):
+        rounds.round(index)
+    ledger = rounds.book.ledger
+    assert {line.mechanism for line in ledger} == {"correlated"}
+    with pytest.raises(BenchError, match=r"^no analysis for correlated noise with the sampler 'one-pass', so no epsil"):
+        account_of(run, ledger)
+
+
+def test_who_edits_only_the_noise_gets_no_epsilon_either():
+    """Before the first round, since the budget's plan has no analysis."""
+    with pytest.raises(BenchError, match=r"^no analysis for correlated noise with the sampler 'one-pass'"):
+        given_rounds(run_of(OwnNoise, noise={"kind": "careless", "multiplier": 1.0}), np.zeros((48, 3)))
+
+
+def test_noise_is_the_parts_own():
+    """Zero gradients: what is released is the noise alone; round 1's less half of round 0's by hand."""
+    own = [float(values[0][0]) for _, values in seen_of(run_of(OwnNoise), np.zeros((48, 3)))]
+    fixed = make_config({"clipping": {"kind": "constant"}})
+    fresh = [float(values[0][0]) for _, values in seen_of(fixed, np.zeros((48, 3)))]
+    assert own == pytest.approx([fresh[0], *(b - 0.5 * a for a, b in itertools.pairwise(fresh))])
+
+
+def test_a_rule_moves_the_threshold_and_needs_nothing_else():
+    """It reads nothing, so it is post-processing: the account holds as for any rule that is private."""
+    run = run_of(OwnRule)
+    rounds = given_rounds(run, np.full((48, 3), 0.1))
+    for index in range(12):
+        rounds.round(index)
+    assert [line.threshold for line in rounds.book.ledger] == [0.5 * 0.5**index for index in range(12)]
+    found = account_of(run, rounds.book.ledger).profiles["holds"]
+    reference = given_rounds(make_config(), np.full((48, 3), 0.1))
+    for index in range(12):
+        reference.round(index)
+    assert found.status == "proved"
+    assert found.epsilon_high == account_of(make_config(), reference.book.ledger).profiles["holds"].epsilon_high
+
+
+def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
+    """What it says of itself is in every line; and one that does not say so is not shown any."""
+
+    class Peeking(Halving):
+        kind: Literal["peeking"] = "peeking"
+        private: ClassVar[bool] = False
+        reason: ClassVar[str] = "it looks"
+
+    class OwnPeeking(OwnRule):
+        name: ClassVar[str] = "own-peeking"
+        clipping: Peeking = Peeking(threshold=0.5)
+
+    seen = []
+    for cls in (OwnRule, OwnPeeking):
+        rule = type(run_of(cls).clipping)
+        observe = rule.observe
+        rule.observe = lambda self, state, given, observe=observe: (
+            seen.append(given.raw_norms),
+            observe(self, state, given),
+        )
+        try:
+            rounds = given_rounds(run_of(cls), np.full((48, 3), 0.1))
+            rounds.round(0)
+        finally:
+            rule.observe = observe
+        holds = account_of(run_of(cls), rounds.book.ledger).profiles["holds"]
+        assert (holds.status == "void") == (cls is OwnPeeking)
+    assert seen[0] is None and seen[1] == pytest.approx([0.1 * 3**0.5] * 4)
+
+
+def test_parts_of_ones_own_make_runs_of_their_own():
+    assert run_of(OwnNoise).key != run_of(OwnNoise, noise={"kind": "careless"}).key != run_of(OwnRule).key
+    assert run_of(OwnNoise).key == run_of(OwnNoise, noise="correlated").key

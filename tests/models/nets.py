@@ -1,0 +1,86 @@
+"""Networks of the zoo and modules of a user's own, for tests."""
+
+import functools
+
+import torch
+from torch import nn
+
+from dpfedbench.models.cnn import Cnn
+from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.net import Net
+
+
+def conv4(image_shape=(28, 28, 1), filters=8, ways=5, normalisation="batch", rates=None):
+    build = functools.partial(Conv4, image_shape=image_shape, filters=filters, ways=ways, normalisation=normalisation)
+    net = Net(build, input_shape=image_shape, outputs=ways)
+    return net if rates is None else net.with_rates(*rates)
+
+
+def cnn(image_shape=(28, 28, 1), classes=10, **pixels):
+    build = functools.partial(Cnn, image_shape=image_shape, classes=classes, **pixels)
+    return Net(build, input_shape=image_shape, outputs=classes)
+
+
+def of(make, shape=(8, 8, 2), outputs=3, **more):
+    """A network of a module that a test makes."""
+    return Net(make, input_shape=shape, outputs=outputs, **more)
+
+
+def layers(*between):
+    """A convolution, what a test puts behind it, and a linear layer."""
+    return nn.Sequential(nn.Conv2d(2, 4, 3), *between, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+
+
+class Recurrent(nn.Module):
+    """An embedding, an LSTM and a linear layer, on sequences of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.lstm, self.linear = nn.Embedding(7, 5), nn.LSTM(5, 6, batch_first=True), nn.Linear(6, 7)
+
+    def forward(self, x):
+        return self.linear(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Careful(nn.Module):
+    """A module that looks at its numbers, which `vmap` cannot take and Opacus' hooks can."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = layers(nn.GroupNorm(2, 4))
+
+    def forward(self, x):
+        if not x.isfinite().all():
+            raise ValueError("not finite")
+        return self.layers(x)
+
+
+class Ordered(nn.Module):
+    """The same with a parameter of its own, which neither can take."""
+
+    def __init__(self):
+        super().__init__()
+        self.factors = nn.Parameter(torch.ones(2, 3))
+
+    def forward(self, x):
+        return torch.stack([one.mean((1, 2)) @ self.factors * (2.0 if one.sum() > 64 else 1.0) for one in x])
+
+
+class OwnLoss(nn.Module):
+    """Two answers a record, with a loss and a measure of its own."""
+
+    answers = (2,)
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(128, 6)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1)).unflatten(1, (3, 2))
+
+    def losses(self, x, y):
+        return nn.functional.cross_entropy(self(x), y, reduction="none").sum(1)
+
+    def correct(self, x, y):
+        right = (self(x).argmax(1) == y).sum(1)
+        return right, torch.full_like(right, 2)

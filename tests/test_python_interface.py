@@ -1,0 +1,189 @@
+"""The Python interface: the examples of docs/python.md as they stand, and what they say about finished runs."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dpfedbench
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.data.records import load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.held_out import held_out
+from dpfedbench.files import write_text
+from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "python.md"
+LETTERS = {"validation": {"every": 4, "tasks": 4, "ensemble": 2}}
+
+
+@pytest.fixture(scope="module")
+def results(federation: Any, silos: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """A results folder of three runs: with privacy, without, and of a model that is used as it is."""
+    results = tmp_path_factory.mktemp("work") / "results"
+    for run, places in (
+        (make_config(LETTERS), federation),
+        (make_config(LETTERS, {"method": "maml"}), federation),
+        (make_config({"method": "adap-dp-fl"}, general=LOTS), silos),
+    ):
+        place = results / "runs" / run.folder
+        for source, target in zip(places, ("data/" + run.dataset, "clients/" + run.clients_folder), strict=True):
+            shutil.copytree(source, results / target, dirs_exist_ok=True)
+        write_text(place / "config.yaml", run.to_yaml())
+        train(run, places, place)
+        accounted(run, place, places[1] if run.holds == "tasks" else None)
+    (first,) = (results / "runs").glob("dp-agr/*/*/*/seed0")
+    cells = f"paper\titem\tseries\tx\tseed\tfolder\np\tfigure1\ta\t2\t0\t{first.relative_to(results / 'runs')}\n"
+    write_text(results / "smoke" / "cells.tsv", cells)
+    return results
+
+
+@pytest.fixture
+def opened(results: Path) -> Any:
+    """Open the run of a method."""
+
+    def of(method: str) -> Any:
+        (folder,) = (results / "runs").glob(f"{method}/*/*/*/seed0")
+        return dpfedbench.open_run(folder)
+
+    return of
+
+
+def test_the_examples_run_as_they_stand(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(results.parent)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.S)
+    assert len(blocks) >= 6
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(DOCS), "exec"), names)
+    said = capsys.readouterr().out
+    assert "dp-agr" in said and "p figure1: a at 2" in said and re.search(r"^\d+\.\d %$", said, flags=re.M)
+    assert "tuning has no epsilon for this run: no search declared" in said
+    assert (results.parent / "history.png").stat().st_size > 5000
+    assert names["logits"].shape == (15, 3)
+
+
+def test_runs_are_listed_with_what_they_have(results: Path, tmp_path: Path) -> None:
+    runs = dpfedbench.list_runs(results).set_index("method")
+    assert list(runs.index) == ["adap-dp-fl", "dp-agr", "maml"]
+    assert runs.loc["dp-agr", "unit"] == "client" and runs.loc["adap-dp-fl", "unit"] == "record"
+    assert runs["epsilon_holds"].notna().tolist() == [True, True, False]
+    assert runs["rounds"].tolist() == [12, 12, 12] and runs["shown_in"].tolist() == ["", "p figure1: a at 2", ""]
+    shutil.copytree(results, tmp_path / "results")
+    for name in ("metrics.json", "privacy.json"):
+        (Path(tmp_path / "results" / runs.loc["maml", "folder"].split("results/")[1]) / name).unlink()
+    assert np.isnan(dpfedbench.list_runs(tmp_path / "results").set_index("method").loc["maml", "accuracy"])
+    with pytest.raises(BenchError, match="has no folder runs: give the results folder"):
+        dpfedbench.list_runs(tmp_path)
+
+
+@pytest.mark.parametrize("method", ["dp-agr", "maml"])
+def test_adaptation_is_the_meta_tests(opened: Any, federation: Any, method: str) -> None:  # noqa: F811
+    run = opened(method)
+    settings, dataset = run.settings, load_dataset(federation[0])
+    sizes = {"query_per_class": settings.evaluation.query_per_class}
+    tasks = sample_tasks(
+        dataset, "test", count=settings.evaluation.tasks, ways=settings.task.ways, shots=settings.task.shots,
+        seed=settings.seed, purpose="meta-test", **sizes,
+    )  # fmt: skip
+    found = []
+    for index in range(settings.evaluation.tasks):
+        task = gather(dataset, tasks, np.array([index]), support_per_class=settings.task.shots, **sizes)
+        adapted = run.adapt(task.support_x[0], task.support_y[0])
+        found.append(adapted.accuracy(task.query_x[0], task.query_y[0]))
+    assert found == pytest.approx(run.metrics["per_task"], abs=1e-6) and len(set(found)) > 1
+    # Nothing was changed on the way, and no step is no adaptation.
+    untouched = run.adapt(task.support_x[0], task.support_y[0], steps=0)
+    assert all((a == b[: a.size]).all() for a, b in zip(untouched.members, run.trained.members, strict=True))
+
+
+def test_a_model_that_is_used_as_it_is(opened: Any, silos: Any) -> None:  # noqa: F811
+    run = opened("adap-dp-fl")
+    images, labels = held_out(run.settings, load_records(silos[0])).test
+    assert run.trained.accuracy(images, labels) == pytest.approx(run.metrics["accuracy"])
+    assert run.trained.predict(images).sum(axis=1) == pytest.approx(1)
+    with pytest.raises(BenchError, match=r"adap-dp-fl is used as it is: take run\.trained"):
+        run.adapt(images, labels)
+
+
+def test_the_torch_module_computes_what_is_predicted(opened: Any) -> None:
+    run = opened("maml")
+    images = np.random.default_rng(0).random((6, *run.trained.net.input_shape), np.float32)
+    adapted = run.adapt(images, np.arange(6) % 3)
+    with torch.no_grad():
+        logits = [module(torch.from_numpy(images).movedim(-1, 1)) for module in adapted.modules]
+    mean = torch.stack(logits).softmax(-1).mean(0)
+    assert adapted.predict(images) == pytest.approx(mean.numpy(), abs=1e-4)
+    first = run.model
+    with torch.no_grad():
+        next(first.parameters()).zero_()
+    assert float(next(run.model.parameters()).detach().abs().sum()) > 0  # a copy each time
+
+
+def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:
+    run = opened("dp-agr")
+    assert run.epsilon() == run.account.profiles["holds"] and run.account_at(run.account.delta) == run.account
+    # One pass is one Gaussian of z = 1 for each client.
+    assert run.epsilon(delta=1e-5).epsilon_high == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    table = run.accounts(1e-5).set_index("profile")
+    assert table.loc["holds", "epsilon_high"] == run.epsilon(delta=1e-5).epsilon_high
+    assert np.isnan(table.loc["tuning", "epsilon_high"]) and "no search" in table.loc["tuning", "explanation"]
+    assert table.loc["image_level", "epsilon_high"] > table.loc["holds", "epsilon_high"]  # images are shared here
+    with pytest.raises(BenchError, match=r"no profile 'hold': choose one of as_claimed, holds"):
+        run.epsilon("hold")
+    with pytest.raises(BenchError, match="holds has no epsilon for this run: no release claims privacy"):
+        opened("maml").epsilon()
+    with pytest.raises(BenchError, match="delta is 2"):
+        run.epsilon(delta=2)
+
+
+@pytest.mark.parametrize(
+    ("images", "classes", "line"),
+    [
+        (np.zeros((3, 16, 16), np.uint8), [0, 1, 2], r"images of shape \[3, 16, 16\]: give \[n, 16, 16, 1\]"),
+        (np.zeros((0, 16, 16, 1), np.uint8), [], r"images of shape \[0, 16, 16, 1\]: give"),
+        (np.full((3, 16, 16, 1), 255.0), [0, 1, 2], "images of type float64: give uint8, or floats from 0 to 1"),
+        (np.full((3, 16, 16, 1), np.nan), [0, 1, 2], "images of type float64: give uint8, or floats from 0 to 1"),
+        (np.zeros((3, 16, 16, 1), int), [0, 1, 2], "images of type int64: give uint8, or floats from 0 to 1"),
+        (np.zeros((3, 16, 16, 1), np.uint8), [0, 1], r"classes of type int64, shape \[2\]: give 3 integers"),
+        (np.zeros((3, 16, 16, 1), np.uint8), [0.0, 1.0, 2.0], r"classes of type float64, shape \[3\]: give 3 integers"),
+        (np.zeros((3, 16, 16, 1), np.uint8), [1, 2, 3], "classes from 1 to 3: give 0 to 2"),
+    ],
+)  # fmt: skip
+def test_a_task_that_does_not_fit_is_one_line(opened: Any, images: Any, classes: Any, line: str) -> None:
+    with pytest.raises(BenchError, match=line) as caught:
+        opened("maml").adapt(images, np.array(classes))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_one_line(results: Path, tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match="is no run's folder"):
+        dpfedbench.open_run(tmp_path)
+    shutil.copytree(results, tmp_path / "results")
+    (folder,) = (tmp_path / "results" / "runs").glob("maml/*/*/*/seed0")
+    shutil.rmtree(tmp_path / "results" / "data")
+    run = dpfedbench.open_run(folder)
+    with pytest.raises(BenchError, match=r"summary\.json is missing: the shape of the model's inputs"):
+        run.adapt(np.zeros((3, 16, 16, 1), np.uint8), np.arange(3))
+    with pytest.raises(BenchError, match="the history has no threshhold: there are "):
+        run.plot("threshhold")
+    (folder / "training.json").unlink()
+    with pytest.raises(BenchError, match=r"training\.json is missing"):
+        dpfedbench.open_run(folder)
+
+
+def test_the_package_is_imported_without_what_computes() -> None:
+    text = "import sys, dpfedbench; print(sorted({'torch', 'numba', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    with pytest.raises(AttributeError, match="no attribute 'open'"):
+        dpfedbench.open  # noqa: B018
