@@ -104,8 +104,14 @@ def test_other_samplers_have_no_analysis(kind):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=None)], "release 3 does not say which draws"),
-        (lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[1.0])], "release 3 does not say which draws"),
+        (
+            lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=None)],
+            "release 3 does not say which draws",
+        ),
+        (
+            lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[1.0])],
+            "release 3 does not say which draws",
+        ),
         (lambda lines: [*lines[:3], dataclasses.replace(lines[3], combines=[0.0] * 4)], "release 3 does not say which"),
         (
             lambda lines: [*lines[:3], dataclasses.replace(lines[3], threshold=0.25, sensitivity=0.25, noise_std=0.5)],

@@ -19,7 +19,7 @@ RUN = {
     "method": "dp-agr-ftrl",
     "clients": {"count": 4000},
     "participation": {"cohort": 100, "rounds": 40},
-    "noise": {"multiplier": 1.0},
+    "noise": {"multiplier": 1.0, "factorisation": "square-root"},
 }
 
 

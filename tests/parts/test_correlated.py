@@ -31,7 +31,7 @@ from tests.federation.conftest import (
 ROUNDS, WIDE = 8, 40_000
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
 STEP = Step(rate=0.1, optimizer=Sgd(momentum=0.9))
-RUN = {"method": "dp-agr-ftrl", "noise": {"multiplier": 2.0}}
+RUN = {"method": "dp-agr-ftrl", "noise": {"multiplier": 2.0, "factorisation": "square-root"}}
 
 
 def planned(factorisation, rounds=ROUNDS):
@@ -174,7 +174,10 @@ def test_a_null_multiplier_is_that_of_one_gaussian():
 @pytest.mark.parametrize(
     ("overlay", "line"),
     [
-        ({"participation": "poisson"}, "participation.kind is poisson, which dp-agr-ftrl does not take: it takes one-p"),
+        (
+            {"participation": "poisson"},
+            "participation.kind is poisson, which dp-agr-ftrl does not take: it takes one-p",
+        ),
         ({"participation": "balls-and-bins"}, "participation.kind is balls-and-bins, which dp-agr-ftrl does not take"),
         ({"clipping": "private-quantile"}, "clipping.kind is private-quantile, which dp-agr-ftrl does not take"),
         ({"noise": {"rounds": 11}}, "noise.rounds is 11, fewer than participation.rounds (12): a factorisation has to"),
@@ -191,8 +194,14 @@ def test_bad_values_are_one_line(overlay, line):
 @pytest.mark.parametrize(
     ("overlay", "line"),
     [
-        ({"participation": "poisson"}, "participation.kind is poisson, but correlated noise is accounted for where each"),
-        ({"participation": "balls-and-bins"}, "participation.kind is balls-and-bins, but correlated noise is accounted"),
+        (
+            {"participation": "poisson"},
+            "participation.kind is poisson, but correlated noise is accounted for where each",
+        ),
+        (
+            {"participation": "balls-and-bins"},
+            "participation.kind is balls-and-bins, but correlated noise is accounted",
+        ),
         ({"clipping": "percentile-of-releases"}, "clipping.kind is percentile-of-releases, but correlated noise takes"),
     ],
 )

@@ -98,13 +98,16 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
     ("overlay", "line"),
     [
         ({"kind": "square-root", "band": 0}, "noise.factorisation.band is 0: expected a whole number at least 1"),
-        ({"kind": "optimised", "workload": "server"}, "noise.factorisation.workload is server, but server.optimizer ad"),
+        (
+            {"kind": "optimised", "workload": "server"},
+            "noise.factorisation.workload is server, but server.optimizer ad",
+        ),
         ({"kind": "optimised", "band": 3}, "unknown key noise.factorisation.band: optimised has no band, square-root"),
     ],
 )
 def test_bad_values_are_one_line(overlay, line):
     with pytest.raises(BenchError) as caught:
-        make_config({"method": "dp-agr-ftrl", "noise": {"factorisation": overlay}})
+        make_config({"method": "dp-agr-ftrl", "server": {"optimizer": "adam"}, "noise": {"factorisation": overlay}})
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
 
 

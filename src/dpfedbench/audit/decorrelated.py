@@ -1,7 +1,7 @@
 """Scores of canaries under noise that is correlated over rounds: all releases are read, not the canary's own alone.
 
-The encoder C is found from the ledger's weights. A canary that is in round r moves the encoded releases y = C x by column
-r of C, and their noise has the covariance S over rounds, so that the likelihood ratio of its presence is that of
+The encoder C is found from the ledger's weights. A canary that is in round r moves the encoded releases y = C x by
+column r of C, and their noise has the covariance S over rounds, so that the likelihood ratio of its presence is that of
 c_r^T S^-1 y. S is not taken from the ledger alone: canaries' coordinates have nothing in common but it, so it is
 measured over them, the ledger's own counting as much as so many coordinates as there are rounds. Where the ledger is
 right both are the same; where draws were used twice, or not taken back as it says, the measured one shows it.

@@ -44,9 +44,9 @@ class Release:
         counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
         data_dependent_threshold: C was computed from private data without a release of its own.
         reason: why, if so; else "".
-        combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one, each
-            of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and then
-            the line does not name it.
+        combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
+            each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and
+            then the line does not name it.
     """
 
     round: int
@@ -199,6 +199,4 @@ class Ledger:
         whole = text[: text.rfind("\n") + 1]
         kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
         with atomic_path(self.path) as temporary:
-            temporary.write_text(
-                "".join(release.line() for release in kept), encoding="utf-8"
-            )
+            temporary.write_text("".join(release.line() for release in kept), encoding="utf-8")

@@ -1,10 +1,10 @@
 """Correlated noise in one pass over disjoint blocks that the observer may know: one Gaussian release.
 
-The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as C S + sigma Z. A client is in one
-round t, where its contribution has norm at most the threshold, so that C S moves by column t of C times that: one
+The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as C S + sigma Z. A client is in
+one round t, where its contribution has norm at most the threshold, so that C S moves by column t of C times that: one
 Gaussian release, also where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem 2.1). The
-ledger says the rows of C^-1, and C is found from them: nothing is taken on trust. The rounds that were run are a leading
-block of C^-1, whose inverse is that block of C, so a run that was stopped is accounted for by what it released.
+ledger says the rows of C^-1, and C is found from them: nothing is taken on trust. The rounds that were run are a
+leading block of C^-1, whose inverse is that block of C, so a run that was stopped is accounted for by what it released.
 
 What moves with an image: clients that use it, in several rounds, add up to at most c_t thresholds in round t, and C S
 moves by at most (c^T |C^T C| c)^1/2, which they reach if they point the same way and no entry of C^T C is below 0.
