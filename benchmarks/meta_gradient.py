@@ -26,6 +26,8 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +35,12 @@ import torch
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, make_partition
 from dpfedbench.data.registry import prepare
-from dpfedbench.federation.composition import Maml
-from dpfedbench.federation.contributions import Contributions
 from dpfedbench.files import atomic_path
+from dpfedbench.kernels import choose
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
+from dpfedbench.parts.client_updates.client_update import Setup
+from dpfedbench.parts.client_updates.maml import Maml
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
@@ -52,6 +55,16 @@ def dataset(folder: Path):
     return load_dataset(folder)
 
 
+class _Held:
+    """What the clients hold: the tasks of the moment."""
+
+    tasks: Any = None
+
+    def gather(self, ids: np.ndarray) -> Any:
+        """The tasks of some clients."""
+        return self.tasks.chunk(ids)
+
+
 class Ours:
     """A cohort's private sum."""
 
@@ -61,12 +74,17 @@ class Ours:
 
         self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
-        maml = Maml(inner_steps=steps, inner_rate=0.1, order=order)
-        self.contributions = Contributions(self.net, maml, threads=threads, kernels=kernels)
+        self._held = _Held()
+        setup = Setup(
+            run=SimpleNamespace(within_records=False), net=self.net, held=self._held,
+            gradients=choose(self.net, enabled=kernels), own=(), book=None, plan=None, threads=threads,
+        )  # fmt: skip
+        self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(setup)
 
     def __call__(self, tasks) -> None:
+        self._held.tasks = tasks
         total = PrivateSum(dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0)
-        for contributions, _, _ in self.contributions.stream(self.theta, np.arange(len(tasks.support_y)), tasks.chunk):
+        for contributions, _, _ in self._clients.contributions(self.theta, np.arange(len(tasks.support_y)), 0):
             total.add(contributions)
         total.release(stream(0, "noise"))
 
@@ -168,13 +186,9 @@ def main() -> None:
         filters, steps, order, threads, kernels, cohort = map(int, numbers)
         data = load_dataset(folder)
         clients = make_partition(data, clients=cohort, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
-        ours, total = Ours(data, filters, steps, order, threads, bool(kernels)), None
-        total = PrivateSum(dimension=ours.net.dimension, threshold=0.5, noise_multiplier=1.0)
         sizes = {"support_per_class": SUPPORT, "query_per_class": QUERY}
-        for chunk, _, _ in ours.contributions.stream(
-            ours.theta, np.arange(cohort), lambda ids: gather(data, clients, ids, **sizes)
-        ):
-            total.add(chunk)
+        drawn = SimpleNamespace(support_y=np.empty(cohort), chunk=lambda ids: gather(data, clients, ids, **sizes))
+        Ours(data, filters, steps, order, threads, bool(kernels))(drawn)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     torch.set_num_threads(options.threads)

@@ -12,7 +12,6 @@ import numpy as np
 import scipy
 import torch
 from dp_accounting.rdp import compute_epsilon
-from dpfedbench.privacy.clipping import PercentileOfReleases
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from dpfedbench.accounting import balls_and_bins, poisson
@@ -20,6 +19,8 @@ from dpfedbench.accounting.calibration import calibrate, epsilon_after, rounds_a
 from dpfedbench.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
 from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
 from dpfedbench.accounting.schedule import Schedule
+from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.rule import Seen
 
 DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """dp-accounting's own."""
@@ -137,11 +138,13 @@ def mean_form_collapse(
         seed: of the noise's norms, which are drawn from their chi law.
     """
     rule = PercentileOfReleases(form="mean", threshold=0.2, percentile=90, window=10, never_rising=False)
+    state = rule.begin(0.2)
     rng = np.random.default_rng(seed)
     for _ in range(rounds):
-        norm = noise_multiplier * rule.threshold * math.sqrt(rng.chisquare(dimension))
-        rule.observe(torch.tensor([norm], dtype=torch.float64), float(cohort))
-    return rule.threshold
+        norm = noise_multiplier * state["threshold"] * math.sqrt(rng.chisquare(dimension))
+        released = torch.tensor([norm], dtype=torch.float64)
+        rule.observe(state, Seen(released=released, extra=None, denominator=float(cohort), raw_norms=None))
+    return float(state["threshold"])
 
 
 def _one_pass() -> Iterator[Figure]:

@@ -24,12 +24,14 @@ from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.poisson import lower_epsilon, upper_epsilon
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.audit.report import family_of
-from dpfedbench.config import BudgetConfig
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_run, image_use
-from dpfedbench.federation.participation import PoissonLots, make_participation
 from dpfedbench.files import write_json
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.parts.participation.poisson_lots import Lots
 from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.settings.part import found
 from tests.federation.conftest import PLAIN, make_config
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
@@ -47,7 +49,8 @@ def account(releases, claims=CLAIMS, **given):
 
 
 def sampler(kind, clients=400_000, cohort=1600, rounds=250):
-    return make_participation(kind, clients=clients, cohort=cohort, rounds=rounds, seed=0).describe()
+    part = found(Participation)[kind](cohort=cohort, rounds=rounds)
+    return part.plan(clients=clients, seed=0).describe()
 
 
 def releases(kind, count, multipliers=(1.0,), **changes):
@@ -159,7 +162,7 @@ def test_rounds_of_different_noise_are_bracketed(kind):
 
 def lots(rounds=100_000):
     """Adap DP-FL's: 78 of 6,000 records."""
-    plan = PoissonLots(clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
+    plan = Lots(clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
     return plan.describe()
 
 
@@ -270,7 +273,7 @@ def test_a_target_is_checked(epsilon):
 def test_a_pair_without_an_analysis_has_no_epsilon(mechanism, kind):
     """Noise that is correlated over rounds, say, is not the Gaussian that any analysis here is of."""
     plan = {"kind": kind, "clients": 4000, "cohort": 100, "rounds": 40, "rate": 0.025}
-    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
+    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=False)
     events = releases("one-pass", 3, sampler=plan, mechanism=mechanism)
     for attempt in (
         lambda: analyses.find(mechanism, kind),
@@ -316,7 +319,7 @@ def test_a_method_whose_paper_claims_nothing_prints_no_claim(kind):
     with pytest.raises(BenchError, match="claims no epsilon"):
         calibration.epsilon_after("as_claimed", plan, 1.0, 1, DELTA)
     given = {"sampler": plan, "multiplier": 1.0, "claims": {}, "mechanism": "gaussian"}
-    claimed, held = (BudgetConfig(epsilon=2.0, delta=1e-5, profile=name, stop=True) for name in ("as_claimed", "holds"))
+    claimed, held = (Budget(epsilon=2.0, delta=1e-5, profile=name, stop=True) for name in ("as_claimed", "holds"))
     with pytest.raises(BenchError, match=r"budget\.profile is as_claimed"):
         BudgetPlan(claimed, **given)
     spent, holds = BudgetPlan(held, **given).spent(2)
@@ -330,14 +333,14 @@ def test_a_method_whose_paper_claims_nothing_prints_no_claim(kind):
 
 
 def test_noise_that_follows_a_loss_is_for_gaussian_lots_alone():
-    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
     for mechanism, plan in (("correlated", lots()), ("gaussian", sampler("poisson"))):
         with pytest.raises(BenchError, match="noise that follows a loss"):
             DecayingBudget(budget, sampler=plan, multiplier=1.0, decay=0.9, falls=3, claims=CLAIMS, mechanism=mechanism)
 
 
 def test_a_claim_of_another_kind_cannot_be_kept_lot_by_lot():
-    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    budget = Budget(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     with pytest.raises(BenchError, match="lot by lot"):
         DecayingBudget(
             budget, sampler=lots(), multiplier=1.0, decay=0.9, falls=3, claims={"poisson-lots": ONE_RELEASE},
@@ -483,7 +486,7 @@ def test_a_release_without_an_event_leaves_no_profile_finite_but_the_claim():
 
 def decays(count, epsilon, profile, **changes):
     """The account of lots whose noise fell, under a budget."""
-    budget = BudgetConfig(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
+    budget = Budget(epsilon=epsilon, delta=1e-5, profile=profile, stop=True)
     given = AccountContext(budget=budget, adaptive=True, **changes)
     return account(lot_releases(count, [4.0 * 0.99**step for step in range(count)]), delta=1e-5, given=given)
 
@@ -521,7 +524,7 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
     assert found["epsilon_high"] == upper_epsilon(worst, plan["rate"], 1e-5)
     assert found["epsilon_low"] < found["epsilon_high"] < 1.2 * found["epsilon_low"]
     # With a budget the better of both proofs counts.
-    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
+    budget = Budget(epsilon=2.0, delta=1e-5, profile="holds", stop=True)
     given = AccountContext(adaptive=True, fall=(0.99, 5), budget=budget)
     assert account(events, delta=1e-5, given=given)["profiles"]["holds"]["epsilon_high"] == found["epsilon_high"]
     # A rule that the ledger did not follow, or one that may fall too far, proves nothing.
@@ -531,7 +534,7 @@ def test_noise_that_can_only_fall_so_far_is_no_worse_than_if_it_fell_at_every_ch
 
 
 def test_a_budget_that_leaves_a_release_out_is_no_filter():
-    budget = BudgetConfig(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
+    budget = Budget(epsilon=2.0, delta=1e-5, profile="as_claimed", stop=True)
     events = lot_releases(20, [4.0 * 0.99**step for step in range(20)], names=("gradient-sum", "clipped-norm-sum"))
     found = account(events, delta=1e-5, given=AccountContext(budget=budget, adaptive=True))["profiles"]["holds"]
     assert found["status"] == "as run"
@@ -551,27 +554,24 @@ def test_noise_for_a_target_is_more_for_a_smaller_one_and_for_more_rounds():
 class TestRuns:
     """A run's folder to its privacy.json."""
 
-    def folder(self, path, events, *overlays):
-        config = make_config(*overlays)
-        (path / "config.yaml").write_text(json.dumps(config.to_dict()))
-        ledger = Ledger(path / "ledger.jsonl")
+    def account(self, path, events, *overlays, **given):
+        run, ledger = make_config(*overlays), Ledger(path / "ledger.jsonl")
         for event in events:
             ledger.append(event)
-        return path
+        account_run(run, path, path / "privacy.json", **given)
+        return json.loads((path / "privacy.json").read_text())
 
     def test_a_private_run(self, tmp_path):
         events = releases("one-pass", 5)
-        account_run(self.folder(tmp_path, events), tmp_path / "privacy.json")
-        written = json.loads((tmp_path / "privacy.json").read_text())
+        written = self.account(tmp_path, events)
         expected = account(events, delta=1e-3, given=AccountContext(chosen=True))
         assert written == json.loads(json.dumps(expected))
         assert "post-processing for training clients" in written["reasons"]["tuning"]
 
     def test_the_partition_gives_the_image_level(self, tmp_path, federation):
         plan = sampler("one-pass", 48, 4, 12)
-        folder = self.folder(tmp_path, releases("one-pass", 12, sampler=plan))
-        account_run(folder, tmp_path / "privacy.json", clients_dir=federation[1], search=Search(runs=2, data="public"))
-        written = json.loads((tmp_path / "privacy.json").read_text())
+        events, search = releases("one-pass", 12, sampler=plan), Search(runs=2, data="public")
+        written = self.account(tmp_path, events, clients_dir=federation[1], search=search)
         assert list(written["profiles"]) == list(PROFILES) and written["reasons"] == {}
         row = written["profiles"]["image_level"]
         square = image_use(make_config(), federation[1]).worst_square([1.0] * 12)
@@ -580,12 +580,10 @@ class TestRuns:
 
     def test_infinity_is_written_as_text(self, tmp_path):
         events = releases("one-pass", 5, data_dependent_threshold=True, reason="raw")
-        account_run(self.folder(tmp_path, events), tmp_path / "privacy.json")
-        assert json.loads((tmp_path / "privacy.json").read_text())["profiles"]["holds"]["epsilon_high"] == "inf"
+        assert self.account(tmp_path, events)["profiles"]["holds"]["epsilon_high"] == "inf"
 
     def test_a_run_without_privacy_has_no_profiles_and_a_reason(self, tmp_path):
-        account_run(self.folder(tmp_path, [], PLAIN), tmp_path / "privacy.json")
-        written = json.loads((tmp_path / "privacy.json").read_text())
+        written = self.account(tmp_path, [], PLAIN)
         assert written["profiles"] == {} and written["reason"]
         assert list(written["reasons"]) == list(PROFILES) and all(written["reasons"].values())
 
@@ -594,5 +592,5 @@ class TestRuns:
             folder = tmp_path / name
             folder.mkdir()
             with pytest.raises(BenchError, match=r"ledger\.jsonl"):
-                account_run(self.folder(folder, events, overlay), folder / "privacy.json")
+                self.account(folder, events, overlay)
             assert not (folder / "privacy.json").exists()

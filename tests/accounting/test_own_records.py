@@ -11,10 +11,7 @@ from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import one_own_run
 from dpfedbench.audit.report import bounds_of
-from dpfedbench.config import merge
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.local_sums import LocalSums
-from dpfedbench.methods import METHODS, dp_agrlr, dp_maml_sample, dp_reptile
 from dpfedbench.privacy.ledger import Release
 from tests.federation.conftest import make_config
 
@@ -100,14 +97,13 @@ def test_two_fold_privacy_has_two_accounts_and_sample_level_one():
     assert one["profiles"]["holds"]["epsilon_high"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
 
 
-@pytest.mark.parametrize("method", [dp_agrlr, dp_maml_sample, dp_reptile])
+@pytest.mark.parametrize("method", ["dp-agrlr", "dp-maml-sample", "dp-reptile"])
 def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(method):
     """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind is one in seven at most."""
-    config = make_config({"method": method.NAME, **method.DEFAULTS}, {"local": {"multiplier": 1.0}})
-    parts = METHODS[config.method].compose(config)
-    sums = LocalSums(config, parts.update, parts.local, dimension=3)
-    holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in sums.samplers.values())
+    config = make_config({"method": method}, {"within_task": {"multiplier": 1.0}})
     found = one_own_run(config, seed=5, canaries=1500)
+    samplers = [line.sampler for line in found.releases]
+    holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in samplers)
     bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
     assert 0.3 * holds < bound.epsilon <= holds
     null = one_own_run(config, seed=5, canaries=1500, inserted=False)
@@ -118,7 +114,7 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
     """A mutant: noise of half the stated deviation, which the bound at 95 % must expose."""
     from dpfedbench.privacy.private_sum import PrivateSum
 
-    config = make_config(merge({"method": "dp-agrlr", **dp_agrlr.DEFAULTS}, {"local": {"multiplier": 2.0}}))
+    config = make_config({"method": "dp-agrlr"}, {"within_task": {"multiplier": 2.0}})
     own = PrivateSum._noised
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, rng: total + (own(self, total, rng) - total) / 2)
     found = one_own_run(config, seed=5, canaries=4000)

@@ -54,9 +54,9 @@ def account_of(
         BenchError: the ledger is inconsistent, or not of this run; or delta out of bounds.
     """
     if run.private and not releases:
-        raise BenchError(f"the ledger of {run.folder} is empty, but {run.method} is private: train the run again")
+        raise BenchError(f"{run.folder}/ledger.jsonl is empty, but {run.method} is private: train the run again")
     if releases and not run.private:
-        raise BenchError(f"the ledger of {run.folder} has releases, but {run.method} claims no privacy")
+        raise BenchError(f"{run.folder}/ledger.jsonl has releases, but {run.method} claims no privacy")
     records = run.holds == "records"
     shared = bool(releases) and not records and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]

@@ -186,9 +186,16 @@ class Net:
         with self._lock:
             return copy.deepcopy(self._call).to(device=device, dtype=dtype).requires_grad_(False)
 
-    def apply(self, method: str, theta: torch.Tensor, *arguments: torch.Tensor, call: nn.Module | None = None) -> Any:
-        """Call a method of the module at weights theta [weights], on what `inputs` gave."""
-        named = {f"module.{name}": tensor for name, tensor in self.tensors(theta[: self.weights]).items()}
+    def apply(
+        self,
+        method: str,
+        theta: torch.Tensor | Mapping[str, torch.Tensor],
+        *arguments: torch.Tensor,
+        call: nn.Module | None = None,
+    ) -> Any:
+        """Call a method of the module at weights theta [weights], flat or by name, on what `inputs` gave."""
+        tensors = self.tensors(theta[: self.weights]) if isinstance(theta, torch.Tensor) else theta
+        named = {f"module.{name}": tensor for name, tensor in tensors.items()}
         if call is not None:
             return torch.func.functional_call(call, named, (method, *arguments))
         with self._lock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ _MOST = {"cpu": 128, "cuda": 1024}
 
 _EVALUATED = 256
 """Records of a forward pass without derivatives."""
+
+
+_Rows = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
+"""Of each tensor of the module its gradients [n, ...], and the records' measures [n]."""
 
 
 class TorchGradients(Gradients):
@@ -62,7 +67,9 @@ class TorchGradients(Gradients):
     def _theta(self, theta: Array) -> torch.Tensor:
         return tensor_of(theta, self.device).to(self.dtype)
 
-    def _measure(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _measure(
+        self, theta: torch.Tensor | Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         call = functools.partial(self.net.apply, call=self._call)
         return self.net.measure(lambda method, *arguments: call(method, theta, *arguments), x, y)
 
@@ -115,13 +122,14 @@ class TorchGradients(Gradients):
             some = slice(start, start + self._together())
             inputs = self.net.inputs(x[some], self._like)
             gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device))
-            rows[some] = gradients
+            for part, gradient in zip(rows[some].split(self.net.sizes, dim=1), gradients, strict=True):
+                part.copy_(gradient.flatten(1))
             found.append(Found(*(part.double().cpu().numpy() for part in measured)))
         return joined(found)
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
-        """How records' gradients are had: the first that works, by its name."""
+        """How records' gradients are had: the name of the first way that works, and the way."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
         wanted, _ = self._by_loop(theta, x, y)
@@ -130,20 +138,24 @@ class TorchGradients(Gradients):
                 rows, _ = way(theta, x, y)
             except Exception:  # whatever torch or Opacus say of an operation that they do not know
                 continue
-            if (rows - wanted).norm() <= 1e-3 * wanted.norm():
+            differences = [(row - other).norm() for row, other in zip(rows, wanted, strict=True)]
+            if max(differences) <= 1e-3 * max(other.norm() for other in wanted):
                 return name, way
         return "torch-loop", self._by_loop
 
-    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
         def loss(
-            weights: torch.Tensor, record: torch.Tensor, label: torch.Tensor
+            weights: Mapping[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
             measured = tuple(part[0] for part in self._measure(weights, record[None], label[None]))
             return measured[0], measured
 
-        return torch.func.vmap(torch.func.grad(loss, has_aux=True), (None, 0, 0))(theta, x, y)
+        rows, measured = torch.func.vmap(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
+            self.net.tensors(theta), x, y
+        )
+        return list(rows.values()), measured
 
-    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
         module, plain = self._sampled
         with torch.no_grad():
             for parameter, value in zip(plain.parameters(), self.net.tensors(theta).values(), strict=True):
@@ -153,8 +165,7 @@ class TorchGradients(Gradients):
             warnings.simplefilter("ignore")
             measured = self.net.measure(module, x, y)
             measured[0].sum().backward()
-        rows = [parameter.grad_sample.reshape(len(x), -1) for parameter in plain.parameters()]
-        return torch.cat(rows, dim=1), [part.detach() for part in measured]
+        return [parameter.grad_sample for parameter in plain.parameters()], [part.detach() for part in measured]
 
     @functools.cached_property
     def _sampled(self) -> tuple[Any, Any]:
@@ -165,15 +176,16 @@ class TorchGradients(Gradients):
             plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
             return GradSampleModule(plain, loss_reduction="sum"), plain
 
-    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
         rows, measures = [], []
         with torch.enable_grad():
-            leaf = theta.detach().requires_grad_()
+            leaves = {name: part.detach().requires_grad_() for name, part in self.net.tensors(theta).items()}
             for i in range(len(x)):
-                measured = self._measure(leaf, x[i : i + 1], y[i : i + 1])
-                rows.append(torch.autograd.grad(measured[0].sum(), leaf)[0])
+                measured = self._measure(leaves, x[i : i + 1], y[i : i + 1])
+                rows.append(torch.autograd.grad(measured[0].sum(), list(leaves.values())))
                 measures.append([part.detach() for part in measured])
-        return torch.stack(rows), [torch.cat(parts) for parts in zip(*measures, strict=True)]
+        stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
+        return stacked, [torch.cat(parts) for parts in zip(*measures, strict=True)]
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         weights, found = self._theta(theta), []
