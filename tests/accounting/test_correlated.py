@@ -9,6 +9,7 @@ import pytest
 from dpfedbench.accounting.account import account
 from dpfedbench.accounting.analyses import find, of
 from dpfedbench.accounting.calibration import calibrate, epsilon_after
+from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.errors import BenchError
@@ -65,6 +66,11 @@ def test_it_is_the_gaussian_that_tells_two_neighbours_apart():
     assert holds(ledger()) == pytest.approx(gaussian_epsilon(1 / worst, DELTA), rel=1e-9)
 
 
+def image_level(releases, use):
+    entry = account(releases, delta=DELTA, claims={}, given=AccountContext(images=use)).profiles["image_level"]
+    return entry.epsilon_low, entry.epsilon_high
+
+
 def test_an_image_in_several_rounds():
     """By hand for two rounds and C = [[1, 0], [1/2, 1]] / norm, norm^2 = 5/4: C^T C = [[5/4, 1/2], [1/2, 1]] / norm^2.
 
@@ -73,24 +79,23 @@ def test_an_image_in_several_rounds():
     """
     norm = math.sqrt(1.25)
     weights = np.array([[norm, 0.0], [-norm / 2, norm]])
-    releases = ledger(weights, rounds=2, sampler=SAMPLER | {"rounds": 2})
-    use = ImageUse(images=np.array([[7], [7], [7], [8], [8], [8], [9]]), rounds=np.array([0, 0, 1, 1, 1, 1, -1]))
-    analysis = of(releases)
-    reading = analysis.read(releases)
-    (low, high), text = analysis.image_level(reading, (0.0, 0.0), use, DELTA)
+    releases = ledger(weights, rounds=2)
+    images, rounds = np.array([[7], [7], [7], [8], [8], [8], [9]]), np.array([0, 0, 1, 1, 1, 1, -1])
+    low, high = image_level(releases, ImageUse(images=images, rounds=rounds))
     assert low == high == pytest.approx(gaussian_epsilon(Z / math.sqrt(7.2), DELTA), rel=1e-9)
-    assert "worst image" in text
-    fewer = ImageUse(images=use.images[:4], rounds=use.rounds[:4])
-    (low, high), _ = analysis.image_level(reading, (0.0, 0.0), fewer, DELTA)
+    low, high = image_level(releases, ImageUse(images=images[:4], rounds=rounds[:4]))
     assert low == high == pytest.approx(gaussian_epsilon(Z / math.sqrt(6.4), DELTA), rel=1e-9)
+
+
+def test_an_image_takes_the_weights_and_not_z_alone():
+    with pytest.raises(BenchError, match="takes the ledger's weights"):
+        of(ledger()).image_bracket(ImageUse(images=np.array([[7]]), rounds=np.array([0])), [Z] * 4, SAMPLER, DELTA)
 
 
 def test_an_encoder_with_entries_below_nothing_has_two_ends():
     """Clients who point in opposite ways are then further apart: the high end takes them so."""
     weights = np.array([[math.sqrt(1.25), 0.0], [math.sqrt(1.25) / 2, math.sqrt(1.25)]])
-    releases = ledger(weights, rounds=2)
-    use = ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1]))
-    (low, high), _ = of(releases).image_level(of(releases).read(releases), (0.0, 0.0), use, DELTA)
+    low, high = image_level(ledger(weights, rounds=2), ImageUse(images=np.array([[7], [7]]), rounds=np.array([0, 1])))
     squares = [(5 / 4 + 1 + sign * 2 * 1 / 2) / (5 / 4) for sign in (-1, 1)]
     assert [low, high] == pytest.approx([gaussian_epsilon(Z / math.sqrt(one), DELTA) for one in squares], rel=1e-9)
 

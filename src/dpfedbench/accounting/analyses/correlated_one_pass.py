@@ -23,7 +23,7 @@ from dpfedbench.accounting.analyses.base import Reading
 from dpfedbench.accounting.analyses.one_pass import OnePass
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
-from dpfedbench.accounting.schedule import Bracket
+from dpfedbench.accounting.schedule import Bracket, Sampler
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import Release
 
@@ -46,6 +46,11 @@ class CorrelatedOnePass(OnePass):
         "encoder's largest column norm, found from the ledger's weights; exact"
     )
 
+    images = (
+        "every client that uses the image contributes zero, over all rounds together; known blocks: one Gaussian for the "
+        "worst image of this partition, found from the ledger's weights"
+    )
+
     def read(self, releases: Sequence[Release]) -> CorrelatedReading:
         read = super().read(releases)
         gram = gram_of(releases)
@@ -55,14 +60,14 @@ class CorrelatedOnePass(OnePass):
         values = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
         return CorrelatedReading(**values | whole, gram=gram)
 
-    def image_level(self, reading: Reading, holds: Bracket, use: ImageUse, delta: float) -> tuple[Bracket, str]:
+    def image_ends(self, reading: Reading, use: ImageUse, delta: float) -> Bracket:
         assert isinstance(reading, CorrelatedReading)
-        ends = []
-        for gram in (reading.gram, np.abs(reading.gram)):
-            square = _worst_square(use, gram)
-            ends.append(gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0)
-        text = "known blocks: one Gaussian for the worst image of this partition"
-        return (ends[0], ends[1]), f"every client that uses the image contributes zero; {text}"
+        squares = [_worst_square(use, gram) for gram in (reading.gram, np.abs(reading.gram))]
+        low, high = (gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0 for square in squares)
+        return low, high
+
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
+        raise BenchError("the image level of correlated noise takes the ledger's weights, not z alone")
 
 
 def gram_of(releases: Sequence[Release]) -> np.ndarray:
