@@ -47,8 +47,8 @@ class CorrelatedOnePass(OnePass):
     )
 
     images = (
-        "every client that uses the image contributes zero, over all rounds together; known blocks: one Gaussian for the "
-        "worst image of this partition, found from the ledger's weights"
+        "every client that uses the image contributes zero, over all rounds together; known blocks: one Gaussian for "
+        "the worst image of this partition, found from the ledger's weights"
     )
 
     def read(self, releases: Sequence[Release]) -> CorrelatedReading:
