@@ -28,6 +28,9 @@ BASES: dict[str, Any] = {
     },
     "reptile three steps": make_config({"method": "reptile", "client_update": {"inner_steps": 3}}),
     "dp-agr own module": make_config({"model": {"module": "own.net:Net", "arguments": {"width": 3}}}),
+    "dp-agr-ftrl square-root": make_config(
+        {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "square-root", "band": 4}}}
+    ),
     "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
     "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
     "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
@@ -55,7 +58,7 @@ FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
-    ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"),
+    ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
 }  # fmt: skip
 
 
@@ -73,7 +76,7 @@ def others(value: Any) -> list[Any]:
         return [{**value, "width": 4}]
     return {
         "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
-        "full": ["disjoint"],
+        "full": ["disjoint"], "server": ["prefix"],
         "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
     }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
 

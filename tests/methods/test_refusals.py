@@ -138,7 +138,7 @@ def test_privacy_is_read_off_the_sums() -> None:
     within, within_everyone = ("record", "server", False), ("record", "everyone", False)
     expected = {
         "random": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
-        "dp-agr": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
+        "dp-agr": [clients], "dp-agr-ftrl": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
         "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],

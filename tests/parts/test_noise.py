@@ -23,11 +23,12 @@ def plan(noise, budget=None, *, uncounted=0):
     return noise.plan(budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
 
 
-def test_both_draw_independent_gaussian_noise_from_the_rounds_own_stream():
+def test_independent_noise_is_drawn_from_the_rounds_own_stream():
     """The mechanism's name is what an analysis is found by."""
     assert {kind: part.mechanism for kind, part in found(Noise).items()} == {
         "fixed": "gaussian",
         "decaying": "gaussian",
+        "correlated": "correlated-gaussian",
     }
     asked = []
 

@@ -184,7 +184,7 @@ class Profiles:
             return self.given.no_images
         low = high = math.inf
         if not self.missing:
-            low, high = analysis.image_bracket(use, reading.multipliers, reading.sampler, self.delta)
+            low, high = analysis.image_ends(reading, use, self.delta)
         counts = use.counts()
         uses = {"uses_max": int(counts.max()), "uses_mean": float(counts.mean())}
         text = analysis.images.format(uses=uses["uses_max"])

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from dpfedbench.accounting.analyses import find
+from dpfedbench.audit.decorrelated import Decorrelated
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.book import Book, Entry, Made, Observer, Open
@@ -409,6 +410,7 @@ def one_run(
     plan = loop.participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
+    scores: Scores | Decorrelated
     if own:
         source, scores = RecordSource(net, units), Scores(net, name=sum_.name, extra=scored, holders=holders)
     else:
@@ -417,7 +419,10 @@ def one_run(
             members = [cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))]
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(each), np.concatenate(members))
-        scores = Scores(net, name=sum_.name, extra=scored, members=members, once=loop.participation.once)
+        if members is not None and sum_.noise.combines(0) is not None:
+            scores = Decorrelated(net, name=sum_.name, members=members)
+        else:
+            scores = Scores(net, name=sum_.name, extra=scored, members=members, once=loop.participation.once)
         query = run.task.ways * run.clients.query_per_class
         source = ClientSource(net, units[0], each=query if run.sums_query_examples else 1)
     run_rounds(

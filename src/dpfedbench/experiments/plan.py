@@ -119,7 +119,9 @@ def audited_as(run: Method) -> str:
     kept: dict[str, Any] = {"method": run.method, "count": run.clients.count}
     kept |= {key: value for key, value in run.plain().items() if key not in Run.model_fields}
     update = kept.pop("client_update", None) or {}
-    kept.pop("server", None)
+    server = kept.pop("server", None)
+    if any(sum_.noise is not None and sum_.noise.mechanism != "gaussian" for sum_ in private):
+        kept["server"] = server  # noise that is correlated over rounds may be planned for the server's steps
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients

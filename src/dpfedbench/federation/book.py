@@ -261,6 +261,7 @@ class Entry:
             counted_by_paper=counted,
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
+            combines=noise.combines(number),
         )
         self.book.ledger.append(line)
         if self.book.observer is not None:

@@ -29,6 +29,7 @@ class Release:
         name: what was released, e.g. "query-gradient-sum".
         mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
             `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
+            "correlated-gaussian": see `combines`.
         unit: whose contribution is protected: "client" or "record".
         adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
         observer: who sees it: "everyone" or "server".
@@ -44,6 +45,9 @@ class Release:
         data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
             data without a release of its own.
         reason: why, if so; else "".
+        combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
+            each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and
+            then the line does not name it.
     """
 
     round: int
@@ -63,9 +67,16 @@ class Release:
     counted_by_paper: bool
     data_dependent_threshold: bool
     reason: str
+    combines: list[float] | None = None
+
+    def line(self) -> str:
+        """The ledger's line."""
+        said = {key: value for key, value in vars(self).items() if value is not None}
+        return json.dumps(said, allow_nan=False) + "\n"
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
+_OPTIONAL = {"combines"}
 
 
 def parse(text: str, where: str) -> list[Release]:
@@ -83,7 +94,7 @@ def parse(text: str, where: str) -> list[Release]:
                     f"{where} is of a former version, which did not name the mechanism of a release: "
                     "move the run's folder away and train the run again"
                 )
-            odd = _FIELDS.symmetric_difference(values)
+            odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
             releases.append(Release(**values))
@@ -172,7 +183,7 @@ class Ledger:
     def append(self, release: Release) -> None:
         """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
         with open(self.path, "a", encoding="utf-8") as handle:
-            handle.write(json.dumps(vars(release), allow_nan=False) + "\n")
+            handle.write(release.line())
 
     def sync(self) -> None:
         """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
@@ -189,6 +200,4 @@ class Ledger:
         whole = text[: text.rfind("\n") + 1]
         kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
         with atomic_path(self.path) as temporary:
-            temporary.write_text(
-                "".join(json.dumps(vars(release), allow_nan=False) + "\n" for release in kept), encoding="utf-8"
-            )
+            temporary.write_text("".join(release.line() for release in kept), encoding="utf-8")

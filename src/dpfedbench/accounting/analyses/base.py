@@ -90,6 +90,10 @@ class Analysis:
         """
         raise BenchError(f"no image-level analysis for the sampler {self.sampler!r}")
 
+    def image_ends(self, reading: Reading, use: ImageUse, delta: float) -> Bracket:
+        """`image_bracket` of a ledger, for an analysis that reads more of it than z of each round."""
+        return self.image_bracket(use, reading.multipliers, reading.sampler, delta)
+
     def read(self, releases: Sequence[Release]) -> Reading:
         """A ledger of this mechanism and sampler.
 

@@ -51,6 +51,13 @@ class Noise(Part):
         """
         raise NotImplementedError
 
+    def combines(self, index: int) -> list[float] | None:
+        """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
+
+        None: it is a draw of its own. The ledger says it, and an analysis reads it there.
+        """
+        return None
+
     def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
         """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.
 

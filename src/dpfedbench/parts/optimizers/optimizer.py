@@ -22,6 +22,8 @@ class Optimizer(Part):
     """Base of the optimisers."""
 
     place: ClassVar[str] = "dpfedbench.parts.optimizers"
+    linear: ClassVar[bool] = False
+    """Whether what all steps together move is linear in the gradients."""
 
     def begin(self, weights: torch.Tensor) -> State:
         """The state before the first step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
 from dpfedbench.settings.part import setting
@@ -15,6 +15,7 @@ class Sgd(Optimizer):
     """Gradient descent; with momentum v <- momentum v + g, weights <- weights - rate v (FedAvgM, Hsu et al. 2019)."""
 
     kind: Literal["sgd"] = "sgd"
+    linear: ClassVar[bool] = True
     momentum: float = setting(0.0, ge=0, lt=1, doc="of the steps; 0: none")
 
     def begin(self, weights: torch.Tensor) -> State:

@@ -18,6 +18,11 @@ class ServerStep(Part):
 
     place: ClassVar[str] = "dpfedbench.parts.server"
 
+    @property
+    def linear(self) -> bool:
+        """Whether what all steps together move is linear in the released means."""
+        return False
+
     def begin(self, theta: torch.Tensor) -> State:
         """The state before the first step."""
         return {}

@@ -23,6 +23,10 @@ class Step(ServerStep):
     optimizer: Optimizer = setting(Adam(), doc="what takes the step")
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
 
+    @property
+    def linear(self) -> bool:
+        return self.optimizer.linear
+
     def check(self, run: Any) -> None:
         self.schedule.check_rate(self.rate)
 

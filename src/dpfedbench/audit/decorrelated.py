@@ -1,0 +1,66 @@
+"""Scores of canaries under noise that is correlated over rounds: all releases are read, not the canary's own alone.
+
+The encoder C is found from the ledger's weights. A canary that is in round r moves the encoded releases y = C x by
+column r of C, and their noise has the covariance S over rounds, so that the likelihood ratio of its presence is that of
+c_r^T S^-1 y. S is not taken from the ledger alone: canaries' coordinates have nothing in common but it, so it is
+measured over them, the ledger's own counting as much as so many coordinates as there are rounds. Where the ledger is
+right both are the same; where draws were used twice, or not taken back as it says, the measured one shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import solve_triangular
+
+from dpfedbench.federation.book import Made
+from dpfedbench.privacy.ledger import Release
+
+
+class Decorrelated:
+    """As `canaries.Scores`, of one sum of clients whose rounds are known.
+
+    Args:
+        net: which coordinates are reserved.
+        name: of the sum.
+        members: the canaries that are in each round.
+    """
+
+    def __init__(self, net: Any, *, name: str, members: Sequence[np.ndarray]) -> None:
+        self._ordinary, self._name, self._members = net.ordinary, name, members
+        self._rows: list[np.ndarray] = []
+        self.seen: list[Release] = []
+        self.scores = np.zeros((1, net.reserved))
+        self.sums = np.zeros((1, net.reserved))
+
+    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+        """Take note of a line of the ledger and of what left; after the last of the rounds the scores are there."""
+        self.seen.append(line)
+        if line.name != self._name:
+            return
+        (_, mean), = made  # fmt: skip
+        self._rows.append(mean.numpy()[self._ordinary :] * line.denominator / line.threshold)
+        if len(self._rows) == len(self._members):
+            self._score()
+
+    def _score(self) -> None:
+        lines = [line for line in self.seen if line.name == self._name]
+        rounds, z = len(lines), lines[0].noise_multiplier
+        inverse = np.zeros((rounds, rounds))
+        for number, line in enumerate(lines):
+            inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]
+        encoder = solve_triangular(inverse, np.eye(rounds), lower=True)
+        encoded = encoder @ np.stack(self._rows)
+        at = np.concatenate([np.full(len(here), index) for index, here in enumerate(self._members)]).astype(int)
+        own = np.concatenate(self._members).astype(int)
+        # Half of the canaries are there, by coins that nobody knows.
+        noise = encoded[:, own] - encoder[:, at] / 2
+        covariance = (noise @ noise.T + rounds * z**2 * np.eye(rounds)) / (len(own) + rounds)
+        directions = np.linalg.solve(covariance, encoder)
+        moved = np.einsum("rt,rt->t", directions, encoder)[at]
+        seen = np.einsum("rc,rc->c", directions[:, at], encoded[:, own])
+        self.scores[0, own] = seen - moved / 2
+        self.sums[0, own] = seen / np.sqrt(moved)

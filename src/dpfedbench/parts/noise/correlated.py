@@ -1,0 +1,116 @@
+"""Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL, matrix factorisation).
+
+Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022, Improved
+Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams; see `parts.factorisations`.
+
+What a client can be told by is the whole of its column of the encoder, so that z is over the largest column norm, and
+each client may be in one round only: with disjoint blocks nobody has to be secret and nobody is sampled. Nothing is
+kept between rounds: the draws of earlier rounds are made again from their named streams, so that a restart draws the
+same bits. That costs T (T + 1) / 2 draws of the model's size, in a memory of two of them: 0.3 s of one core for 40
+rounds of 28,357 coordinates, about 45 s for 250 rounds of 112,000; a `band` of p makes it at most p T.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.factorisations.factorisation import Factorisation
+from dpfedbench.parts.factorisations.square_root import SquareRoot
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpfedbench.accounting.budgets import BudgetPlan
+    from dpfedbench.accounting.claims import Claims
+    from dpfedbench.parts.budget import Budget
+
+MECHANISM = "correlated-gaussian"
+
+
+class Correlated(Noise):
+    """Noise of deviation z C on each coordinate of the encoded sums; see `parts.factorisations`."""
+
+    kind: Literal["correlated"] = "correlated"
+    mechanism: ClassVar[str] = MECHANISM
+    multiplier: float | None = setting(
+        1.0, gt=0, doc="z: deviation of the encoded sums' noise over C; null: the least that the budget allows"
+    )
+    factorisation: Factorisation = setting(SquareRoot(), doc="which encoder")
+    rounds: int | None = setting(None, ge=1, doc="rounds that the encoder is for; null: those planned")
+
+    def check(self, run: Any) -> None:
+        plan, clipping = run.participation, run.clipping
+        if not (plan.once and plan.known):
+            raise BenchError(
+                f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client is in one "
+                "known round: take one-pass, or noise.kind fixed"
+            )
+        if self.rounds is not None and self.rounds < plan.rounds:
+            raise BenchError(
+                f"noise.rounds is {self.rounds}, fewer than participation.rounds ({plan.rounds}): a factorisation has "
+                "to be for all planned rounds; raise it, or set it to null"
+            )
+        if clipping.kind != "constant":
+            raise BenchError(
+                f"clipping.kind is {clipping.kind}, but correlated noise takes back what rounds at the same threshold "
+                "added: take constant"
+            )
+
+    def planned(self, rounds: int, step: ServerStep) -> Planned:
+        """The noise of a run of so many rounds, whose server takes these steps."""
+        return Planned(
+            multiplier=self.multiplier, factorisation=self.factorisation, rounds=self.rounds or max(rounds, 1),
+            step=step,
+        )  # fmt: skip
+
+    def plan(
+        self,
+        budget: Budget,
+        sampler: Mapping[str, Any],
+        *,
+        claims: Claims,
+        counted: bool,
+        uncounted: int,
+        stepwise: bool,
+    ) -> BudgetPlan:  # fmt: skip
+        from dpfedbench.accounting.budgets import BudgetPlan
+
+        return BudgetPlan(
+            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
+            counted=counted, every_round=not stepwise,
+        )  # fmt: skip
+
+
+class Planned(Correlated):
+    """Correlated noise of a run: what it draws follows from the planned rounds and, for some encoders, the server."""
+
+    step: ServerStep
+
+    def combines(self, index: int) -> list[float]:
+        if index >= (self.rounds or 0):
+            raise BenchError(f"the factorisation is for {self.rounds} rounds, and round {index} was asked for")
+        row: list[float] = _weights(self)[index, : index + 1].tolist()
+        return row
+
+    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+        """Row `index` of C^-1 Z, float64 [d]."""
+        import numpy as np
+
+        total, draw = np.zeros(dimension), np.empty(dimension)
+        for earlier, weight in enumerate(self.combines(index)):
+            if weight:
+                stream_of(earlier).standard_normal(out=draw)
+                draw *= weight
+                total += draw
+        return total
+
+
+@functools.lru_cache(maxsize=16)
+def _weights(noise: Planned) -> np.ndarray:
+    return noise.factorisation.weights(noise.rounds or 0, noise.step)

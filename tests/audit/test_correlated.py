@@ -1,0 +1,133 @@
+"""The audit of correlated noise: below what holds on right code, nothing where nothing leaks, above it on mutants."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.federation import book
+from dpfedbench.parts.factorisations.factorisation import inverted
+from dpfedbench.parts.noise.correlated import Planned, _weights
+from dpfedbench.privacy.private_sum import PrivateSum
+from dpfedbench.randomness import stream
+
+from .conftest import experiment, make_config
+
+RUN = {
+    "method": "dp-agr-ftrl",
+    "clients": {"count": 4000},
+    "participation": {"cohort": 100, "rounds": 40},
+    "noise": {"multiplier": 1.0, "factorisation": "square-root"},
+}
+
+
+@functools.cache
+def bounds(factorisation="square-root", *, inserted=True, seed=0):
+    config = make_config(RUN, {"noise": {"factorisation": factorisation}})
+    return audited(config, inserted=inserted, seed=seed)
+
+
+def audited(config, **values):
+    found = experiment(config, canaries=4000, **values)
+    return bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)
+
+
+LONG = {**RUN, "participation": {"cohort": 20, "rounds": 200}}
+"""The more rounds, the larger the norm of an encoder that was not scaled: 1.66 here."""
+
+HOLDS = gaussian_epsilon(1.0, 1e-6)
+
+
+@pytest.mark.parametrize("factorisation", ["square-root", "optimised"])
+def test_right_code_is_below_what_holds_and_well_above_nothing(factorisation):
+    """Chance of being above: below 5 % for each bound, seed fixed."""
+    for bound in bounds(factorisation):
+        assert bound.epsilon < HOLDS
+    assert bounds(factorisation)[0].epsilon > HOLDS / 2
+
+
+def test_nothing_leaks_where_no_canary_is_inserted():
+    """In at least 95 of 100 runs; here 3 seeds, of which at most one may show anything."""
+    shown = [any(bound.epsilon > 0 for bound in bounds(inserted=False, seed=seed)[:1]) for seed in (1, 2, 3)]
+    assert sum(shown) <= 1
+
+
+def test_what_an_observer_of_single_rounds_would_miss():
+    """The noise of a round by itself is more than z: a score that reads the canary's own round alone shows far less."""
+    found = experiment(make_config(RUN), canaries=4000)
+    line = found.releases[-1]
+    alone = line.noise_multiplier * float(np.linalg.norm(line.combines))
+    assert gaussian_epsilon(alone, 1e-6) < bounds()[0].epsilon
+
+
+def unscaled(self, stream_of, index, dimension):
+    """C^-1 Z for an encoder whose smallest column, not its largest, has norm 1."""
+    return honest(self, stream_of, index, dimension) * np.linalg.norm(inverted(_weights(self)), axis=0).min()
+
+
+def reused(self, stream_of, index, dimension):
+    """One draw in all rounds, at the deviation that each round's noise should have."""
+    return stream_of(0).standard_normal(dimension) * float(np.linalg.norm(self.combines(index)))
+
+
+def taken_back_whole(self, stream_of, index, dimension):
+    """All of the last round's noise is taken back: the sum of all rounds has one draw."""
+    draws = [stream_of(earlier).standard_normal(dimension) for earlier in range(max(index - 1, 0), index + 1)]
+    return 1.5 * (draws[-1] - draws[0] if index else draws[0])
+
+
+def started_again(self, stream_of, index, dimension):
+    """The draws of each fourth round, as after a restart that lost its place."""
+    return honest(self, lambda at: stream_of(at % 4), index, dimension)
+
+
+honest = Planned.standard
+
+
+@pytest.mark.parametrize("mutant", [unscaled, reused, taken_back_whole, started_again])
+def test_the_audit_catches(monkeypatch, mutant):
+    monkeypatch.setattr(Planned, "standard", mutant)
+    assert audited(make_config(LONG))[0].epsilon > HOLDS
+
+
+def test_right_code_is_below_over_many_rounds():
+    assert 0 < audited(make_config(LONG))[0].epsilon < HOLDS
+
+
+def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent(monkeypatch):
+    """z on each round's own draw, an encoder whose largest column is not 1, and an account of independent rounds."""
+    norm = float(_weights(make_config(LONG).loop().server.noise)[0, 0])
+    scaled_down = lambda self, index: [w / norm for w in weights(self, index)]  # noqa: E731
+    weights = Planned.combines
+    monkeypatch.setattr(Planned, "combines", scaled_down)
+    monkeypatch.setattr(Planned, "mechanism", "gaussian")
+    config = make_config(LONG)
+    found = experiment(config, canaries=4000)
+    assert {line.mechanism for line in found.releases} == {"gaussian"}
+    bound = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
+    assert bound.epsilon > HOLDS
+
+
+def test_the_audit_catches_half_the_noise(monkeypatch):
+    class Half(PrivateSum):
+        def _noised(self, total, generator):
+            return super()._noised(total, _Halved(generator))
+
+    class _Halved:
+        def __init__(self, generator):
+            self._generator = generator
+
+        def standard_normal(self, dimension):
+            return self._generator.standard_normal(dimension) / 2
+
+    monkeypatch.setattr(book, "PrivateSum", Half)
+    assert audited(make_config(RUN))[0].epsilon > HOLDS
+
+
+def test_the_mutants_are_not_the_honest_noise():
+    noise = make_config(RUN).loop().server.noise
+    for mutant in (unscaled, reused, taken_back_whole, started_again):
+        drawn = [one(noise, lambda at: stream(0, "noise", at), 5, 10) for one in (mutant, honest)]
+        assert not np.allclose(*drawn)
