@@ -229,7 +229,8 @@ class FinishedRun:
             summary = read_json(place)
         except BenchError as error:
             raise BenchError(f"{place} is missing: the shape of the model's inputs stands there") from error
-        shape, path = tuple(summary["image_shape"]), self.folder / "model.safetensors"
+        text, path = self.settings.task.text, self.folder / "model.safetensors"
+        shape = tuple(summary["image_shape"]) if text is None else (text.record,)
         if self.settings.task.shots:
             train_classes = summary.get("split_classes", {}).get("train", 0)
             return Predictor(*tested_members(self.settings, path, image_shape=shape, train_classes=train_classes))

@@ -12,6 +12,7 @@ from dpfedbench.methods.method import Method
 from dpfedbench.settings.layers import set_key
 from dpfedbench.settings.part import Section, found, shapes
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config
+from tests.federation.test_text import RUN as TEXT
 
 from .test_refusals import RUNS, own
 
@@ -39,6 +40,15 @@ BASES: dict[str, Any] = {
     },
     "adap-dp-fl decaying": make_config({"noise": {"kind": "decaying"}}, general=LOTS),
     "adap-dp-fl sgd": make_config({"client_update": {"optimizer": SGD}}, general=LOTS),
+    **{
+        f"text {name}": read_run(TEXT | {"method": "reptile"} | more)
+        for name, more in {
+            "reptile": {},
+            "passes": {"participation": {"kind": "passes", "cohort": 2, "rounds": 8}},
+            "decay": {"server": TEXT["server"] | {"schedule": {"kind": "exponential", "decay": 0.1}}},
+            "private": {"task": {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}},
+        }.items()
+    },
     "dp-fedavg adam": make_config(
         {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
     ),
@@ -47,7 +57,7 @@ BASES: dict[str, Any] = {
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
-    ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
+    ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
 }  # fmt: skip
 
@@ -60,6 +70,8 @@ def others(value: Any) -> list[Any]:
         return [value + 1, value * 0.5, value * 2, value - 1, 1, 2, 4, 0.5, 0.001, None]
     if value is None:
         return [1, 3.5, 20]
+    if isinstance(value, (list, tuple)):
+        return [[2]]
     if isinstance(value, dict):
         return [{**value, "width": 4}]
     return {

@@ -141,7 +141,7 @@ def test_privacy_is_read_off_the_sums() -> None:
         "dp-agr": [clients], "dp-agr-ftrl": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
-        "dp-transfer": [("record", "everyone", True)],
+        "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],
     }  # fmt: skip
     assert {name: promises(run)[0] for name, run in RUNS.items()} == expected
     assert {name for name, run in RUNS.items() if run.private} == {name for name in expected if expected[name]}

@@ -21,7 +21,7 @@ def plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
 
 
 def test_these_are_all_there_are():
-    assert set(found(Participation)) == {"one-pass", "balls-and-bins", "poisson", "poisson-lots"}
+    assert set(found(Participation)) == {"one-pass", "balls-and-bins", "poisson", "poisson-lots", "passes"}
 
 
 def test_one_pass_takes_each_client_exactly_once():

@@ -48,10 +48,11 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
     others = {
         "method": "other", "dataset": "digits", "model.module": "mine.py:Other", "clients.partition": "disjoint",
         "validation.public": False, "clients.fragments": 4000, "model.kind": None,
+        "task.ways": 6,
     }  # fmt: skip
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():
-        if key not in ("seed", "model.kind"):
+        if key not in ("seed", "model.kind", "task.text"):
             other = others.get(key, None if key in others else value)
             other = value + 1 if key not in others else other
             keys.add(Run.read(set_key(base.plain(), key, other)).key)

@@ -7,6 +7,8 @@ from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import load_any_records
+from dpfedbench.data.text_tasks import make_text_partition
+from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.jobs import job
 
 
@@ -16,6 +18,8 @@ def partition(
     """Partition a prepared data set and save it in `out_dir`."""
     if kind == "fragments" and fragments is not None:  # RunConfig refuses the kind without their number
         make_fragments(load_any_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
+    elif is_text(data_dir):
+        make_text_partition(load_texts(data_dir), clients=clients, kind=kind, seed=seed).save(out_dir)
     else:
         make_partition(load_dataset(data_dir), clients=clients, kind=kind, seed=seed, **sizes).save(out_dir)
 

@@ -51,6 +51,7 @@ class Account:
         noise_multiplier: the least, of the releases that the paper counts.
         sampler: how the cohort was drawn.
         profiles: by the names of `PROFILES`.
+        groups: what holds for several units at once, by their number; of a run that asks for it.
         reasons: why each other profile has no number.
         notices: what a reader must be told.
         also: the same of another unit or observer, where clients take private sums of their own beside the server's.
@@ -62,6 +63,7 @@ class Account:
     noise_multiplier: float | None = None
     sampler: Mapping[str, Any] | None = None
     profiles: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
     reasons: Mapping[str, str]
     notices: tuple[str, ...] = ()
     also: tuple[Account, ...] = ()
@@ -73,14 +75,14 @@ class Account:
                 "delta": self.delta, "rounds": 0, "unit": None, "profiles": {}, "reasons": dict(self.reasons),
                 "reason": _NOTHING_PRIVATE,
             }  # fmt: skip
-        profiles = {
-            name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
-            for name, entry in self.profiles.items()
-        }
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values |= {"profiles": profiles, "notices": list(self.notices)}
-        values |= {"also": [account.to_json() for account in self.also]}
-        return values if self.also else {name: value for name, value in values.items() if name != "also"}
+        for key in ("profiles", "groups"):
+            values[key] = {
+                name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+                for name, entry in values[key].items()
+            }
+        values |= {"notices": list(self.notices), "also": [account.to_json() for account in self.also]}
+        return {name: value for name, value in values.items() if value or name not in ("also", "groups")}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
@@ -92,8 +94,10 @@ class Account:
         try:
             known = {key: value for key, value in values.items() if key != "reason"}
             profiles = {name: _entry(entry) for name, entry in known["profiles"].items()}
+            groups = {name: _entry(entry) for name, entry in known.get("groups", {}).items()}
             also = tuple(cls.from_json(account, where) for account in known.get("also", ()))
-            return cls(**known | {"profiles": profiles, "also": also, "notices": tuple(known.get("notices", ()))})
+            read = {"profiles": profiles, "groups": groups, "also": also, "notices": tuple(known.get("notices", ()))}
+            return cls(**known | read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BenchError(f"{where} is not an account ({error}): delete it and run the workflow again") from error
 
@@ -143,7 +147,7 @@ def account(
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
     if not served:
         return _account_of(own, delta, claims, given_own)
-    first = _account_of(served, delta, claims, given)
+    first = _account_of(served, delta, claims, dataclasses.replace(given, groups=()))
     if not own:
         return first
     second = _account_of(own, own_delta or delta, claims, given_own)
@@ -167,6 +171,7 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
         noise_multiplier=ends(found.reading.claimed)[0],
         sampler=sampler,
         profiles=profiles,
+        groups=found.groups(profiles),
         reasons=reasons,
         notices=tuple(notices),
     )

@@ -38,6 +38,7 @@ class AccountContext:
         adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
         fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None where no such rule
             was declared.
+        groups: numbers of records of one client that are to be protected together.
     """
 
     images: ImageUse | None = None
@@ -47,3 +48,4 @@ class AccountContext:
     budget: Budget | None = None
     adaptive: bool | None = None
     fall: tuple[float, int] | None = None
+    groups: tuple[int, ...] = ()

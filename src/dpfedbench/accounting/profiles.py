@@ -138,6 +138,8 @@ class Profiles:
 
     def _replace_one(self, holds: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
+        if self.analysis.adjacency == "replace-one":
+            return holds
         z, low = self.analysis.as_one(self.reading.schedule), holds.epsilon_low
         how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
         high = math.inf
@@ -146,6 +148,27 @@ class Profiles:
         elif not self.missing:
             high = max(low, group_epsilon(self._high, 2, self.delta))
         return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
+
+    def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
+        """What holds where so many units become zero at once, by their number; and what is claimed of them.
+
+        Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth 2014), of eps as claimed: void
+        where that delta is not below 1, which says nothing.
+        """
+        found = {}
+        for size in self.given.groups:
+            z, high = self.analysis.as_one(self.reading.schedule), math.inf
+            if not self.missing:
+                high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
+            low = high if z else min(profiles["holds"].epsilon_low, high)
+            how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
+            if "as_claimed" in profiles:
+                one = profiles["as_claimed"].epsilon_high
+                share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
+                void = ", which says nothing" if share >= 1 else ""
+                how += f"; claimed would be epsilon {size * one:.4g} at delta {share:.3g}{void}"
+            found[str(size)] = self._entry(low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}")
+        return found
 
     def _image_level(self, holds: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""

@@ -182,6 +182,11 @@ class TaskSource:
         rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
         return _nothing(len(x))
 
+    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
+        """Add the examples' gradients, as `models.gradients.Gradients.add_each` does."""
+        rows = torch.empty((len(x), self.net.dimension))
+        return self.each(theta, x, y, rows), total.add(rows)
+
 
 class _Shown(Open):
     """A sum whose release is shown as it leaves: before another is taken, and not over the denominator."""

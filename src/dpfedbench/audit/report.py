@@ -29,6 +29,7 @@ from dpfedbench.audit.bounds import (
     one_run_f_dp,
 )
 from dpfedbench.audit.canaries import Found, audit_seed, lines_of, one_own_run, one_run
+from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
@@ -132,7 +133,9 @@ def audit(
         for sum_, own in lines
         if sum_.within_task is None
     ]
-    within = {sum_.name for sum_, _ in lines if sum_.within_task is not None}
+    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
+    parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=confidence) for sum_, own in updates]
+    within = {sum_.name for sum_, _ in lines if sum_.within_task is not None and sum_.unit == "record"}
     if within:
         own = [event for event in releases if event.name in within]
         parts.append(_audit_own(run, own, canaries=canaries, confidence=confidence))
@@ -151,6 +154,21 @@ def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confi
     check_same_mechanism([event for event in releases if event.round == 0], found.releases)
     bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
     holds = gaussian_epsilon(own_records.joint(releases), delta)
+    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
+        "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
+    }  # fmt: skip
+
+
+def _audit_update(
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float
+) -> dict[str, Any]:
+    """The audit of the private sum of a client over its own update."""
+    delta, seed = sum_.delta, audit_seed(run, 2)
+    assert delta is not None
+    found = one_update_run(run, seed=seed, canaries=canaries)
+    check_same_mechanism([event for event in releases if event.round == 0], found.releases)
+    bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
+    holds = gaussian_epsilon(min(event.noise_multiplier for event in releases), delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
     }  # fmt: skip

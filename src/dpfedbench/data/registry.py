@@ -7,17 +7,19 @@ module of this package whose `read` makes them.
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import data
 from dpfedbench.data.cifar_fs import read_cifar_fs
 from dpfedbench.data.digits import read_digits
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.glyph_scenes import read as read_glyph_scenes
 from dpfedbench.data.glyphs import read_glyphs
-from dpfedbench.data.images import Progress, RawImages, save_dataset
+from dpfedbench.data.images import Progress, save_dataset
 from dpfedbench.data.mini_imagenet import read_mini_imagenet
 from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.omniglot import read_omniglot
@@ -25,35 +27,6 @@ from dpfedbench.data.records import RawRecords, save_records
 from dpfedbench.data.sources import local_folder
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 from dpfedbench.errors import BenchError
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetEntry:
-    """What is known of a data set before it is prepared.
-
-    Attributes:
-        name: as in the configuration, in folder names and in tables.
-        version: of its content as prepared here; changed when a pixel may change.
-        source: where it comes from.
-        licence: its terms.
-        read: makes the images, by class or by record, from (local folder or None, download folder, progress).
-        stands_in_for: the data set that a stand-in takes the place of; None for real data.
-        recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
-    """
-
-    name: str
-    version: str
-    source: str
-    licence: str
-    read: Callable[[Path | None, Path, Progress | None], RawImages | RawRecords]
-    stands_in_for: str | None = None
-    recorded_sha256: str | None = None
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether results on it say nothing about a published number."""
-        return self.stands_in_for is not None
-
 
 _ENTRIES = (
     DatasetEntry(
@@ -154,7 +127,17 @@ _ENTRIES = (
         recorded_sha256="90d92e1ec361156ea1ee20b1805aa32747a53165c0c76864b4e63764ec91c4be",
     ),
 )
-DATASETS = {entry.name: entry for entry in _ENTRIES}
+
+
+def _found() -> Iterator[DatasetEntry]:
+    """The entries above, and those (`ENTRIES`) of the modules of this package that have some, by place."""
+    yield from _ENTRIES
+    for info in sorted(pkgutil.iter_modules(data.__path__), key=lambda info: info.name):
+        if f"{data.__name__}.{info.name}" != __name__:
+            yield from getattr(importlib.import_module(f"{data.__name__}.{info.name}"), "ENTRIES", ())
+
+
+DATASETS = {entry.name: entry for entry in _found()}
 
 
 def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None) -> DatasetEntry:
@@ -229,7 +212,9 @@ def prepare(
         "stands_in_for": entry.stands_in_for,
         "recorded_sha256": entry.recorded_sha256,
     }
-    if isinstance(raw, RawRecords):
+    if hasattr(raw, "save"):
+        raw.save(out_dir, facts)
+    elif isinstance(raw, RawRecords):
         save_records(out_dir, raw, facts)
     else:
         save_dataset(out_dir, raw, facts)

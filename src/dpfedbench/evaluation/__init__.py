@@ -7,7 +7,7 @@ from typing import Any
 def evaluate(
     run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
 ) -> None:
-    """Test a trained model and write metrics.json: on few-shot tasks or, if it is used as it is, on held-out records.
+    """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or, as it is, on held-out records.
 
     Raises:
         BenchError: data or model missing or damaged.
@@ -16,6 +16,11 @@ def evaluate(
         from dpfedbench.evaluation.held_out import record_test
 
         record_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, kernels=kernels)
+        return
+    if run.task.text is not None:
+        from dpfedbench.evaluation.next_word import text_test
+
+        text_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)
         return
     from dpfedbench.evaluation.few_shot import meta_test
 

@@ -58,7 +58,8 @@ def account_of(
     if releases and not run.private:
         raise BenchError(f"{run.folder}/ledger.jsonl has releases, but {run.method} claims no privacy")
     records = run.holds == "records"
-    shared = bool(releases) and not records and clients_dir is not None
+    apart = records or run.task.text is not None
+    shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
     noise: Any = budgeted[0].noise if budgeted else None
     follows = noise is not None and noise.follows_loss
@@ -66,13 +67,14 @@ def account_of(
         images=image_use(run, clients_dir) if shared and clients_dir is not None else None,
         no_images=(
             "each record is at one client, whose account is what holds"
-            if records
+            if apart
             else "the run's partition was not given"
         ),
         search=search,
         chosen=run.validation.every > 0 and (not budgeted or budgeted[0].unit == "client" or not records),
         budget=budgeted[0].budget if budgeted else None,
         adaptive=follows,
+        groups=next((groups for sum_ in run.sums if (groups := getattr(sum_.within_task, "groups", ()))), ()),
         fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
     )
     own_delta = run.own_delta if delta is None else delta

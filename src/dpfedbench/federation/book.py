@@ -157,8 +157,8 @@ class Entry:
         if multiplier is None:
             assert sum_.budget is not None
             self.budget = noise.plan(
-                sum_.budget, sampler, claims=book.claims, counted=rule.private, uncounted=int(rule.uncounted),
-                stepwise=bool(holders),
+                sum_.budget, sampler, claims=book.claims, counted=rule.private and not book.unaccounted,
+                uncounted=int(rule.uncounted), stepwise=bool(holders),
             )  # fmt: skip
 
     @property
@@ -190,7 +190,9 @@ class Entry:
         if extra is not None and extra.within:
             # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
             z = rest_multiplier(z, extra.noise_multiplier)
-        return PrivateSum(dimension=self.dimension, threshold=state["threshold"], noise_multiplier=z)
+        return PrivateSum(
+            dimension=self.dimension, threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency
+        )
 
     def noise_of(self, purpose: str, at: Mapping[str, int]) -> Any:
         """What a sum draws its noise from."""
@@ -240,6 +242,7 @@ class Entry:
     ) -> None:  # fmt: skip
         rule, noise, sums = self.sum.clipping, self.sum.noise, [total for total, _, _ in rows]
         assert rule is not None and noise is not None
+        without_event = [*self.book.unaccounted, *([] if rule.private else [rule.reason])]
         fields = ("threshold", "sensitivity", "noise_std")
         values = {field: [getattr(each, field) for each in sums] for field in fields}
         line = Release(
@@ -247,7 +250,7 @@ class Entry:
             name=name,
             mechanism=noise.mechanism,
             unit=self.sum.unit,
-            adjacency="zero-out",
+            adjacency=self.sum.adjacency,
             observer=self.sum.observer,
             noise_multiplier=sums[0].noise_multiplier,
             **{field: each if self._holders else each[0] for field, each in values.items()},
@@ -256,8 +259,8 @@ class Entry:
             denominator=self.denominator,
             noise_stream="/".join([str(self.book.seed), purpose, *(str(at.get(name, name)) for name in self._indices)]),
             counted_by_paper=counted,
-            data_dependent_threshold=not rule.private,
-            reason=rule.reason,
+            data_dependent_threshold=bool(without_event),
+            reason="; ".join(without_event),
             combines=noise.combines(number),
         )
         self.book.ledger.append(line)
@@ -299,13 +302,19 @@ class Book:
         claims: the method's, for budgets of the paper's accounting.
         ledger: where releases are written down.
         observer: shown each release of a private sum.
+        unaccounted: why something that was computed from private data before the first round, and that leaves with the
+            releases, has no event of its own; nothing finite holds of any release then.
 
     Attributes:
         non_finite: contributions of the round that were not finite and counted as zero.
     """
 
-    def __init__(self, *, seed: int, claims: Any, ledger: Ledger, observer: Observer | None = None) -> None:
+    def __init__(
+        self, *, seed: int, claims: Any, ledger: Ledger, observer: Observer | None = None,
+        unaccounted: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.seed, self.claims, self.ledger, self.observer = seed, claims, ledger, observer
+        self.unaccounted = tuple(unaccounted)
         self.entries: list[Entry] = []
         self.non_finite = 0
 

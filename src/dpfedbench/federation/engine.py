@@ -27,9 +27,11 @@ import torch
 
 from dpfedbench.compiled import processor
 from dpfedbench.data.holdings import Records, Tasks
+from dpfedbench.data.text_tasks import TextTasks
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
+from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
 from dpfedbench.federation.loop import Loop
@@ -157,7 +159,10 @@ class Rounds:
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
         self.planned, self.threads = loop.participation.rounds, threads
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.seed)
-        self.book = Book(seed=run.seed, claims=run.claims, ledger=ledger, observer=observer)
+        self.book = Book(
+            seed=run.seed, claims=run.claims, ledger=ledger, observer=observer,
+            unaccounted=getattr(held, "unaccounted", ()),
+        )  # fmt: skip
         setup = Setup(
             run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,
             threads=threads, first=first,
@@ -196,6 +201,8 @@ class Rounds:
         elif run.holds == "records":
             check_classes(run, held.dataset)
             measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
+        elif run.task.text is not None:
+            measures = TextMeasures(run, held.dataset, gradients, threads=threads)
         else:
             measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
         return cls(
@@ -296,10 +303,10 @@ class Untrained:
 def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
     if run.holds == "records":
         return Records(data_dir, clients_dir)
-    return Tasks(
-        data_dir, clients_dir, support_per_class=run.clients.support_per_class,
-        query_per_class=run.clients.query_per_class,
-    )  # fmt: skip
+    support, query = run.clients.support_per_class, run.clients.query_per_class
+    if run.task.text is not None:
+        return TextTasks(data_dir, clients_dir, run.task.text, support=support, query=query)
+    return Tasks(data_dir, clients_dir, support_per_class=support, query_per_class=query)
 
 
 def _classes(run: Any, dataset: Any) -> int:

@@ -10,6 +10,7 @@ import torch
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Choice, Gradients
+from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -44,4 +45,8 @@ def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
         from dpfedbench.kernels.fused_cnn import FusedCnn
 
         return FusedCnn
+    if type(net.module) is Lstm:
+        from dpfedbench.kernels.lstm import FastLstm
+
+        return FastLstm
     return None

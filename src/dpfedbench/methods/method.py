@@ -78,7 +78,7 @@ class Method(Run):
         update: Any = loop.client
         plain = not getattr(update, "learnable_rates", False) and not getattr(update, "multi_step_rounds", 0)
         alone = self.model.record_level and getattr(update, "order", 1) == 1 and plain
-        return bool(loop.own) or update.by_record or alone
+        return any(sum_.unit == "record" for sum_ in loop.own) or update.by_record or alone
 
     @property
     def delta(self) -> float | None:
@@ -110,14 +110,14 @@ class Method(Run):
             image_shape: of the data.
             classes: training classes, of which a pre-trained model has an output each.
         """
-        outputs = classes if self.pretrains else self.task.ways
+        outputs = classes if self.pretrains else self.task.outputs
         net = self.model.net(input_shape=image_shape, outputs=outputs)
         loop = self.loop()
         return net if loop is None else loop.client.net(net)
 
     def tested_net(self, image_shape: tuple[int, ...]) -> Net:
         """The model that is adapted to the tasks of a meta-test."""
-        net = self.model.net(input_shape=image_shape, outputs=self.task.ways)
+        net = self.model.net(input_shape=image_shape, outputs=self.task.outputs)
         loop = self.loop()
         return net if loop is None or self.pretrains else loop.client.net(net)
 

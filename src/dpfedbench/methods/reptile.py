@@ -9,6 +9,7 @@ from dpfedbench.methods.method import Method
 from dpfedbench.parts.client_updates.reptile import Reptile
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.passes import Passes
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.server.step import Step
 from dpfedbench.parts.sum import Sum
@@ -26,7 +27,7 @@ class NonPrivateReptile(Method):
         "server": {"optimizer": "sgd", "rate": 1.0},
     }
 
-    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    participation: OnePass | BallsAndBins | Poisson | Passes = OnePass()
     client_update: Reptile = Reptile()
     server: Step = Step()
 

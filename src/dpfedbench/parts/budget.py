@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import pydantic
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.constant import Constant
@@ -28,20 +31,22 @@ class Budget(Section):
             _check_profile("budget", self.profile, run)
 
 
-class WithinTask(Section):
-    """The private sums that a few-shot client takes over its own examples: record-level privacy within its task."""
+class OwnSum(Section):
+    """A private sum that a few-shot client takes itself; `section` is its name in a configuration."""
+
+    section: ClassVar[str]
 
     threshold: float = setting(0.2, gt=0, doc="C_0", paper="0.2")
-    multiplier: float | None = setting(None, gt=0, doc="z_0; null: the least that keeps an example within epsilon")
-    epsilon: float | None = setting(2.5, gt=0, doc="of one example; null: no such limit", paper="2.5 (DP-AGRLR)")
+    multiplier: float | None = setting(None, gt=0, doc="z_0; null: the least that keeps this within epsilon")
+    epsilon: float | None = setting(2.5, gt=0, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)")
     delta: float = setting(1e-5, gt=0, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")
 
     def check(self, run: Any) -> None:
         if self.multiplier is None and self.epsilon is None:
-            raise BenchError("within_task.multiplier and within_task.epsilon are both null: give one")
+            raise BenchError(f"{self.section}.multiplier and {self.section}.epsilon are both null: give one")
         if self.multiplier is None:
-            _check_profile("within_task", self.profile, run)
+            _check_profile(self.section, self.profile, run)
 
     def sum(self, name: str, *, observer: str) -> Sum:
         """One of these sums, by the name of what it releases."""
@@ -51,7 +56,7 @@ class WithinTask(Section):
         )  # fmt: skip
 
     def noise_multiplier(self, samplers: Mapping[str, Mapping[str, Any]], claims: Claims) -> float:
-        """z_0 of a client's sums, by name: the configured one, or the least that keeps every example within epsilon.
+        """z_0 of a client's sums, by name: the configured one, or the least that keeps all within epsilon.
 
         Raises:
             BenchError: an epsilon that no noise meets.
@@ -61,6 +66,29 @@ class WithinTask(Section):
         return self.multiplier or own_records.calibrate(
             samplers, epsilon=self.epsilon or 0.0, delta=self.delta, profile=self.profile, claims=claims
         )
+
+
+class WithinTask(OwnSum):
+    """The private sums that a few-shot client takes over its own examples: record-level privacy within its task."""
+
+    section: ClassVar[str] = "within_task"
+
+    groups: tuple[Annotated[int, pydantic.Field(ge=2)], ...] = setting(
+        (), doc="numbers of examples of a client for which the account says what holds of all of them together"
+    )
+
+
+class OwnUpdate(OwnSum):
+    """The private sum of a client over its own update alone, which protects all that it holds (local privacy).
+
+    Neighbours differ in all that the client holds: the sensitivity is 2 C_0, and the noise's deviation 2 z_0 C_0.
+    """
+
+    section: ClassVar[str] = "own_update"
+
+    def sum(self, name: str, *, observer: str) -> Sum:
+        own = super().sum(name, observer=observer)
+        return dataclasses.replace(own, unit="client", adjacency="replace-one")
 
 
 def _check_profile(section: str, profile: str, run: Any) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.budget import Budget, WithinTask
+    from dpfedbench.parts.budget import Budget, OwnSum
     from dpfedbench.parts.clipping.rule import ClippingRule
     from dpfedbench.parts.noise.noise import Noise
 
@@ -21,7 +21,8 @@ class Sum:
         observer: who sees the release: "server" or "everyone".
         clipping, noise: both None where the sum is handed out as it is, and nothing is claimed of it.
         budget: what the noise costs at most.
-        within_task: where the sum is a client's over its own examples: the settings that its noise follows from.
+        within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
+        adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
         stream: purpose of its noise's random stream; no two sums of a run share one.
     """
 
@@ -31,7 +32,8 @@ class Sum:
     clipping: ClippingRule | None = None
     noise: Noise | None = None
     budget: Budget | None = None
-    within_task: WithinTask | None = None
+    within_task: OwnSum | None = None
+    adjacency: str = "zero-out"
     stream: str = "noise"
 
     @property

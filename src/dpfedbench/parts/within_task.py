@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from dpfedbench.accounting.analyses import own_records
-from dpfedbench.models.gradients import Gradients, Workers
+from dpfedbench.models.gradients import Found, Gradients, Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.sum import Sum
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _CHUNK_PER_THREAD = 8
 
 Examples = tuple[np.ndarray, np.ndarray]
-"""Images [n, H, W, C] and labels [n]."""
+"""Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
 
-Worker = tuple[Gradients, torch.Tensor]
-"""What takes gradients, and room [n, d] for those of a client's examples, on the gradients' device."""
+Worker = Gradients
+"""What takes gradients."""
 
 
 class TaskClients(Clients):
@@ -64,12 +64,7 @@ class TaskClients(Clients):
             )
             for name, sampler in samplers.items()
         }  # fmt: skip
-        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
-        self._workers: Workers[Worker] = Workers(
-            setup.gradients,
-            lambda gradients: (gradients, torch.empty((examples, self.dimension), device=gradients.device)),
-            threads=setup.threads,
-        )
+        self._workers: Workers[Worker] = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
@@ -114,19 +109,19 @@ class Client:
     def mean(
         self, name: str, theta: np.ndarray, examples: Examples, worker: Worker, step: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The (private) mean gradient float32 [d] of some of its examples; with losses and hits [n, 2]."""
-        gradients, room = worker
-        rows = room[: len(examples[1])]
-        found = measured(gradients, theta, examples, rows)
+        """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2]."""
         total = self._clients.entries[name].open(self.round, step=step, client=self.client)
-        total.add(rows)
-        return (total.release() / len(rows)).numpy().astype(np.float32), found
+        found, _ = worker.add_each(theta, *examples, total)
+        return (total.release() / len(examples[1])).numpy().astype(np.float32), _measures(found)
 
 
 def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:
-    """Write each example's gradient to `out` [n, d]; losses and hits [n, 2]."""
-    found = gradients.each(theta, *examples, out)
-    return np.stack([found.losses, found.right], axis=1)
+    """Write each example's gradient to `out` [n, d]; losses and shares of right answers [n, 2]."""
+    return _measures(gradients.each(theta, *examples, out))
+
+
+def _measures(found: Found) -> np.ndarray:
+    return np.stack([found.losses, found.right / found.of], axis=1)
 
 
 class MamlByRecord(TaskClients):
@@ -151,7 +146,7 @@ class MamlByRecord(TaskClients):
             mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
             adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
         if self._by_server:
-            return measured(worker[0], adapted, query, out).mean(axis=0)
+            return measured(worker, adapted, query, out).mean(axis=0)
         mean, found = client.mean(QUERY, adapted, query, worker)
         out[0] = torch.from_numpy(mean)
         return found.mean(axis=0)

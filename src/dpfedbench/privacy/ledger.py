@@ -31,7 +31,7 @@ class Release:
             `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
             "correlated-gaussian": see `combines`.
         unit: whose contribution is protected: "client" or "record".
-        adjacency: "zero-out": one unit's contribution replaced by zero.
+        adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
         observer: who sees it: "everyone" or "server".
         noise_multiplier: z.
         threshold: C; where each client makes the release over its own records, the C of each of them.
@@ -42,7 +42,8 @@ class Release:
         denominator: public number the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise; known, so privacy is simulated.
         counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
-        data_dependent_threshold: C was computed from private data without a release of its own.
+        data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
+            data without a release of its own.
         reason: why, if so; else "".
         combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
             each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and

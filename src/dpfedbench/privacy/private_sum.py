@@ -3,7 +3,8 @@
 Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced by zero (zero-out). Each
 contribution is scaled to at most C in one L2 norm over all parameters, so the sums of neighbours differ by at most C,
 and the release is the Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
-`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C.
+`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C; a sum that is for
+it (a client's own update, which is always there) has noise of 2 z C, and the same (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class PrivateSum(_Sum):
         dimension: coordinates d.
         threshold: C > 0, finite.
         noise_multiplier: z > 0, finite.
+        adjacency: "zero-out" or "replace-one".
 
     Attributes:
         mechanism: what the ledger calls the noise; other noise needs another word, and an analysis of its own.
@@ -103,23 +105,26 @@ class PrivateSum(_Sum):
 
     mechanism: ClassVar[str] = "gaussian"
 
-    def __init__(self, *, dimension: int, threshold: float, noise_multiplier: float) -> None:
+    def __init__(
+        self, *, dimension: int, threshold: float, noise_multiplier: float, adjacency: str = "zero-out"
+    ) -> None:
         super().__init__(dimension=dimension)
         if not 0 < threshold < math.inf:
             raise BenchError(f"the clipping threshold is {threshold}: privacy needs a finite one above 0")
         if not 0 < noise_multiplier < math.inf:
             raise BenchError(f"noise.multiplier is {noise_multiplier}: privacy needs a finite one above 0")
         self.threshold, self.noise_multiplier = float(threshold), float(noise_multiplier)
+        self._reach = {"zero-out": 1.0, "replace-one": 2.0}[adjacency]
 
     @property
     def sensitivity(self) -> float:
-        """How far one contribution can move the sum, in L2 norm (zero-out)."""
-        return self.threshold
+        """How far one contribution can move the sum, in L2 norm."""
+        return self._reach * self.threshold
 
     @property
     def noise_std(self) -> float:
         """Standard deviation of the noise on each coordinate."""
-        return self.noise_multiplier * self.threshold
+        return self.noise_multiplier * self.sensitivity
 
     @property
     def _limit(self) -> float:

@@ -11,14 +11,30 @@ import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, Section, Settings, setting
+from dpfedbench.settings.text import Text
 from dpfedbench.settings.words import LOWER_CASE
 
 
 class Task(Section):
     """What the model is used for."""
 
-    ways: int = setting(ge=2, doc="classes of a task")
-    shots: int = setting(ge=0, doc="labelled examples of a class at the meta-test; 0: the model is used as it is")
+    ways: int = setting(ge=1, doc="classes of a task; 1 of a text")
+    shots: int = setting(
+        ge=0, doc="labelled examples of a class (of a text: records) at the meta-test; 0: the model is used as it is"
+    )
+    text: Text | None = setting(None, doc="of data that are texts: the next word is told; null: images are told apart")
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse a task of one class, unless it is a text's."""
+        if self.text is None and self.ways < 2:
+            raise BenchError(f"task.ways is {self.ways}: expected an integer of at least 2")
+        if self.text is not None and self.ways != 1:
+            raise BenchError(f"task.ways is {self.ways}, but a text (task.text) is one class: set it to 1")
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a model for this task: one a class; or one a word, and the first for all that it does not know."""
+        return self.ways if self.text is None else self.text.words + 1
 
 
 class Clients(Section):
@@ -194,6 +210,8 @@ class Run(Settings):
     @property
     def task_name(self) -> str:
         """For people, e.g. "5-way 1-shot"."""
+        if self.task.text is not None:
+            return f"next word, {self.task.shots} records"
         return f"{self.task.ways}-way {self.task.shots}-shot" if self.task.shots else f"{self.task.ways} classes"
 
     @property

@@ -46,11 +46,12 @@ class Reading:
 
 
 class Analysis:
-    """One way to account for one mechanism under one kind of sampler, for zero-out adjacency.
+    """One way to account for one mechanism under one kind of sampler.
 
     Attributes:
         mechanism: what the ledger calls the noise.
         sampler: the kind of sampler.
+        adjacency: that its releases are for, and what it says of them.
         known: whether the observer may know who is in which release.
         shared_records: whether its records are examples that several simulated clients may hold.
         explanation: what it takes for granted, for people.
@@ -59,6 +60,7 @@ class Analysis:
 
     mechanism: ClassVar[str] = "gaussian"
     sampler: ClassVar[str]
+    adjacency: ClassVar[str] = "zero-out"
     known: ClassVar[bool] = False
     shared_records: ClassVar[bool] = False
     explanation: ClassVar[str]
@@ -98,7 +100,7 @@ class Analysis:
         Raises:
             BenchError: rounds are missing, doubled or out of order, samplers differ, or noise does not fit z and C.
         """
-        rounds = rounds_of(releases)
+        rounds = rounds_of(releases, self.adjacency)
         return Reading(
             samplers={event.name: event.sampler for event in rounds[0]},
             schedule=schedule_of(rounds),
@@ -134,7 +136,7 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     return tuple(found.items())
 
 
-def rounds_of(releases: Sequence[Release]) -> list[list[Release]]:
+def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[list[Release]]:
     """The releases round by round, after checking that the ledger is one mechanism's.
 
     Raises:
@@ -143,7 +145,7 @@ def rounds_of(releases: Sequence[Release]) -> list[list[Release]]:
     first, rounds = releases[0], list[list[Release]]()
     for number, event in enumerate(releases):
         where = f"the ledger's release {number}"
-        _check_release(event, first, where)
+        _check_release(event, first, where, adjacency)
         if event.round == len(rounds):
             rounds.append([event])
         elif rounds and event.round == len(rounds) - 1 and event.name not in {known.name for known in rounds[-1]}:
@@ -157,13 +159,13 @@ def rounds_of(releases: Sequence[Release]) -> list[list[Release]]:
     return rounds
 
 
-def _check_release(event: Release, first: Release, where: str) -> None:
+def _check_release(event: Release, first: Release, where: str, adjacency: str) -> None:
     if any(getattr(event, name) != getattr(first, name) for name in ("sampler", "unit", "adjacency", "mechanism")):
         raise BenchError(
             f"{where} has another sampler, unit, adjacency or mechanism than the first: account for them apart"
         )
-    if event.adjacency != "zero-out":
-        raise BenchError(f"{where} is for {event.adjacency} adjacency: the analyses here are for zero-out")
+    if event.adjacency != adjacency:
+        raise BenchError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
     z = event.noise_multiplier
     parts = (event.threshold, event.sensitivity, event.noise_std)
     each = (value if isinstance(value, list) else [value] for value in parts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.run import ModelSettings
 
 if TYPE_CHECKING:
@@ -13,14 +14,27 @@ if TYPE_CHECKING:
 
 
 class ZooModel(ModelSettings):
-    """Base of the networks. torch is loaded when a module is made, not when a plan is read."""
+    """Base of the networks. torch is loaded when a module is made, not when a plan is read.
+
+    `reads`: "images" or "text".
+    """
+
+    reads: ClassVar[str] = "images"
+
+    def check(self, run: Any) -> None:
+        if (self.reads == "text") != (run.task.text is not None):
+            held = "images: leave it null" if self.reads == "images" else "text: give its words"
+            raise BenchError(
+                f"task.text does not fit model.kind {self.kind}, which reads {held}, or take another model"
+            )
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """A new module.
 
         Args:
-            input_shape: of a record as prepared: (height, width, channels) of an image. The module's forward pass gets
-                images as float [n, channels, height, width] in [0, 1].
+            input_shape: of a record as prepared: (height, width, channels) of an image, (words,) of a text. The
+                module's forward pass gets images as float [n, channels, height, width] in [0, 1], words as int64
+                [n, words].
             outputs: logits of a record.
         """
         raise NotImplementedError
@@ -29,5 +43,6 @@ class ZooModel(ModelSettings):
         from dpfedbench.models.net import Net
 
         return Net(
-            lambda: self.module(input_shape=input_shape, outputs=outputs), input_shape=input_shape, outputs=outputs
-        )
+            lambda: self.module(input_shape=input_shape, outputs=outputs), input_shape=input_shape, outputs=outputs,
+            vocabulary=outputs if len(input_shape) == 1 else 0,
+        )  # fmt: skip

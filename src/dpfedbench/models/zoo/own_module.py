@@ -26,4 +26,5 @@ class OwnModule(ModelSettings):
         from dpfedbench.models.net import Net, load_module
 
         build = load_module(self.module, self.arguments, input_shape=input_shape, outputs=outputs)
-        return Net(build, input_shape=input_shape, outputs=outputs)
+        vocabulary = outputs if len(input_shape) == 1 else 0
+        return Net(build, input_shape=input_shape, outputs=outputs, vocabulary=vocabulary)

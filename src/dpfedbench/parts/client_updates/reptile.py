@@ -31,6 +31,9 @@ class Reptile(ClientUpdate):
     batches: Literal["full", "disjoint"] = setting(
         "full", doc="full: each step reads all examples; disjoint: each example is in one step"
     )
+    largest: float | None = setting(
+        None, gt=0, doc="L2 norm to which a step's (noised) mean gradient is cut; null: it is not", paper="0.3 to 1"
+    )
 
     def check(self, run: Any) -> None:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
@@ -65,6 +68,8 @@ class Reptile(ClientUpdate):
                 for step, own in enumerate(batches):
                     mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
                     measured.append(found)
+                    if update.largest is not None:
+                        mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
                     update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
                 out[0] = torch.from_numpy(theta - weights.numpy())
                 return measured[0].mean(axis=0)

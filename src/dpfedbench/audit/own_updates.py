@@ -1,0 +1,79 @@
+"""Canaries among clients that noise their own updates: each client is one, and its update points one way or the other.
+
+A client is always there, so the two worlds are two updates, C along a coordinate and C against it: as far apart as two
+can be. The mechanism is the run's own, `parts.client_updates.noised`, with drawn updates in place of trained ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.audit.canaries import LARGE, Coordinates, Found, _Shown
+from dpfedbench.federation.book import Book
+from dpfedbench.methods.method import Method
+from dpfedbench.models.gradients import Choice
+from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpfedbench.parts.client_updates.noised import NoisedClients
+from dpfedbench.privacy.ledger import Ledger, Release
+from dpfedbench.randomness import stream
+
+_CHUNK = 256
+
+
+class _Updates(Clients):
+    """Clients whose update is huge, along or against one coordinate."""
+
+    def __init__(self, signs: np.ndarray) -> None:
+        self._signs = signs
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        for start in range(0, len(cohort), _CHUNK):
+            ids = cohort[start : start + _CHUNK]
+            rows = torch.zeros((len(ids), len(theta)))
+            rows[:, 0] = torch.from_numpy((LARGE * self._signs[ids]).astype(np.float32))
+            yield rows, np.zeros(len(ids)), np.zeros(len(ids))
+
+
+def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Found:
+    """Let clients release their updates once, every client a canary.
+
+    Clients are alike, and there may be more of them than the run has.
+
+    Args:
+        run: the run.
+        seed: the audit's.
+        canaries: m.
+        inserted: false: every update points against the coordinate, whatever its coin (a null).
+    """
+    run = run.replace(seed=seed)
+    loop = run.loop()
+    assert loop is not None
+    coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
+    net: Any = Coordinates(ordinary=1, reserved=1)
+    releases, sums, z = list[Release](), np.zeros(canaries), np.ones(canaries)
+
+    def show(client: int, made: Any, released: torch.Tensor) -> None:
+        # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise of deviation z.
+        sums[client] = (float(released[0]) / made.threshold + 1) / 2
+        z[client] = made.noise_multiplier
+
+    book = Book(
+        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), observer=lambda line, _: releases.append(line)
+    )
+    setup = Setup(
+        run=run, net=net, held=None, gradients=Choice("audit", lambda: None, "cpu"),  # type: ignore[arg-type, return-value]
+        own=loop.own, book=book, plan=loop.participation.plan(clients=run.clients.count, seed=seed),
+    )  # fmt: skip
+    signs = np.where(coins & inserted, 1.0, -1.0)
+    clients = NoisedClients(setup, _Updates(signs))
+    for entry in book.entries:
+        entry.open = functools.partial(_Shown, show, entry)  # type: ignore[method-assign]
+    for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(canaries), 0):
+        pass
+    return Found(holders=canaries, coins=coins, scores=(2 * sums - 1) / (2 * z**2), sums=sums, releases=releases)

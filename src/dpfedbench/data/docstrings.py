@@ -1,0 +1,118 @@
+"""docstrings: the documentation of packages that are here anyway, a module a task; a stand-in for Shakespeare-800.
+
+Read from the installed files of packages whose versions are pinned exactly, so nothing is downloaded and nothing is
+given to others. A task is the first 800 words of a module's documentation strings. A module of which 20 % of the
+sequences of 8 words are in another that was kept is left out: one text copied would be in two tasks.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import importlib.util
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from dpfedbench.data.entry import DatasetEntry
+from dpfedbench.data.images import Progress
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
+from dpfedbench.errors import BenchError
+
+PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sympy", "torch")
+WORDS = 800
+
+_GRAM = 8
+_SHARED = 0.2
+_LEFT_OUT = {"tests", "testing", "_vendor", "test", "_version", "version", "__config__"}
+"""Parts of a module's path: tests, copies of other packages, and what a build writes."""
+
+
+def documentation(source: str) -> str:
+    """The documentation strings of a module's source, in the order of the syntax tree's levels."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # escapes that Python 3.12 warns of
+        tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+    return "\n".join(text for text in found if text)
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Names and files of the installed modules, by package and path.
+
+    Raises:
+        BenchError: a package is not installed.
+    """
+    found: list[tuple[str, Path]] = []
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise BenchError(f"docstrings needs the package {package}, which is not installed: run uv sync")
+        folder = Path(spec.submodule_search_locations[0])
+        paths = (path.relative_to(folder.parent) for path in folder.rglob("*.py"))
+        kept = sorted(path for path in paths if not _LEFT_OUT & {*path.parts[:-1], path.stem})
+        found += [(".".join(path.with_suffix("").parts), folder.parent / path) for path in kept]
+    return found
+
+
+def read_docstrings(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:
+    """Read the modules.
+
+    Raises:
+        BenchError: a package is missing or its files are damaged.
+    """
+    paths = modules()
+    return cut_into_tasks(
+        _apart(_texts(paths, progress)), words=WORDS, test=0.1, validation=0.1, called="the installed packages",
+        public_text=f"the modules of fewer than {WORDS} words, which are no task",
+        versions={package: importlib.metadata.version(package) for package in PACKAGES},
+    )  # fmt: skip
+
+
+def _texts(paths: list[tuple[str, Path]], progress: Progress | None) -> Iterator[tuple[str, list[str]]]:
+    for number, (name, path) in enumerate(paths, start=1):
+        try:
+            words = words_of(documentation(path.read_text(encoding="utf-8")))
+        except (SyntaxError, ValueError, OSError) as error:
+            raise BenchError(f"{path} cannot be read ({error}): install its package again") from error
+        if words:
+            yield name, words
+        if progress is not None and (number % 500 == 0 or number == len(paths)):
+            progress("docstrings: reading modules", number, len(paths))
+
+
+def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+    """Without long texts that share much with a long one before them; short ones as they are."""
+    owners: dict[bytes, list[int]] = {}
+    for number, (name, words) in enumerate(texts):
+        if len(words) < WORDS:
+            yield name, words
+            continue
+        grams = {_hash(words[start : start + _GRAM]) for start in range(len(words) - _GRAM + 1)}
+        shared = Counter(owner for gram in grams for owner in owners.get(gram, ()))
+        if shared and max(shared.values()) >= _SHARED * len(grams):
+            continue
+        for gram in grams:
+            owners.setdefault(gram, []).append(number)
+        yield name, words
+
+
+def _hash(words: list[str]) -> bytes:
+    """The same in every process, as Python's own is not."""
+    return hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="docstrings",
+        version="1",
+        source="the documentation strings of " + ", ".join(PACKAGES) + " as installed",
+        licence="read where they are installed, under each package's licence; nothing is redistributed",
+        read=read_docstrings,
+        stands_in_for="shakespeare-800",
+        recorded_sha256="096029652578db955c4cbdc4ea3fa4182fddc4fe3fe88726eb2b0e7f154a0588",
+    ),
+)

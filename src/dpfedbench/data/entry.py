@@ -1,0 +1,36 @@
+"""What is known of a data set before it is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """A data set.
+
+    Attributes:
+        name: as in the configuration, in folder names and in tables.
+        version: of its content as prepared here; changed when a pixel or a word may change.
+        source: where it comes from.
+        licence: its terms.
+        read: makes it from (local folder or None, download folder, progress): images by class, records or texts.
+        stands_in_for: the data set that a stand-in takes the place of; None for real data.
+        recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
+    """
+
+    name: str
+    version: str
+    source: str
+    licence: str
+    read: Callable[[Path | None, Path, Any], Any]
+    stands_in_for: str | None = None
+    recorded_sha256: str | None = None
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether results on it say nothing about a published number."""
+        return self.stands_in_for is not None

@@ -1,0 +1,103 @@
+"""Shakespeare-800: the roles of the plays, 800 words of each (Li et al. 2020, after LEAF, Caldas et al. 2018).
+
+From a local folder `shakespeare` with the plays as Project Gutenberg has them (plays/*.txt, or plays.zip), or with
+LEAF's raw data, a file a role (by_play_and_character/*.txt). LEAF's own split into roles cannot be had again from the
+plays: 345 roles were published.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from dpfedbench.data.entry import DatasetEntry
+from dpfedbench.data.images import Progress
+from dpfedbench.data.sources import ENVIRONMENT, find_local
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
+from dpfedbench.errors import BenchError
+
+WORDS = 800
+SOURCE = "https://www.gutenberg.org/ebooks/100"
+
+_HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
+_DIVISION = re.compile(r"(?:ACT|SCENE|Scene|Act|EPILOGUE|PROLOGUE|THE END)\b")
+_DIRECTION = re.compile(r"\[.*?\]|\(_.*?_\)", re.DOTALL)
+
+
+def roles(play: str) -> dict[str, list[str]]:
+    """The words of each role of a play, by the heading of its speeches in capitals.
+
+    A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH"; further paragraphs up to the
+    next heading or scene are the same role's. Stage directions in brackets are nobody's.
+    """
+    found: dict[str, list[str]] = {}
+    speaker = ""
+    for paragraph in re.split(r"\n\s*\n", play.replace("\r\n", "\n")):
+        lines = [line.strip() for line in paragraph.strip().splitlines()]
+        if not lines:
+            continue
+        if _DIVISION.match(lines[0]):
+            speaker = ""
+            continue
+        if len(lines) > 1 and _HEADING.fullmatch(lines[0]):
+            speaker, lines = re.sub(r"\s+", " ", lines[0].rstrip(".").upper()), lines[1:]
+        if speaker:
+            found.setdefault(speaker, []).append("\n".join(lines))
+    return {role: words_of(_DIRECTION.sub(" ", "\n".join(said))) for role, said in found.items()}
+
+
+def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:
+    """Read the plays, or LEAF's files.
+
+    Raises:
+        BenchError: neither is there, a file is not UTF-8, or there are too few roles.
+    """
+    path = find_local(local, ("shakespeare",), ("by_play_and_character", "plays", "plays.zip"))
+    if path is None:
+        place = f"{local / 'shakespeare'}" if local else f"FOLDER/shakespeare with {ENVIRONMENT}=FOLDER"
+        raise BenchError(
+            f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or LEAF's by_play_and_character/*.txt, "
+            f"in {place}"
+        )
+    files = sorted(_files(path))
+    texts: list[tuple[str, list[str]]] = []
+    for number, (name, content) in enumerate(files, start=1):
+        text = decoded(content, f"{path}/{name}.txt")
+        if path.name == "by_play_and_character":
+            texts.append((name, words_of(text)))
+        else:
+            texts += [(f"{name}: {role}", words) for role, words in sorted(roles(text).items())]
+        if progress is not None:
+            progress("shakespeare: reading the plays", number, len(files))
+    return cut_into_tasks(
+        texts, words=WORDS, test=0.1, validation=0.1, called=f"{path}", versions={},
+        public_text=f"the roles of fewer than {WORDS} words, which are no task",
+    )  # fmt: skip
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.is_dir():
+        for file in path.glob("*.txt"):
+            yield file.stem, file.read_bytes()
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if name.endswith(".txt"):
+                    yield PurePosixPath(name).stem, archive.read(name)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="shakespeare-800",
+        version="1",
+        source=SOURCE,
+        licence="public domain",
+        read=read_shakespeare,
+        recorded_sha256="a7e3a66b584e43d8df31a36c13f6ab61a6c239b2d6d2f4a1254ede34c231385c",
+    ),
+)

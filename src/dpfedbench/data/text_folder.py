@@ -1,0 +1,56 @@
+"""A data set of one's own of texts: a folder with a text file an author, in UTF-8, as tasks of equally many words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dpfedbench.data.images import Progress
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import Settings, setting
+
+
+class Options(Settings):
+    """What `read` is called with, as a configuration states it."""
+
+    folder: str = setting(doc="where the files are, *.txt; absolute, or below the local data folder")
+    words: int = setting(ge=1, doc="words of a task; a text of fewer is public text")
+    test: float = setting(0.1, gt=0, lt=1, doc="share of the tasks that are for the test")
+    validation: float = setting(0.1, gt=0, lt=1, doc="share of the others that are for validation")
+
+
+def read(
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    folder: str,
+    words: int,
+    test: float = 0.1,
+    validation: float = 0.1,
+) -> RawTexts:
+    """Read the files of a folder, in the order of their names.
+
+    Args:
+        local: the local data folder, below which a relative `folder` lies.
+        download_dir: not used.
+        progress: told at the end.
+        folder: where the files are.
+        words: of a task.
+        test: share of the tasks.
+        validation: share of what remains.
+
+    Raises:
+        BenchError: the folder is not there, a file is not UTF-8, or there are too few texts.
+    """
+    place = Path(folder) if local is None else local / folder
+    if not place.is_dir():
+        raise BenchError(f"the folder of texts {place} is not there: correct options.folder, or data.local_dir")
+    files = sorted(place.glob("*.txt"))
+    texts = [(file.stem, words_of(decoded(file.read_bytes(), str(file)))) for file in files]
+    if progress is not None:
+        progress("texts: reading", len(files), len(files))
+    return cut_into_tasks(
+        texts, words=words, test=test, validation=validation, called=str(place), versions={},
+        public_text=f"the texts of fewer than {words} words, which are no task",
+    )  # fmt: skip

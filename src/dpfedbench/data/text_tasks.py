@@ -1,0 +1,177 @@
+"""Clients and tests whose data are texts: which tasks there are, as records of words that a model knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.clients_folder import PREVIEW, check_made_for, load_clients, save_clients
+from dpfedbench.data.images import SPLITS
+from dpfedbench.data.partition import TaskBatch
+from dpfedbench.data.tokens import TextDataset, load_texts
+from dpfedbench.errors import BenchError
+from dpfedbench.randomness import stream
+from dpfedbench.settings.text import Text
+from dpfedbench.settings.vocabularies.vocabulary import SeenText
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPartition:
+    """Which task each client is.
+
+    Attributes:
+        tasks: int32 [clients], indices into the data set's tasks; no task is two clients'.
+        summary: what it is: dataset, kind, seed and counts.
+        class_names: of the data set's tasks, for the preview; empty once loaded from a folder.
+    """
+
+    tasks: np.ndarray
+    summary: dict[str, Any]
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if self.tasks.ndim != 1 or self.tasks.dtype != np.int32:
+            raise ValueError(f"tasks must be int32 [clients], not {self.tasks.dtype} {self.tasks.shape}")
+
+    def __len__(self) -> int:
+        """How many clients."""
+        return len(self.tasks)
+
+    def save(self, folder: Path | str) -> None:
+        """Write clients.npz, the first clients as preview.csv for people, and summary.json; all whole."""
+        rows: list[list[Any]] = [["client", "task", "name"]]
+        for client, task in enumerate(self.tasks[:PREVIEW]):
+            rows.append([client, task, self.class_names[task] if self.class_names else ""])
+        save_clients(Path(folder), {"tasks": self.tasks}, rows, self.summary)
+
+
+def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: int) -> TextPartition:
+    """Make each client one of the training tasks, drawn at random from the stream (seed, "partition").
+
+    Raises:
+        BenchError: more clients than training tasks, or a kind of partition that would share a task.
+    """
+    if kind != "disjoint":
+        raise BenchError(
+            f"clients.partition is {kind}, but a task of {dataset.name} is one client's: set it to disjoint"
+        )
+    pool = dataset.splits["train"]
+    if not 1 <= clients <= len(pool):
+        raise BenchError(
+            f"clients.count is {clients}, but {dataset.name} has {len(pool)} training tasks, each is one client: "
+            f"set it to {len(pool)} or less"
+        )
+    tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(np.int32)
+    summary = {
+        "dataset": dataset.name,
+        "dataset_sha256": dataset.summary["sha256"],
+        "split": "train",
+        "kind": kind,
+        "seed": seed,
+        "clients": clients,
+        "words_per_client": int(dataset.tokens.shape[1]),
+        "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
+    }
+    return TextPartition(tasks=tasks, summary=summary, class_names=dataset.class_names)
+
+
+def load_text_partition(folder: Path | str) -> TextPartition:
+    """Read what `TextPartition.save` wrote.
+
+    Raises:
+        BenchError: a file is missing or damaged.
+    """
+    return load_clients(folder, lambda arrays, summary: TextPartition(tasks=arrays["tasks"], summary=summary))
+
+
+class KnownText:
+    """A data set of texts in the words of a run's vocabulary.
+
+    A record is `text.record` words in a row: int64, 0 for a word that is not known, else its place in the vocabulary
+    plus one. A record's labels are its own words: a model is to tell each from those before it in the record.
+
+    A vocabulary that is declared to read clients' words gets their counts in the training tasks, no other does.
+
+    Args:
+        dataset: the data set.
+        text: the run's task.
+
+    Attributes:
+        unaccounted: why what the model is made of is itself a release without an event; empty where it is not.
+
+    Raises:
+        BenchError: a record longer than a task, or fewer words to choose from than are asked for.
+    """
+
+    def __init__(self, dataset: TextDataset, text: Text) -> None:
+        self.dataset, self.text, vocabulary = dataset, text, text.vocabulary
+        words, self.name = len(dataset.words), dataset.name
+        self.records_per_task = dataset.tokens.shape[1] // text.record
+        if not self.records_per_task:
+            raise BenchError(
+                f"task.text.record is {text.record}, but a task of {dataset.name} has {dataset.tokens.shape[1]} words: "
+                "lower it"
+            )
+        counts = None
+        if vocabulary.private:
+            counts = np.bincount(dataset.tokens[dataset.splits["train"]].ravel(), minlength=words)
+        chosen = vocabulary.choose(SeenText(public=dataset.public_counts.copy(), private=counts), text.words)
+        if len(chosen) < text.words:
+            raise BenchError(
+                f"task.text.words is {text.words}, but the text that the vocabulary {vocabulary.kind} is taken from "
+                f"({dataset.name}) has {len(chosen)} different words: lower it to that"
+            )
+        self._place = np.zeros(words, np.int64)
+        self._place[chosen] = np.arange(1, len(chosen) + 1)
+        self.unaccounted = (vocabulary.reason,) if vocabulary.private else ()
+
+    @property
+    def image_shape(self) -> tuple[int]:
+        """A record's."""
+        return (self.text.record,)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The data set's."""
+        return self.dataset.summary
+
+    def tasks(self, ids: np.ndarray) -> np.ndarray:
+        """All records of some tasks, int64 [n, records, words of a record]."""
+        used = self.records_per_task * self.text.record
+        return self._place[np.asarray(self.dataset.tokens[ids])[:, :used]].reshape(len(ids), -1, self.text.record)
+
+
+class TextTasks:
+    """Clients that are tasks of a text.
+
+    Args:
+        data_dir, clients_dir: a prepared data set of texts and a partition of it.
+        text: the run's task.
+        support, query: records that a client uses, one after the other.
+
+    Raises:
+        BenchError: data missing or damaged, or settings that do not fit them.
+    """
+
+    def __init__(self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int) -> None:
+        found, self._partition = load_texts(data_dir), load_text_partition(clients_dir)
+        check_made_for(found.name, found.summary, self._partition.summary)
+        self.dataset = KnownText(found, text)
+        self.unaccounted = self.dataset.unaccounted
+        self._sizes = support, query
+        if support + query > self.dataset.records_per_task:
+            raise BenchError(
+                f"clients.support_per_class and query_per_class are {support} and {query} records, but a task of "
+                f"{found.name} has {self.dataset.records_per_task} of {text.record} words: lower them"
+            )
+
+    def gather(self, ids: np.ndarray) -> TaskBatch:
+        """The records of some clients."""
+        support, query = self._sizes
+        records = self.dataset.tasks(self._partition.tasks[np.asarray(ids)])
+        first, then = records[:, :support], records[:, support : support + query]
+        return TaskBatch(support_x=first, support_y=first, query_x=then, query_y=then)

@@ -1,0 +1,142 @@
+"""Test on unseen texts: how often the model, refined on the first records of a task, tells the next word of the others.
+
+Refining is gradient descent on the task's first records, `task.text.refine_batch` at a time, one after the other and
+again from the first (Li et al. 2020, Appendix C: 75 % of a task's words). A word that the model does not know is never
+told.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.text_tasks import KnownText
+from dpfedbench.data.tokens import load_texts
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.few_shot import Scores
+from dpfedbench.evaluation.intervals import mean_interval
+from dpfedbench.files import write_json
+from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
+from dpfedbench.models.members import load_members
+from dpfedbench.progress import Progress
+
+
+def refined(
+    gradients: Gradients, theta: np.ndarray, records: np.ndarray, *, batch: int, steps: int, rate: float
+) -> np.ndarray:
+    """The weights float32 [d] that so many steps of gradient descent on some records [n, L] make of theta [d]."""
+    own, gradient = theta.copy(), np.empty((1, len(theta)), theta.dtype)
+    starts = itertools.cycle(range(0, len(records), batch))
+    for start in itertools.islice(starts, steps):
+        some = records[None, start : start + batch]
+        gradients.at(own[None], some, some).gradient(gradient)
+        own -= np.asarray(rate, theta.dtype) * gradient[0]
+    return own
+
+
+def text_scores(
+    choice: Choice, theta: np.ndarray, known: KnownText, run: Any, *, split: str, tasks: int, threads: int = 1,
+    progress: Progress | None = None,
+) -> tuple[Scores, Scores]:  # fmt: skip
+    """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model is.
+
+    Raises:
+        BenchError: the split has fewer tasks, or a task fewer records.
+    """
+    shots, test, pool = run.task.shots, run.evaluation, known.dataset.splits[split]
+    if tasks > len(pool):
+        key = "evaluation.tasks" if split == "test" else "validation.tasks"
+        raise BenchError(f"{key} is {tasks}, but {known.name} has {len(pool)} {split} tasks: lower it to that")
+    if shots + test.query_per_class > known.records_per_task:
+        raise BenchError(
+            f"task.shots and evaluation.query_per_class are {shots} and {test.query_per_class} records, but a task of "
+            f"{known.name} has {known.records_per_task}: lower them"
+        )
+    workers = Workers(choice, lambda gradients: gradients, threads=threads)
+    counter = itertools.count(1)
+
+    def one(index: int) -> tuple[Found, Found]:
+        records = known.tasks(pool[index : index + 1])[0]
+        own, others = records[:shots], records[shots : shots + test.query_per_class]
+        with workers.worker() as gradients:
+            weights = refined(gradients, theta, own, batch=run.task.text.refine_batch, steps=test.steps, rate=test.rate)
+            found = gradients.evaluate(weights, others, others), gradients.evaluate(theta, others, others)
+        if progress is not None:
+            progress.step(next(counter), 1)
+        return found
+
+    with workers.running() as pool_of:
+        found = list(pool_of.map(one, range(tasks)))
+    after, before = (
+        Scores(accuracies=np.array([one.accuracy for one in part]), losses=np.array([one.loss for one in part]))
+        for part in zip(*found, strict=True)
+    )
+    return after, before
+
+
+class TextMeasures:
+    """What a language model in training is measured on: public validation tasks; arguments as of `FewShotMeasures`."""
+
+    columns: tuple[str, ...] = ("validation_loss",)
+
+    def __init__(self, run: Any, known: KnownText, choice: Choice, *, threads: int) -> None:
+        self._run, self._known, self._choice, self._threads = run, known, choice, threads
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """Accuracy in percent and loss on the validation tasks, after refining."""
+        scores, _ = text_scores(
+            self._choice, theta, self._known, self._run, split="validation", tasks=self._run.validation.tasks,
+            threads=self._threads,
+        )  # fmt: skip
+        return {
+            "validation_accuracy": 100 * float(scores.accuracies.mean()),
+            "validation_loss": float(scores.losses.mean()),
+        }
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Nothing: a meta-model is tested when it is finished."""
+        return {}
+
+
+def text_test(
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+) -> None:
+    """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
+
+    Raises:
+        BenchError: data or model missing or damaged, or settings that do not fit them.
+    """
+    dataset = load_texts(data_dir)
+    known = KnownText(dataset, run.task.text)
+    net = run.tested_net(known.image_shape)
+    (theta,) = load_members(Path(model_path), net)
+    tasks = run.evaluation.tasks
+    progress = Progress(f"test {run.folder}", tasks, unit="tasks")
+    after, before = text_scores(
+        choose(net, enabled=kernels), theta, known, run, split="test", tasks=tasks, threads=threads, progress=progress
+    )
+    accuracies = 100 * after.accuracies
+    interval = mean_interval(accuracies.tolist())
+    write_json(
+        out_path,
+        {
+            "dataset": run.dataset,
+            "method": run.method,
+            "seed": run.seed,
+            "accuracy": interval.mean,
+            "ci_low": interval.low,
+            "ci_high": interval.high,
+            "accuracy_before_refining": float(100 * before.accuracies.mean()),
+            "loss": float(after.losses.mean()),
+            "tasks": tasks,
+            "shots": run.task.shots,
+            "query_per_class": run.evaluation.query_per_class,
+            "steps": run.evaluation.steps,
+            "members": 1,
+            "per_task": [round(float(value), 6) for value in accuracies],
+        },
+    )

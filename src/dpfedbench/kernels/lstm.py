@@ -1,0 +1,274 @@
+"""The LSTM of next words: gradients clipped record by record without a gradient for each record, on one CPU thread.
+
+One backward pass gives, for each word of a record, what arrives at each matrix from both sides: a record's gradient of
+a matrix is a sum of L outer products, sum_t a_t b_t^T. Its squared norm is sum_{t,s} (a_t . a_s)(b_t . b_s), two Gram
+matrices of [L, L] (Goodfellow 2015). The clipped sum over records is then one product of two long matrices, a scaled by
+each record's weight. Rows of the embedding add up where a word comes twice; where the softmax is tied to it, both parts
+fall on the same rows, and their product is a term of the norm: 2 sum_{t,s} D[t, w_s] (h_t . g_s), with D what arrives
+at the logits, h_t what they are products with, and g_s what arrives at the embedding of the input w_s.
+
+Gram matrices round, so a norm is raised by a few units in the last place of what was added up for it: what is added to
+a sum is never longer than the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from dpfedbench.models.gradients import Found, Inputs, Point, Total, joined
+from dpfedbench.models.lstm import Lstm
+from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.models.torch_gradients import TorchGradients
+
+_NUMBERS = 2**21
+"""Logits of one pass, about: few enough for a processor's outer cache, enough for fast products."""
+
+
+class _Layer(NamedTuple):
+    """A layer's pass over n records: what comes in and what is kept for the way back, each [L, n, width]."""
+
+    inputs: torch.Tensor
+    before: torch.Tensor  # outputs of the step before
+    gates: torch.Tensor  # [L, n, 4 width]: i, f, g, o
+    cells: torch.Tensor  # [L + 1, n, width], zero first
+    squashed: torch.Tensor  # tanh of the cells
+    outputs: torch.Tensor
+
+
+class _Back(NamedTuple):
+    """What a backward pass leaves: everything of which gradients are products.
+
+    Attributes:
+        words: inputs [n, L], of the embedding's rows.
+        arriving: what arrives at their embeddings, [n, L, width].
+        logits: what arrives at the logits, [n, L, V].
+        top: what these are products with, [n, L, width].
+        layers: for each, what arrives at its gates [L, n, 4 width], its inputs and the outputs before [L, n, width].
+    """
+
+    words: torch.Tensor
+    arriving: torch.Tensor
+    logits: torch.Tensor
+    top: torch.Tensor
+    layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+class FastLstm(TorchGradients):
+    """Gradients of an `Lstm`; arguments are those of `Gradients`."""
+
+    name = "lstm"
+
+    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net, dtype=dtype)
+        assert isinstance(net.module, Lstm)
+        self._lstm = net.module
+
+    def _together(self) -> int:
+        return max(1, _NUMBERS // (self._lstm.words * self._lstm.record))
+
+    # One pass over some records
+
+    def _forward(self, weights: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, list[_Layer]]:
+        """Inputs [n, L], and each layer's pass."""
+        lstm = self._lstm
+        words = torch.cat([torch.full_like(x[:, :1], lstm.words), x[:, :-1]], 1)
+        steps, layers = weights["embedding"][words.T], []
+        for layer in range(lstm.layers):
+            layers.append(self._layer(weights, layer, steps))
+            steps = layers[-1].outputs
+        return words, layers
+
+    def _layer(self, weights: dict[str, torch.Tensor], layer: int, steps: torch.Tensor) -> _Layer:
+        hidden, width = weights[f"hidden{layer}"].T, self._lstm.width
+        length, records, _ = steps.shape
+        gates = torch.addmm(weights[f"bias{layer}"], steps.flatten(0, 1), weights[f"input{layer}"].T)
+        gates = gates.view(length, records, 4 * width)
+        outputs = steps.new_zeros(length + 1, records, width)
+        cells, squashed = torch.zeros_like(outputs), torch.empty_like(steps)
+        for t in range(length):
+            own = gates[t]
+            if t:
+                own.addmm_(outputs[t], hidden)
+            own[:, : 2 * width].sigmoid_()
+            own[:, 2 * width : 3 * width].tanh_()
+            own[:, 3 * width :].sigmoid_()
+            i, f, g, o = own.chunk(4, dim=1)
+            torch.addcmul(f * cells[t], i, g, out=cells[t + 1])
+            torch.tanh(cells[t + 1], out=squashed[t])
+            torch.mul(o, squashed[t], out=outputs[t + 1])
+        return _Layer(steps, outputs[:-1], gates, cells, squashed, outputs[1:])
+
+    def _logits_at(self, weights: dict[str, torch.Tensor], layers: list[_Layer]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The top outputs [n, L, width] and their logits [n, L, V]."""
+        top = layers[-1].outputs.transpose(0, 1).contiguous()
+        return top, (top.flatten(0, 1) @ self._softmax(weights).T).view(*top.shape[:2], self._lstm.words)
+
+    def _softmax(self, weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        return weights["embedding"][: self._lstm.words] if self._lstm.tied else weights["softmax"]
+
+    def _measured(self, logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Found]:
+        """The words' probabilities, in the logits' place, and losses and right answers."""
+        most = logits.amax(dim=2, keepdim=True)
+        own = logits.gather(2, y[:, :, None])
+        known = y > 0
+        right = ((own == most)[:, :, 0] & known).sum(1)
+        logits.sub_(most).exp_()
+        total = logits.sum(dim=2, keepdim=True)
+        each = (total.log() + most - own)[:, :, 0] * known
+        logits.div_(total)
+        losses = each.double().sum(1) / self._lstm.record
+        return logits, Found(losses.numpy(), right.double().numpy(), np.full(len(y), float(self._lstm.record)))
+
+    def _backward(self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> tuple[_Back, Found]:
+        """Of each record's loss."""
+        words, layers = self._forward(weights, x)
+        top, logits = self._logits_at(weights, layers)
+        arriving, found = self._measured(logits, y)
+        arriving.scatter_add_(2, y[:, :, None], torch.full_like(arriving[:, :, :1], -1.0))
+        arriving *= ((y > 0).to(self.dtype) / self._lstm.record)[:, :, None]
+        steps = (arriving.flatten(0, 1) @ self._softmax(weights)).view_as(top).transpose(0, 1).contiguous()
+        back = []
+        for number in reversed(range(len(layers))):
+            gates = self._layer_backward(weights[f"hidden{number}"], layers[number], steps)
+            back.append((gates, layers[number].inputs, layers[number].before))
+            steps = (gates.flatten(0, 1) @ weights[f"input{number}"]).view_as(steps)
+        return _Back(words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]), found
+
+    def _layer_backward(self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor) -> torch.Tensor:
+        """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L, n, width]."""
+        width, out = self._lstm.width, torch.empty_like(layer.gates)
+        state, cell = torch.zeros_like(steps[0]), torch.zeros_like(steps[0])
+        for t in reversed(range(len(steps))):
+            i, f, g, o = layer.gates[t].chunk(4, dim=1)
+            state = steps[t] + state
+            squashed = layer.squashed[t]
+            cell = cell + state * o * (1 - squashed * squashed)
+            own = out[t]
+            own[:, :width] = cell * g * i * (1 - i)
+            own[:, width : 2 * width] = cell * layer.cells[t] * f * (1 - f)
+            own[:, 2 * width : 3 * width] = cell * i * (1 - g * g)
+            own[:, 3 * width :] = state * squashed * o * (1 - o)
+            cell = cell * f
+            state = own @ hidden
+        return out
+
+    # What is made of it
+
+    def _norms(self, back: _Back) -> torch.Tensor:
+        """Each record's norm, float64 [n], raised by what rounding may have taken."""
+        parts = []
+        for gates, inputs, before in back.layers:
+            parts.append(
+                _gram(gates.transpose(0, 1)) * (_gram(inputs.transpose(0, 1)) + _gram(before.transpose(0, 1)) + 1)
+            )
+        parts.append(_gram(back.logits) * _gram(back.top))
+        parts.append((back.words[:, :, None] == back.words[:, None, :]) * _gram(back.arriving))
+        if self._lstm.tied:
+            rows = back.words.clamp(max=self._lstm.words - 1)[:, None, :].expand(-1, self._lstm.record, -1)
+            at = back.logits.gather(2, rows) * (back.words < self._lstm.words)[:, None, :]
+            parts.append(2 * at * (back.top @ back.arriving.transpose(1, 2)))
+        squares = torch.stack([part.double().sum((1, 2)) for part in parts]).sum(0)
+        rounded = torch.stack([part.double().abs().sum((1, 2)) for part in parts]).sum(0)
+        return (squares.clamp(min=0) + 8 * torch.finfo(self.dtype).eps * rounded).sqrt()
+
+    def _sum(self, back: _Back, weights: torch.Tensor, out: dict[str, torch.Tensor]) -> None:
+        """Add the records' gradients, each times its weight [n], to named tensors."""
+        for number, (gates, inputs, before) in enumerate(back.layers):
+            scaled = (gates * weights[None, :, None]).flatten(0, 1)
+            out[f"input{number}"].addmm_(scaled.T, inputs.flatten(0, 1))
+            out[f"hidden{number}"].addmm_(scaled.T, before.flatten(0, 1))
+            out[f"bias{number}"].add_(scaled.sum(0))
+        top = (back.top * weights[:, None, None]).flatten(0, 1)
+        self._softmax(out).addmm_(back.logits.flatten(0, 1).T, top)
+        out["embedding"].index_add_(0, back.words.flatten(), (back.arriving * weights[:, None, None]).flatten(0, 1))
+
+    def _passes(
+        self, theta: Array, x: Array, y: Array
+    ) -> Iterator[tuple[slice, dict[str, torch.Tensor], torch.Tensor, torch.Tensor]]:
+        """A few records at a time: which, the weights, records and labels."""
+        weights = self.net.tensors(self._theta(theta))
+        records, labels = tensor_of(x), tensor_of(y)
+        for start in range(0, len(records), self._together()):
+            some = slice(start, min(start + self._together(), len(records)))
+            yield some, weights, records[some], labels[some]
+
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        found: list[Found] = []
+
+        def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
+            made = torch.zeros(self.net.dimension, dtype=self.dtype)
+            out = self.net.tensors(made)
+            with torch.no_grad():
+                for some, weights, records, labels in self._passes(theta, x, y):
+                    back, measured = self._backward(weights, records, labels)
+                    found.append(measured)
+                    own = self._norms(back)
+                    norms[some] = own.numpy()
+                    good = torch.isfinite(own)
+                    if not good.all():  # a record that is not finite is left out, and nothing of it may be multiplied
+                        back, _ = self._backward(weights, records[good], labels[good])
+                        own = own[good]
+                    self._sum(back, (limit / own).clamp(max=1.0).to(self.dtype), out)
+            sum_ += made.double().numpy()
+
+        norms = total.add_by(add, len(x))
+        return joined(found), norms
+
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        rows, found = torch.as_tensor(out), []
+        with torch.no_grad():
+            for some, weights, records, labels in self._passes(theta, x, y):
+                for place in range(some.start, some.stop):
+                    at = slice(place - some.start, place - some.start + 1)
+                    back, measured = self._backward(weights, records[at], labels[at])
+                    rows[place].zero_()
+                    self._sum(back, torch.ones(1, dtype=self.dtype), self.net.tensors(rows[place]))
+                    found.append(measured)
+        return joined(found)
+
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        found = []
+        with torch.no_grad():
+            for _, weights, records, labels in self._passes(theta, x, y):
+                _, layers = self._forward(weights, records)
+                found.append(self._measured(self._logits_at(weights, layers)[1], labels)[1])
+        return joined(found)
+
+    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+        if products:
+            return super()._at(theta, x, y, products, into)
+        return _Tasks(self, theta, x.value, y)
+
+
+class _Tasks(Point):
+    """Tasks at weights of their own: the mean over a task's records, without second derivatives."""
+
+    def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array) -> None:
+        super().__init__(theta)
+        self._means, self._found = torch.zeros(tuple(theta.shape), dtype=owner.dtype), list[Found]()
+        with torch.no_grad():
+            for own, records, labels, mean in zip(theta, x, y, self._means, strict=True):
+                out, found = owner.net.tensors(mean), list[Found]()
+                for _, weights, some, answers in owner._passes(own, records, labels):
+                    back, measured = owner._backward(weights, some, answers)
+                    owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), out)
+                    found.append(measured)
+                self._found.append(joined(found))
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
+
+    def _gradient(self, out: Array) -> None:
+        torch.as_tensor(out).copy_(self._means)
+
+    def _product(self, direction: Array, out: Array) -> None:
+        raise NotImplementedError("this point was not made for products")
+
+
+def _gram(rows: torch.Tensor) -> torch.Tensor:
+    """Products of a record's rows [n, L, m] with each other, [n, L, L]."""
+    return rows @ rows.transpose(1, 2)

@@ -1,0 +1,26 @@
+"""The LSTM of next-word prediction (McMahan et al. 2018; Li et al. 2020, Appendix C)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class LstmModel(ZooModel):
+    """An embedding, two layers of LSTM and a softmax over the known words."""
+
+    reads: ClassVar[str] = "text"
+    kind: Literal["lstm"] = "lstm"
+    width: int = setting(32, ge=1, doc="of the embedding and of each layer", paper="200")
+    layers: int = setting(2, ge=1, doc="of the LSTM", paper="2")
+    tied: bool = setting(True, doc="whether logits are products with the embedding", paper="true")
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.lstm import Lstm
+
+        return Lstm(words=outputs, record=input_shape[0], width=self.width, layers=self.layers, tied=self.tied)

@@ -1,0 +1,1 @@
+"""Vocabularies: the words that a language model knows, one file a way to choose them, found by place."""

@@ -1,0 +1,52 @@
+"""What every vocabulary is: the words that a language model knows, chosen from what it may see."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeenText:
+    """What a vocabulary may be made of.
+
+    Attributes:
+        public: int64 [words], how often each word is in the public text.
+        private: the same in the clients' own words; None for a vocabulary that is not declared to read them.
+    """
+
+    public: np.ndarray
+    private: np.ndarray | None
+
+
+class Vocabulary(Part):
+    """Base of the ways to choose the words that a model knows. Everyone who gets the model gets its words.
+
+    `private`: whether it reads clients' words. Then it is a release without an event, and no finite epsilon holds of a
+    run; `reason` says so for the ledger, and `notice` for people. Clients' words exist for it only if it says so.
+    """
+
+    place: ClassVar[str] = "dpfedbench.settings.vocabularies"
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = ""
+    notice: ClassVar[str] = ""
+
+    def check(self, run: Any) -> None:
+        if not self.private and not run.validation.public:
+            raise BenchError(
+                "validation.public is false, but the validation tasks are a part of the public text that "
+                "task.text.vocabulary is taken from: set it to true"
+            )
+
+    def notices(self, run: Any) -> tuple[str, ...]:
+        return (self.notice,) if self.notice else ()
+
+    def choose(self, seen: SeenText, size: int) -> np.ndarray:
+        """Places int64 [n] of at most `size` different words; a model's first word is the first of them."""
+        raise NotImplementedError

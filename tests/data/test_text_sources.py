@@ -1,0 +1,151 @@
+"""Where texts are from: plays, articles and documentation strings."""
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dpfedbench.data import docstrings, shakespeare, text_folder, wiki
+from dpfedbench.data.sources import local_folder
+from dpfedbench.errors import BenchError
+
+PLAY = """A PLAY
+
+by Nobody
+
+ACT I.
+
+SCENE I. A place.
+
+[Enter HAM.]
+
+Ham.
+Who's there?
+Nay, answer me.
+
+[Exit.]
+
+A line after a direction is Ham's.
+
+FIRST WITCH
+Hail! [Aside] Hail.
+
+Scene II. Another place.
+
+Nobody says this.
+
+LADY MACBETH. \n  Out, out (_to the spot_) I say.
+"""
+
+
+def test_roles_of_a_play() -> None:
+    found = shakespeare.roles(PLAY)
+    assert set(found) == {"HAM", "FIRST WITCH", "LADY MACBETH"}
+    assert " ".join(found["HAM"]) == "who's there ? nay , answer me . a line after a direction is ham's ."
+    assert found["FIRST WITCH"] == ["hail", "!", "hail", "."]
+    assert " ".join(found["LADY MACBETH"]) == "out , out i say ."
+
+
+def _plays(folder: Path, roles: int) -> None:
+    for play in range(2):
+        text = "\n\n".join(f"R{'ABCDEFGHIJKL'[i]}.\n{'word other ' * 400}" for i in range(roles))
+        (folder / f"play{play}.txt").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"play{play}.txt").write_text(text)
+
+
+def test_plays_in_a_folder_and_in_a_zip_are_the_same(tmp_path: Path) -> None:
+    _plays(tmp_path / "shakespeare" / "plays", 6)
+    first = shakespeare.read_shakespeare(tmp_path, tmp_path)
+    with zipfile.ZipFile(tmp_path / "plays.zip", "w") as archive:
+        for file in (tmp_path / "shakespeare" / "plays").iterdir():
+            archive.write(file, f"plays/{file.name}")
+            file.unlink()
+        (tmp_path / "shakespeare" / "plays").rmdir()
+    second = shakespeare.read_shakespeare(tmp_path, tmp_path)
+    assert first.tasks == second.tasks and first.splits == second.splits and len(first.tasks) == 12
+
+
+def test_leafs_form_is_a_file_a_role(tmp_path: Path) -> None:
+    folder = tmp_path / "shakespeare" / "by_play_and_character"
+    folder.mkdir(parents=True)
+    for role in range(10):
+        (folder / f"PLAY_ROLE{role}.txt").write_text("word other " * 400)
+    found = shakespeare.read_shakespeare(tmp_path, tmp_path)
+    assert [name for name, _ in found.tasks] == sorted(f"PLAY_ROLE{role}" for role in range(10))
+
+
+def test_plays_that_are_missing_or_bad(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"no plays found: put plays/\*\.txt from https://www\.gutenberg"):
+        shakespeare.read_shakespeare(tmp_path, tmp_path)
+    _plays(tmp_path / "shakespeare" / "plays", 1)
+    with pytest.raises(BenchError, match="has 2 texts of at least 800 words"):
+        shakespeare.read_shakespeare(tmp_path, tmp_path)
+    (tmp_path / "shakespeare" / "plays" / "play0.txt").write_bytes(b"R.\n\xff")
+    with pytest.raises(BenchError, match=r"play0\.txt is not UTF-8"):
+        shakespeare.read_shakespeare(tmp_path, tmp_path)
+
+
+def test_the_real_plays_have_about_as_many_roles_as_were_published() -> None:
+    folder = local_folder(None)
+    if folder is None or not (folder / "shakespeare").is_dir():
+        pytest.skip("the plays are not here: set DPFEDBENCH_DATA")
+    assert 320 <= len(shakespeare.read_shakespeare(folder, folder).tasks) <= 345
+
+
+def test_articles_in_a_folder_and_in_a_tar(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"Wiki-3029 is missing: put wiki-3029 or wiki-3029\.tar"):
+        wiki.read_wiki(tmp_path, tmp_path)
+    folder = tmp_path / "wiki-3029"
+    folder.mkdir()
+    for number in range(10):
+        (folder / f"Title {number}.txt").write_text(f"w{number} " * 1700)
+    (folder / "Short.txt").write_text("few words")
+    first = wiki.read_wiki(tmp_path, tmp_path)
+    assert len(first.tasks) == 10 and first.public["few"] == 1 and first.facts["articles"] == 11
+    tarred = tmp_path / "other"
+    tarred.mkdir()
+    with tarfile.open(tarred / "wiki-3029.tar.gz", "w:gz") as archive:
+        archive.add(folder, "articles")
+    assert wiki.read_wiki(tarred, tmp_path).tasks == first.tasks
+    (folder / "Empty.txt").write_text("")
+    with pytest.raises(BenchError, match=r"the article Empty\.txt is empty"):
+        wiki.read_wiki(tmp_path, tmp_path)
+    (tarred / "wiki-3029.tar.gz").write_bytes(io.BytesIO(b"no archive").getvalue())
+    with pytest.raises(BenchError, match="cannot be read"):
+        wiki.read_wiki(tarred, tmp_path)
+
+
+def test_documentation_strings_of_a_source() -> None:
+    source = '"""Module."""\nclass A:\n    """Class."""\n    def f(self):\n        """Method."""\n'
+    source += '        "no docstring"\nx = "\\d"\n'
+    assert docstrings.documentation(source) == "Module.\nClass.\nMethod."
+
+
+def test_a_module_that_repeats_another_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docstrings, "WORDS", 20)
+    first = [f"a{i}" for i in range(40)]
+    texts = [
+        ("first", first),
+        ("copy", first[:20] + [f"b{i}" for i in range(20)]),
+        ("own", [f"c{i}" for i in range(30)]),
+    ]
+    texts += [("little shared", first[:10] + [f"d{i}" for i in range(40)]), ("short copy", first[:10])]
+    assert [name for name, _ in docstrings._apart(iter(texts))] == ["first", "own", "little shared", "short copy"]
+
+
+def test_modules_are_named_and_tests_are_left_out() -> None:
+    names = [name for name, _ in docstrings.modules()]
+    assert len(names) == len(set(names)) and "numpy.linalg._linalg" in names
+    assert not [name for name in names if ".tests." in name]
+
+
+def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
+    for number in range(10):
+        (tmp_path / f"author {number}.txt").write_text(f"w{number} " * 30)
+    found = text_folder.read(tmp_path, tmp_path, folder=".", words=20, test=0.2)
+    assert [found.splits.count(split) for split in ("train", "validation", "test")] == [7, 1, 2]
+    assert text_folder.Options.read({"folder": "x", "words": 3}).test == 0.1
+    with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
+        text_folder.read(tmp_path, tmp_path, folder="none", words=20)
