@@ -30,11 +30,11 @@ def bounds(factorisation="square-root", *, inserted=True, seed=0):
 
 
 def audited(config, **values):
-    found = experiment(config, canaries=4000, **values)
+    found = experiment(config, canaries=config.clients.count, **values)
     return bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)
 
 
-LONG = {**RUN, "participation": {"cohort": 20, "rounds": 200}}
+LONG = {**RUN, "clients": {"count": 12000}, "participation": {"cohort": 60, "rounds": 200}}
 """The more rounds, the larger the norm of an encoder that was not scaled: 1.66 here."""
 
 HOLDS = gaussian_epsilon(1.0, 1e-6)
@@ -104,7 +104,7 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     monkeypatch.setattr(Planned, "combines", scaled_down)
     monkeypatch.setattr(Planned, "mechanism", "gaussian")
     config = make_config(LONG)
-    found = experiment(config, canaries=4000)
+    found = experiment(config, canaries=12000)
     assert {line.mechanism for line in found.releases} == {"gaussian"}
     bound = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
     assert bound.epsilon > HOLDS

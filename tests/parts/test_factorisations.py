@@ -1,5 +1,9 @@
 """Encoders of correlated noise: closed forms, the figures of jax_privacy, column norms, what is refused."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -77,6 +81,23 @@ def test_the_optimised_is_better_than_the_square_root():
     for workload, moved in (("prefix", np.tril(np.ones((30, 30)))), ("server", response(STEP, 30))):
         errors = [((moved @ one.weights(30, STEP)) ** 2).sum() for one in (Optimised(workload=workload), SquareRoot())]
         assert errors[0] < errors[1] < (moved**2).sum()
+
+
+def test_threads_change_no_bit():
+    """In processes of their own, since a library takes its threads when it is loaded."""
+    code = (
+        "import torch; from dpfedbench.parts.factorisations.optimised import Optimised; "
+        "from dpfedbench.parts.server.step import Step; torch.set_num_threads({0}); "
+        "import hashlib; print(hashlib.sha256(Optimised().weights(120, Step()).tobytes()).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code.format(count)], check=True, capture_output=True, text=True,
+            env=os.environ | {"OPENBLAS_NUM_THREADS": str(count), "OMP_NUM_THREADS": str(count)},
+        ).stdout
+        for count in (1, 2)
+    }  # fmt: skip
+    assert len(found) == 1
 
 
 def test_what_the_servers_steps_make_of_a_unit():

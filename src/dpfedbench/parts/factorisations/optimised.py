@@ -11,6 +11,7 @@ from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from dpfedbench.parts.server.server_step import ServerStep
 
@@ -20,7 +21,7 @@ _STEPS, _CLOSE = 200, 1e-3
 _RIDGE = 1e-6
 
 _DIGITS = 2.0**-30
-"""The encoder is rounded to it: what threads and machines make of the last digits moves no noise."""
+"""The encoder is rounded to it: what machines make of the last digits moves its noise seldom."""
 
 MOST = 2000
 """Rounds up to which it is computed: each step of the search takes the eigenvalues of a [T, T] matrix."""
@@ -76,30 +77,38 @@ def _weights(rounds: int, workload: bytes) -> np.ndarray:
 
     if not rounds:
         return np.zeros((0, 0))
-    moved = np.frombuffer(workload).reshape(rounds, rounds)
-    square = gram(moved.T @ moved)
-    # gram = C^T C with C lower triangular: Cholesky from the last coordinate to the first.
-    encoder = np.linalg.cholesky(square[::-1, ::-1])[::-1, ::-1].T
+    import torch
+
+    moved = torch.tensor(np.frombuffer(workload).reshape(rounds, rounds))
+    # One thread, so that the bits are those of any number.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        square = gram(moved.T @ moved)
+        # gram = C^T C with C lower triangular: Cholesky from the last coordinate to the first.
+        encoder = torch.linalg.cholesky(square.flip(0, 1)).flip(0, 1).T.numpy()
+    finally:
+        torch.set_num_threads(threads)
     return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
 
 
-def gram(squares: np.ndarray) -> np.ndarray:
+def gram(squares: torch.Tensor) -> torch.Tensor:
     """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly least, both float64 [T, T].
 
     X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the root itself: a fixed point.
     """
-    import numpy as np
+    import torch
 
     # Steps at a rate of almost nothing would have noise without end.
-    squares = squares + _RIDGE * np.mean(np.diag(squares)) * np.eye(len(squares))
-    diagonal = np.sqrt(np.diag(squares))
+    squares = squares + _RIDGE * squares.diagonal().mean() * torch.eye(len(squares), dtype=squares.dtype)
+    diagonal = squares.diagonal().sqrt()
     for _ in range(_STEPS):
-        half = np.sqrt(diagonal)
-        values, vectors = np.linalg.eigh(half[:, None] * squares * half)
-        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
-        found = np.diag(root)
-        done, diagonal = np.max(np.abs(found / diagonal - 1)) < _CLOSE, found
+        half = diagonal.sqrt()
+        values, vectors = torch.linalg.eigh(half[:, None] * squares * half)
+        root = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.T
+        found = root.diagonal()
+        done, diagonal = bool((found / diagonal - 1).abs().max() < _CLOSE), found
         if done:
             break
-    size = np.sqrt(np.diag(root))
-    return np.asarray(root / (size[:, None] * size))
+    size = root.diagonal().sqrt()
+    return root / (size[:, None] * size)
