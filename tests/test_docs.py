@@ -28,6 +28,8 @@ experiments:
   dp-fedmeta: null
   dp-maml: null
   adap-dp-fl: null
+  correlated-noise: null
+  dp-meta-learning-gbml: null
   shapes:
     run: {participation: {rounds: 2}}
     tables: {table1: {series: {fedavg: null}}}

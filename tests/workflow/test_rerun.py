@@ -39,6 +39,8 @@ experiments:
       figure2b: {seeds: [0]}
   dp-maml: null
   adap-dp-fl: null
+  correlated-noise: null
+  dp-meta-learning-gbml: null
 """
 
 
@@ -53,6 +55,8 @@ experiments:
     figures: {figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
   dp-maml: null
   adap-dp-fl: null
+  correlated-noise: null
+  dp-meta-learning-gbml: null
 """
 
 

@@ -127,7 +127,7 @@ class KnownText:
             )
         self._place = np.zeros(words, np.int64)
         self._place[chosen] = np.arange(1, len(chosen) + 1)
-        self.unaccounted = (vocabulary.reason,) if vocabulary.private else ()
+        self.unaccounted = vocabulary.unaccounted
 
     @property
     def image_shape(self) -> tuple[int]:

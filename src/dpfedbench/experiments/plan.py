@@ -116,7 +116,7 @@ def audited_as(run: Method) -> str:
     private = [sum_ for sum_ in run.sums if sum_.private]
     if any(sum_.noise is not None and sum_.noise.follows_loss for sum_ in private):
         return run.key
-    kept: dict[str, Any] = {"method": run.method, "count": run.clients.count}
+    kept: dict[str, Any] = {"method": run.method, "count": run.clients.count, "unaccounted": run.unaccounted}
     kept |= {key: value for key, value in run.plain().items() if key not in Run.model_fields}
     update = kept.pop("client_update", None) or {}
     server = kept.pop("server", None)

@@ -161,7 +161,7 @@ class Rounds:
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.seed)
         self.book = Book(
             seed=run.seed, claims=run.claims, ledger=ledger, observer=observer,
-            unaccounted=getattr(held, "unaccounted", ()),
+            unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
         )  # fmt: skip
         setup = Setup(
             run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,

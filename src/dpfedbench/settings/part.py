@@ -160,6 +160,11 @@ class Section(Settings):
         """What a reader of a private run's results must be told because of this section."""
         return ()
 
+    @property
+    def unaccounted(self) -> tuple[str, ...]:
+        """Why what this section has computed from private data, before training, is a release without an event."""
+        return ()
+
 
 class Part(Section):
     """One of several that can stand at a place of a configuration.

@@ -168,6 +168,11 @@ class Run(Settings):
         return False
 
     @property
+    def unaccounted(self) -> tuple[str, ...]:
+        """Why something that its sections have computed from private data is a release without an event."""
+        return tuple(reason for section in self.sections for reason in section.unaccounted)
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:

@@ -44,6 +44,10 @@ class Vocabulary(Part):
                 "task.text.vocabulary is taken from: set it to true"
             )
 
+    @property
+    def unaccounted(self) -> tuple[str, ...]:
+        return (self.reason,) if self.private else ()
+
     def notices(self, run: Any) -> tuple[str, ...]:
         return (self.notice,) if self.notice else ()
 
