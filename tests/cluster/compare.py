@@ -20,8 +20,9 @@ CLOCK = {
     "history.csv": {"seconds"},
     "audit.json": {"seconds"},
 }
-# Logs and costs, what made the results, the state of a training under way, and the page that shows all three.
-LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html"}
+# Logs and costs, what made the results, the state of a training under way, and the page that shows all three; audits as
+# one job made them, whose copies in the runs' folders are compared.
+LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html", "audits"}
 
 
 def files(root: Path) -> dict[str, Path]:

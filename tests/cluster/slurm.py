@@ -94,6 +94,8 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
         "experiments:\n"
         "  dp-fedmeta: null\n"
         "  dp-maml: null\n"
+        "  correlated-noise: null\n"
+        "  dp-meta-learning-gbml: null\n"
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
