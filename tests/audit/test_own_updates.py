@@ -1,5 +1,6 @@
 """The audit of clients that noise their own updates: the mechanism, nulls and mutants."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import Gaussian
-from dpfedbench.audit.canaries import Found
+from dpfedbench.audit.canaries import Found, one_own_run
 from dpfedbench.audit.own_updates import one_update_run
-from dpfedbench.audit.report import bounds_of
+from dpfedbench.audit.report import audit, bounds_of
 from dpfedbench.methods import read_run
 from dpfedbench.privacy.private_sum import PrivateSum
 from tests.federation.test_text import OWN, RUN
@@ -51,3 +52,14 @@ def test_noise_of_the_wrong_sensitivity_is_found(monkeypatch: pytest.MonkeyPatch
 def test_an_update_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrivateSum, "_limit", property(lambda self: 4 * self.threshold))
     assert bound(one_update_run(run(), seed=6, canaries=2000), SHIFT) > HOLDS
+
+
+def test_a_run_with_a_private_vocabulary_is_audited_and_nothing_finite_holds():
+    """What it reads of private data is in the audit's ledger as in the run's, so that the two are one mechanism."""
+    task = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
+    private = read_run(RUN | {"method": "dp-reptile"} | OWN["dp-reptile"] | {"task": task})
+    ran = one_own_run(private, seed=3, canaries=16).releases
+    assert ran and all(line.data_dependent_threshold and "vocabulary" in line.reason for line in ran)
+    assert audit(private, ran, canaries=16)["epsilon_holds"] == math.inf
+    local = read_run(RUN | {"method": "local-reptile"} | OWN["local-reptile"] | {"task": task})
+    assert all(line.data_dependent_threshold for line in one_update_run(local, seed=3, canaries=16).releases)

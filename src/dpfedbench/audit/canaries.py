@@ -470,8 +470,9 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
 
     model: Any = net
     book = Book(
-        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), observer=lambda line, _: releases.append(line)
-    )
+        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), unaccounted=run.unaccounted,
+        observer=lambda line, _: releases.append(line),
+    )  # fmt: skip
     clients = loop.client.clients(
         Setup(
             run=run, net=model, held=source, gradients=_gradients(source), own=loop.own, book=book,

@@ -64,7 +64,11 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
         z[client] = made.noise_multiplier
 
     book = Book(
-        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), observer=lambda line, _: releases.append(line)
+        seed=seed,
+        claims=run.claims,
+        unaccounted=run.unaccounted,
+        ledger=Ledger(Path(os.devnull)),
+        observer=lambda line, _: releases.append(line),
     )
     setup = Setup(
         run=run, net=net, held=None, gradients=Choice("audit", lambda: None, "cpu"),  # type: ignore[arg-type, return-value]

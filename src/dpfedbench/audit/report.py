@@ -205,8 +205,8 @@ def _audit_served(
 
 
 def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:
-    """What audit.json says of one mechanism."""
-    headline = bounds[0]
+    """What audit.json says of one mechanism; `holds` is infinite where something released has no event."""
+    headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
     return {
         "epsilon": headline.epsilon,
         "method": headline.name,
