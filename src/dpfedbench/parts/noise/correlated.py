@@ -13,7 +13,7 @@ rounds of 28,357 coordinates, about 45 s for 250 rounds of 112,000; a `band` of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
@@ -25,10 +25,6 @@ from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
-    from dpfedbench.parts.budget import Budget
 
 MECHANISM = "correlated-gaussian"
 
@@ -67,23 +63,6 @@ class Correlated(Noise):
         return Planned(
             multiplier=self.multiplier, factorisation=self.factorisation, rounds=self.rounds or max(rounds, 1),
             step=step,
-        )  # fmt: skip
-
-    def plan(
-        self,
-        budget: Budget,
-        sampler: Mapping[str, Any],
-        *,
-        claims: Claims,
-        counted: bool,
-        uncounted: int,
-        stepwise: bool,
-    ) -> BudgetPlan:  # fmt: skip
-        from dpfedbench.accounting.budgets import BudgetPlan
-
-        return BudgetPlan(
-            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
-            counted=counted, every_round=not stepwise,
         )  # fmt: skip
 
 

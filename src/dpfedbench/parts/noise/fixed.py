@@ -32,7 +32,7 @@ class Fixed(Noise):
         uncounted: int,
         stepwise: bool,
     ) -> BudgetPlan:  # fmt: skip
-        from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
+        from dpfedbench.accounting.budgets import DecayingBudget
 
         if uncounted:
             assert self.multiplier is not None
@@ -40,7 +40,4 @@ class Fixed(Noise):
                 budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
                 mechanism=self.mechanism, counted=counted, extra=uncounted,
             )  # fmt: skip
-        return BudgetPlan(
-            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
-            counted=counted, every_round=not stepwise,
-        )  # fmt: skip
+        return super().plan(budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise)

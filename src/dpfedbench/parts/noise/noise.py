@@ -49,7 +49,12 @@ class Noise(Part):
             uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
             stepwise: whether a round is a client's local step, of which there are too many to account for each.
         """
-        raise NotImplementedError
+        from dpfedbench.accounting.budgets import BudgetPlan
+
+        return BudgetPlan(
+            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
+            counted=counted, every_round=not stepwise,
+        )  # fmt: skip
 
     def combines(self, index: int) -> list[float] | None:
         """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
