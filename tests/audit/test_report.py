@@ -5,12 +5,17 @@ import json
 
 import pytest
 
-from dpfedbench.audit.report import audit, audit_run
+from dpfedbench.audit import report
+from dpfedbench.audit.bounds import Gaussian
+from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import check_same_mechanism
+from tests.federation.test_book import rounds_without_data
 
 from .conftest import LOTS, experiment, make_config
+from .test_own_updates import run as local_run
 
+RAW = {"clipping": {"kind": "percentile-of-raw-norms"}}
 DECAY = {"noise": {"kind": "decaying", "multiplier": 2.0, "decay": 0.9}, "validation": {"every": 1}}
 
 
@@ -43,6 +48,70 @@ def test_what_it_says(overlay, tmp_path):
         written.append(json.loads((tmp_path / f"{name}.json").read_text()))
         written[-1].pop("seconds")
     assert written[0] == written[1]
+
+
+def two_fold():
+    """A run whose clients and records are protected, and its ledger."""
+    config = make_config({"method": "dp-agrlr", "budget": {"delta": 1e-4}})
+    rounds = rounds_without_data(config)
+    for index in range(config.participation.rounds):
+        rounds.round(index)
+    return config, rounds.book.ledger
+
+
+def local():
+    """A run whose clients noise their own updates, and its ledger."""
+    config = local_run()
+    return config, report.one_update_run(config, seed=99, canaries=50).releases
+
+
+AUDITED = {
+    "clients": (lambda: (config := make_config(), ledger_of(config)), {"one_run": 1e-6}),
+    "records": (lambda: (config := make_config(LOTS), ledger_of(config)), {"one_run": 1e-5}),
+    "two-fold": (two_fold, {"one_run": 1e-4, "one_own_run": 1e-5}),
+    "local": (local, {"one_update_run": 1e-3}),
+}
+
+
+@pytest.mark.parametrize("name", AUDITED)
+def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeypatch):
+    """Each from its own experiment, again at 95 %; at 50 % they would be others."""
+    made, experiments = AUDITED[name]
+    config, releases = made()
+    found, seeds = {}, {}
+    for each in ("one_run", "one_own_run", "one_update_run"):
+
+        def spy(*given, own=getattr(report, each), each=each, **more):
+            found[each], seeds[each] = own(*given, **more), more["seed"]
+            return found[each]
+
+        monkeypatch.setattr(report, each, spy)
+    said = audit(config, releases, canaries=400)
+    parts = [said, *said.get("also", [])]
+    assert list(found) == list(experiments) and len(parts) == len(experiments)
+    for part, (each, delta) in zip(parts, experiments.items(), strict=True):
+        family = family_of(found[each].releases) if each == "one_run" else Gaussian()
+        at = {
+            confidence: bounds_of(found[each], family, delta=delta, confidence=confidence, seed=seeds[each])
+            for confidence in (0.95, 0.5)
+        }
+        assert (part["confidence"], part["delta"]) == (0.95, delta)
+        assert part["bounds"] == [report._plain(bound) for bound in at[0.95]]
+        assert part["bounds"] != [report._plain(bound) for bound in at[0.5]]
+
+
+def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):
+    """And at the run's first threshold, delta and number of records, over as many runs as were asked for."""
+    given = {}
+    leak = report.leak_of
+    monkeypatch.setattr(report, "leak_of", lambda run, rule, **more: (given.update(more), leak(run, rule, **more))[1])
+    for overlays, records in (([{}], 0), ([LOTS, {"clipping": {"kind": "mean-of-raw-norms"}}], 200)):
+        config = make_config(*overlays, {"clipping": {"threshold": 0.75}}, *([] if records else [RAW]))
+        releases = ledger_of(config)
+        audit(config, releases, canaries=100, runs=20)
+        assert given == {
+            "records": records, "first": 0.75, "delta": config.budget.delta, "confidence": 0.95, "runs": 20,
+        }  # fmt: skip
 
 
 def test_noise_that_decayed_is_the_ledgers():

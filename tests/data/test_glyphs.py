@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import PIL
@@ -64,6 +65,21 @@ def test_there_are_1623_letters_and_each_is_one() -> None:
     assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
     with open(glyphs.resources.files("dpfedbench.data").joinpath("glyph_letters.txt")) as handle:  # type: ignore[call-overload]
         assert handle.read() == glyphs.write_ranges(letters)
+
+
+def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbered(letter: str) -> np.ndarray:
+        drawings = np.zeros((20, 28, 28), np.uint8)
+        drawings[:, 0, :3] = list(ord(letter).to_bytes(3, "big"))
+        return drawings
+
+    monkeypatch.setattr(glyphs, "draw_letter", numbered)
+    raw = glyphs.read_glyphs(None, Path())
+    codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
+    assert (codes == codes[:, :1]).all() and codes.shape == (1623, 20)
+    names = [f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip() for code in codes[:, 0]]
+    assert names == list(raw.class_names) and len(set(names)) == 1623
+    assert [raw.splits.count(split) for split in ("train", "validation", "test")] == [1150, 50, 423]
 
 
 def test_no_two_letters_look_alike() -> None:

@@ -1,13 +1,18 @@
 """The meta-test by hand: logits of the network itself, tasks drawn once for all methods."""
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
-from dpfedbench.evaluation.few_shot import task_scores
+from dpfedbench.evaluation import few_shot
+from dpfedbench.evaluation.few_shot import FewShotMeasures, task_scores
 from dpfedbench.kernels import choose
+from dpfedbench.models.members import save_members
 from tests.federation.conftest import make_config
 
 TASKS = 5
@@ -68,3 +73,34 @@ def test_threads_change_no_bit_and_methods_share_tasks(federation):
     theta = drawn(one.tested_net(dataset.image_shape), 3)
     found = [scores(run, dataset, [theta], threads=threads) for run, threads in ((one, 1), (one, 3), (other, 1))]
     assert all(np.array_equal(each.losses, found[0].losses) for each in found)
+
+
+def without_others(dataset, split):
+    """The data set with noise in place of all images but those of a split's classes."""
+    images, own = (
+        np.random.default_rng(9).integers(256, size=dataset.images.shape, dtype=np.uint8),
+        dataset.splits[split],
+    )
+    images[own] = dataset.images[own]
+    return dataclasses.replace(dataset, images=images)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_each_measure_reads_its_own_split_alone(federation, split, tmp_path, monkeypatch):
+    """Noise in all images of other classes changes nothing, and in its own it does."""
+    config, dataset = make_config(), load_dataset(federation[0])
+    net = config.tested_net(dataset.image_shape)
+    theta = drawn(net, 4)
+    save_members(tmp_path / "model.safetensors", net, [theta])
+
+    def measured(dataset):
+        if split == "validation":
+            return FewShotMeasures(config, dataset, choose(net), net=net, threads=1).validate(theta)
+        monkeypatch.setattr(few_shot, "load_dataset", lambda folder: dataset)
+        files = {"model_path": tmp_path / "model.safetensors", "out_path": tmp_path / "metrics.json"}
+        few_shot.meta_test(config, data_dir=federation[0], **files)
+        return json.loads((tmp_path / "metrics.json").read_text())
+
+    others = {"validation": "test", "test": "validation"}
+    assert measured(without_others(dataset, split)) == measured(dataset)
+    assert measured(without_others(dataset, others[split])) != measured(dataset)

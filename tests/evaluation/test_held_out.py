@@ -40,6 +40,18 @@ def test_it_is_the_share_of_right_answers_on_what_validation_left(silos, tmp_pat
         assert measures.test(theta) == {"test_loss": found["loss"], "test_accuracy": pytest.approx(found["accuracy"])}
 
 
+def test_validation_is_the_loss_on_the_records_declared_public(silos):
+    config, dataset = make_config(general=LOTS), load_records(silos[0])
+    net = config.net(dataset.image_shape, 10)
+    theta = drawn(net)
+    images, labels = held_out(config, dataset).validation
+    wanted = torch.nn.functional.cross_entropy(
+        net.logits(torch.from_numpy(theta), torch.from_numpy(images)), torch.from_numpy(labels)
+    )
+    found = HeldOutMeasures(config, dataset, choose(net), threads=1).validate(theta)
+    assert len(labels) == 20 and found == {"validation_loss": pytest.approx(wanted.item(), rel=1e-5)}
+
+
 def test_records_are_taken_in_pieces_of_one_size():
     """600 records: 256, 256 and 88, and the results in their order."""
     sizes = []

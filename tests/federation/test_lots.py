@@ -14,7 +14,7 @@ from dpfedbench.accounting.poisson import upper_epsilon
 from dpfedbench.data.fragments import load_fragments
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.held_out import NoMeasures, held_out
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
 from dpfedbench.federation import book
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.models.gradients import Choice, Found
@@ -201,6 +201,21 @@ def test_the_norm_query_clips_norms(monkeypatch):
             wanted = (0.25 * (len(lot) - (41 in lot)) + (41 in lot)) / 8
             assert state["threshold"] == pytest.approx(max(wanted, 1e-20), rel=1e-6)
     assert reached > 0
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_the_noise_follows_the_validation_loss_and_no_other(silos, tmp_path, monkeypatch, falls):
+    """The test's loss goes the other way, so that to look at it would show; z by hand: from the fifth on the last three fell."""
+    down, up = [float(12 - index) for index in range(12)], [float(index) for index in range(12)]
+    given = {"validate": down if falls else up, "test": up if falls else down}
+    for name, losses in given.items():
+        key, left = {"validate": "validation_loss", "test": "test_loss"}[name], iter(losses)
+        monkeypatch.setattr(HeldOutMeasures, name, lambda self, theta, key=key, left=left: {key: next(left)})
+    train(make_config(DECAY, {"evaluation": {"every": 1}}), silos, tmp_path)
+    found = [line.noise_multiplier for line in read_ledger(tmp_path / "ledger.jsonl")]
+    by_hand = [2.0] * 5 + [2.0 * 0.9**fallen for fallen in range(1, 8)]
+    assert found == pytest.approx(by_hand if falls else [2.0] * 12, rel=1e-12)
+    assert history(tmp_path)["test_loss"].tolist() == given["test"]
 
 
 def test_a_lot_larger_than_a_clients_data_is_refused(silos, tmp_path):

@@ -31,9 +31,9 @@ def test_a_constant_rate_and_no_rounds_stay_as_they_are():
 
 
 def test_a_step_goes_down_the_mean_at_the_schedules_rate():
-    """Plain descent from 1 along 2, of 4 planned rounds: rate 1 at first, and 1/2 in round 2 (cos 90 degrees)."""
-    server = Step(rate=1.0, optimizer=Sgd(), schedule=Cosine())
-    for index, wanted in ((0, -1.0), (2, 0.0)):
+    """Plain descent from 1 along 2, of 4 planned rounds: half of 1 plus the cosine of 0, 45, 90 and 135 degrees."""
+    server, half = Step(rate=1.0, optimizer=Sgd(), schedule=Cosine()), math.sqrt(0.5)
+    for index, wanted in enumerate((-1.0, -half, 0.0, half)):
         theta = torch.ones(1)
         mean = server.mean(torch.tensor([8.0], dtype=torch.float64), 4.0)
         assert mean.item() == 2.0
