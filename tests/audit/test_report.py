@@ -1,6 +1,7 @@
 """audit.json: what it says, and when it refuses."""
 
 import dataclasses
+import functools
 import json
 
 import pytest
@@ -81,11 +82,11 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
     found, seeds = {}, {}
     for each in ("one_run", "one_own_run", "one_update_run"):
 
-        def spy(*given, own=getattr(report, each), each=each, **more):
+        def spy(own, each, *given, **more):
             found[each], seeds[each] = own(*given, **more), more["seed"]
             return found[each]
 
-        monkeypatch.setattr(report, each, spy)
+        monkeypatch.setattr(report, each, functools.partial(spy, getattr(report, each), each))
     said = audit(config, releases, canaries=400)
     parts = [said, *said.get("also", [])]
     assert list(found) == list(experiments) and len(parts) == len(experiments)

@@ -12,7 +12,6 @@ from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import book
 from dpfedbench.federation.book import Book
 from dpfedbench.federation.engine import Rounds
-from dpfedbench.methods import METHODS
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
@@ -21,6 +20,7 @@ from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.sum import Sum
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from tests.methods.test_refusals import RUNS
 
 from .conftest import DIFFERENCE, LOTS, RUN, Flat, Given, given_rounds, make_config, seen_of
 
@@ -85,6 +85,7 @@ NOISY = {
     "dp-agrlr": [MANY, {"client_update": {"inner_steps": 2}}],
     "dp-maml-sample": [MANY],
     "dp-reptile": [MANY, {"client_update": {"inner_steps": 3}}],
+    "local-reptile": [MANY],
     "dp-fedavg": [{"participation": {"kind": "poisson", "cohort": 2, "rounds": ROUNDS}, "validation": {"every": 0}}],
     "dp-fl": [MANY_LOTS],
     "adap-dp-fl": [MANY_LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}],
@@ -126,7 +127,9 @@ def rounds_without_data(config, observer=None):
 
     held.gather = gather
     given = None
-    if config.loop().client.kind == "model-difference" or (not config.loop().own and config.holds == "tasks"):
+    if getattr(config.loop().client, "kind", "") == "model-difference" or (
+        not config.loop().own and config.holds == "tasks"
+    ):
         given = Given(np.zeros((clients, 3)))
     return Rounds(
         config, config.loop(), net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),
@@ -136,20 +139,27 @@ def rounds_without_data(config, observer=None):
 
 def test_every_method_with_noise_is_tried():
     """Correlated noise draws earlier rounds again, and has tests of its own (tests/parts/test_correlated.py)."""
-    assert set(NOISY) == {name for name in METHODS if name.startswith(("dp-", "adap-"))} - {"dp-agr-ftrl"}
+    assert set(NOISY) == {run.method for run in RUNS.values() if run.private} - {"dp-agr-ftrl"}
 
 
-@pytest.mark.parametrize("name", NOISY)
-def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, monkeypatch):
-    """Property 2, over 300 rounds. A line that stands for several clients and steps has their words for the numbers."""
-    config = make_config({"method": name}, *NOISY[name], general=GENERAL.get(name, RUN))
+WITHIN = {"clients": {"count": 300}, "participation": {"cohort": 150, "rounds": 2}}
+SILOS = {"clients": {"count": 80, "fragments": 80}, "participation": {"rounds": 2}}
+WIDE = dict.fromkeys(("dp-agrlr", "dp-maml-sample", "dp-reptile", "local-reptile"), WITHIN)
+WIDE |= dict.fromkeys(("dp-fl", "adap-dp-fl"), SILOS)
+"""Many clients in a round, each with sums of its own."""
+
+
+@pytest.mark.parametrize(("name", "wide"), [*((name, {}) for name in NOISY), *WIDE.items()])
+def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, monkeypatch):
+    """Property 2, over 300 rounds, or 150 clients in one. A line that is of several clients and steps has their words."""
+    config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], book.stream
     monkeypatch.setattr(book, "stream", lambda *given: drawn.append(given) or named(*given))
     rounds = rounds_without_data(config)
     place = {entry.sum.stream: entry._indices for entry in rounds.book.entries if entry.sum.private}
-    for index in range(ROUNDS):
+    for index in range(config.participation.rounds):
         rounds.round(index)
-    assert len(drawn) == len(set(drawn)) >= ROUNDS
+    assert len(drawn) == len(set(drawn)) >= (150 if wide else ROUNDS)
     lines = rounds.book.ledger
     found = {}
     for seed, purpose, *numbers in drawn:

@@ -205,7 +205,7 @@ def test_the_norm_query_clips_norms(monkeypatch):
 
 @pytest.mark.parametrize("falls", [True, False])
 def test_the_noise_follows_the_validation_loss_and_no_other(silos, tmp_path, monkeypatch, falls):
-    """The test's loss goes the other way, so that to look at it would show; z by hand: from the fifth on the last three fell."""
+    """The test's loss goes the other way, which would show. By hand: at the fifth, for the first time, three fell."""
     down, up = [float(12 - index) for index in range(12)], [float(index) for index in range(12)]
     given = {"validate": down if falls else up, "test": up if falls else down}
     for name, losses in given.items():

@@ -16,7 +16,7 @@ from dpfedbench.privacy.ledger import read_ledger
 from tests.federation.conftest import accounted, make_config, rounds_of, stop_before, train
 
 AGRLR, SAMPLE = {"method": "dp-agrlr"}, {"method": "dp-maml-sample"}
-REPTILE, PLAIN_REPTILE = {"method": "dp-reptile"}, {"method": "reptile"}
+REPTILE, PLAIN_REPTILE, LOCAL = {"method": "dp-reptile"}, {"method": "reptile"}, {"method": "local-reptile"}
 NONE = {"method": "maml", "model": {"normalisation": "record"}, "client_update": {"order": 1, "inner_steps": 2}}
 COHORT = np.array([3, 7, 11])
 
@@ -209,7 +209,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation,
     assert torch.isfinite(total.release()).all() and rounds.book.non_finite == 1
 
 
-@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, PLAIN_REPTILE])
+@pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, LOCAL, PLAIN_REPTILE])
 def test_a_run_ends_with_files_and_goes_on_to_the_same_bits(overlay, federation, tmp_path, monkeypatch):
     config = make_config(overlay, {"participation": {"rounds": 4}, "validation": {"every": 0}})
     whole = train(config, federation, tmp_path / "whole")
@@ -218,7 +218,8 @@ def test_a_run_ends_with_files_and_goes_on_to_the_same_bits(overlay, federation,
     assert train(config, federation, tmp_path / "killed") == whole
     assert json.loads((tmp_path / "killed" / "training.json").read_text())["resumed"] == 1
     lines = read_ledger(tmp_path / "whole" / "ledger.jsonl")
-    assert len(lines) == 4 * {"dp-agrlr": 3, "dp-maml-sample": 2, "dp-reptile": 1, "reptile": 0}[config.method]
+    sums = {"dp-agrlr": 3, "dp-maml-sample": 2, "dp-reptile": 1, "local-reptile": 1, "reptile": 0}
+    assert len(lines) == 4 * sums[config.method]
     # Nothing that no noise protects.
     columns, *rows = (line.split(",") for line in (tmp_path / "whole" / "history.csv").read_text().splitlines())
     losses = [row[columns.index("loss")] for row in rows]

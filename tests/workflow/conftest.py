@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.federation.conftest import federation
+
+__all__ = ["federation"]
+
 ROOT = Path(__file__).resolve().parents[2]
 Call = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from dpfedbench.files import write_text
 from dpfedbench.methods.method import Method
-from tests.federation.conftest import federation, make_config, train  # noqa: F401 (a fixture)
+from tests.federation.conftest import make_config, train
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow" / "scripts"
 Places = tuple[Path, Path]
@@ -46,7 +46,7 @@ def placed(run: Method, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(federation: Places, tmp_path_factory: pytest.TempPathFactory) -> tuple[Method, Path]:  # noqa: F811
+def finished(federation: Places, tmp_path_factory: pytest.TempPathFactory) -> tuple[Method, Path]:
     """A trained run in its folder."""
     run = make_config({"participation": {"rounds": 2}, "validation": {"every": 0}})
     place = placed(run, tmp_path_factory.mktemp("work"))
@@ -57,7 +57,7 @@ def finished(federation: Places, tmp_path_factory: pytest.TempPathFactory) -> tu
 def test_the_account_has_the_declared_search_and_the_partition(
     finished: tuple[Method, Path],
     federation: Places,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     _, place = finished
     for name, search in (
@@ -80,7 +80,7 @@ def test_the_account_has_the_declared_search_and_the_partition(
 def test_a_meta_test_is_the_one_that_the_figure_asks_for(
     finished: tuple[Method, Path],
     federation: Places,
-    tmp_path: Path,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     run, place = finished
     asked = {"shots": 2, "steps": 3, "rate": 0.2, "tasks": 5, "query_per_class": 4}
@@ -96,7 +96,7 @@ def test_a_meta_test_is_the_one_that_the_figure_asks_for(
     assert [own[key] for key in keys] == [run.task.shots, test.steps, test.tasks, test.query_per_class]
 
 
-def test_a_training_has_the_machines_settings(federation: Places, tmp_path: Path) -> None:  # noqa: F811
+def test_a_training_has_the_machines_settings(federation: Places, tmp_path: Path) -> None:
     run = make_config({"participation": {"rounds": 1}, "validation": {"every": 0}})
     place = placed(run, tmp_path)
     given = {"config": [place / "config.yaml"], "images": federation[0] / "images.npy"}
