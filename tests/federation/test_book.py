@@ -151,7 +151,7 @@ WIDE |= dict.fromkeys(("dp-fl", "adap-dp-fl"), SILOS)
 
 @pytest.mark.parametrize(("name", "wide"), [*((name, {}) for name in NOISY), *WIDE.items()])
 def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, monkeypatch):
-    """Property 2, over 300 rounds, or 150 clients in one. A line that is of several clients and steps has their words."""
+    """Property 2, over 300 rounds, or 150 clients in one. A line of several clients and steps has their words."""
     config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], book.stream
     monkeypatch.setattr(book, "stream", lambda *given: drawn.append(given) or named(*given))
@@ -175,7 +175,8 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     # As many releases stand behind each line as it says of clients and steps.
     for line in lines:
         thresholds = line.threshold if isinstance(line.threshold, list) else [line.threshold]
-        assert len(found[line.noise_stream]) == len(thresholds) * line.sampler.get("steps", 1)
+        clients = config.participation.cohort if line.sampler["kind"].startswith("own-") else 1
+        assert len(found[line.noise_stream]) == clients * len(thresholds) * line.sampler.get("steps", 1)
 
 
 @pytest.mark.parametrize(
