@@ -72,8 +72,13 @@ def test_the_examples_run_as_they_stand(results: Path, monkeypatch: pytest.Monke
     assert names["logits"].shape == (15, 3)
 
 
-def test_runs_are_listed_with_what_they_have(results: Path, tmp_path: Path) -> None:
+def test_runs_are_listed_with_what_they_have(results: Path, opened: Any, tmp_path: Path) -> None:
     runs = dpfedbench.list_runs(results).set_index("method")
+    for method in ("dp-agr", "adap-dp-fl"):
+        profiles = opened(method).account.profiles
+        for column, profile in (("epsilon_claimed", "as_claimed"), ("epsilon_holds", "holds")):
+            assert runs.loc[method, column] == profiles[profile].epsilon_high
+    assert profiles["holds"].epsilon_low < profiles["holds"].epsilon_high < profiles["as_claimed"].epsilon_high
     assert list(runs.index) == ["adap-dp-fl", "dp-agr", "maml"]
     assert runs.loc["dp-agr", "unit"] == "client" and runs.loc["adap-dp-fl", "unit"] == "record"
     assert runs["epsilon_holds"].notna().tolist() == [True, True, False]

@@ -8,6 +8,7 @@ import pytest
 
 from dpfedbench.audit import report
 from dpfedbench.audit.bounds import Gaussian
+from dpfedbench.audit.canaries import audit_seed
 from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import check_same_mechanism
@@ -122,6 +123,20 @@ def test_noise_that_decayed_is_the_ledgers():
     releases = ledger_of(config, multipliers=z)
     assert [event.noise_multiplier for event in releases] == z
     assert audit(config, releases, canaries=100)["rounds"] == 10
+    # Of two steps a round, both are at the round's.
+    config = make_config(LOTS, DECAY, {"client_update": {"inner_steps": 2}})
+    releases = ledger_of(config, multipliers=z, steps=2)
+    assert [event.noise_multiplier for event in releases] == [each for each in z for _ in range(2)]
+    assert audit(config, releases, canaries=100)["rounds"] == 20
+
+
+def test_the_audit_draws_from_a_seed_of_its_own_and_leaves_ordinary_units():
+    """Not from the published one of the run; another for each run, seed and mechanism. A quarter stay as they are."""
+    runs = [make_config(), make_config({"seed": 1}), make_config({"noise": {"multiplier": 2.0}})]
+    seeds = [audit_seed(run, *index) for run in runs for index in ((), (1,), (2,))]
+    assert len({*seeds, 0, 1}) == 11 and min(seeds) > 1000
+    config = make_config()
+    assert audit(config, ledger_of(config), canaries=400)["canaries"] == 300
 
 
 def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():

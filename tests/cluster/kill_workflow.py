@@ -1,15 +1,21 @@
-"""The whole workflow killed (-9) at random moments and called again: are all its results those of an undisturbed one?
+"""The workflow killed, starved of disk and called twice at once: are all results those of an undisturbed one?
 
     uv run python tests/cluster/kill_workflow.py RESULTS [SEED]
 
-RESULTS is the results folder of a finished local run of the smoke preset. A part of that preset (six runs of two
-papers, with data, table and figure) is made anew in a temporary folder: the workflow's process group is killed at five
-random moments, each time the same command is called again, nothing else is done in between. Then Snakemake alone is
-killed, so that its jobs outlive it, and the same command called at once. In the end every file but logs, costs and
-the columns of the clock (tests/cluster/compare.py) must have the bits it has in RESULTS, and no temporary file may be
-left. The moments are drawn from SEED (0).
+RESULTS is the results folder of a finished local run of the smoke preset. A part of that preset (two papers' runs, with
+data, tests, accounts, audits, table and figure) is made anew in a temporary folder. It is disturbed by what `EVENTS`
+says, and each time the same command is called again, nothing else is done in between:
+
+- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training, test or audit is
+  killed (-9), at a random moment;
+- the disk is filled at a random moment (a small tmpfs, which needs root; left out elsewhere, and said);
+- two calls of one command run at once.
+
+In the end every file but logs, costs and the columns of the clock (tests/cluster/compare.py) must have the bits it has
+in RESULTS, and no temporary file and no process may be left. The moments are drawn from SEED (0).
 """
 
+import contextlib
 import os
 import random
 import signal
@@ -17,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -24,73 +31,140 @@ from compare import differences
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = [f"results/smoke/{name}" for name in ("tables/adap-dp-fl/accuracy-b.md", "figures/dp-fedmeta/figure2b.csv")]
-COMMAND = [sys.executable, "-m", "snakemake", *TARGETS, "--snakefile", str(ROOT / "Snakefile"), "--cores", "all"]
-COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
-KILLS = 5
-LIMIT = 1800  # seconds that any one call may take
+MORE = ["results/smoke/tables/dp-fedmeta/table2.md"]
+"""Asked for by the two calls at once only, so that there is work for both."""
+COMMAND = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "all"]
+COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml"), "--config", "machine={checkpoint_seconds: 0}"]
+EVENTS = ("group", "train", "Snakemake", "meta_test", "group", "full disk", "audit", "two calls")
+DISK = 256 * 2**20  # bytes of the tmpfs; the results take a fifth
+LIMIT = 600  # seconds that any one call may take
 
 
-def start(folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """The workflow in a process group of its own."""
-    with open(log, "wb") as out:
-        return subprocess.Popen([*COMMAND, "--directory", str(folder)], stdout=out, stderr=out, start_new_session=True)
+class Folder:
+    """Where the workflow is called, and what is asked of it."""
+
+    def __init__(self, path: Path, audits: list[str]) -> None:
+        self.path, self.log, self.targets = path, path.parent / "snakemake.log", [*TARGETS, *audits]
+
+    def start(self, *more: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+        """The workflow in a process group of its own."""
+        command = [*COMMAND, "--directory", str(self.path), "--", *self.targets, *more]
+        with open(log or self.log, "wb") as out:
+            return subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+
+    def end(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end of a call; its exit code."""
+        try:
+            return process.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(f"no end in {LIMIT} s: {self.said()}") from None
+
+    def said(self) -> str:
+        """The end of the log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-5000:]
+
+    def wait_for(
+        self, process: subprocess.Popen[bytes], ready: Callable[[], object], what: str, seconds: float
+    ) -> None:
+        """Wait until something is so, and some seconds more."""
+        deadline = time.monotonic() + LIMIT
+        while not ready():
+            assert process.poll() is None, (
+                f"the workflow ended before there was {what}: take more targets\n{self.said()}"
+            )
+            assert time.monotonic() < deadline, f"no {what} in {LIMIT} s: {self.said()}"
+            time.sleep(0.02)
+        time.sleep(seconds)
+        assert process.poll() is None, f"the workflow ended within {seconds:.1f} s of {what}: {self.said()}"
+
+    def finished(self) -> int:
+        """How many jobs of this call have finished."""
+        return self.log.read_text(encoding="utf-8", errors="replace").count("Finished jobid")
+
+    def processes(self, script: str = "") -> list[psutil.Process]:
+        """Processes that work in the folder; those of one script."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or ()
+            if process.pid != os.getpid() and any(str(self.path) in word and word.endswith(script) for word in words):
+                found.append(process)
+        return found
 
 
-def wait_for(process: subprocess.Popen[bytes], log: Path, finished: int, seconds: float) -> bool:
-    """Wait until so many jobs have finished and some seconds more; False if the workflow ended before."""
-    deadline, end = time.monotonic() + LIMIT, None
-    while process.poll() is None:
-        assert time.monotonic() < deadline, f"no end in {LIMIT} s: {log.read_text()[-3000:]}"
-        if end is None and log.read_text(encoding="utf-8", errors="replace").count("Finished jobid") >= finished:
-            end = time.monotonic() + seconds
-        if end is not None and time.monotonic() >= end:
-            return True
-        time.sleep(0.05)
-    return False
+def disturb(event: str, folder: Folder, moments: random.Random) -> str:
+    """Call the workflow, and let one thing happen to it; says what it was."""
+    if event == "two calls":
+        logs = [folder.log, folder.log.with_suffix(".second")]
+        calls = [folder.start(*MORE, log=log) for log in logs]
+        codes = [folder.end(call) for call in calls]
+        return f"two calls at once, which ended with {codes[0]} and {codes[1]}"
+    process = folder.start()
+    if event in ("group", "Snakemake", "full disk"):
+        # Jobs of this call, then seconds: so the moments fall into every stage, on fast and slow machines alike.
+        jobs, seconds = moments.randint(1, 4), moments.uniform(0, 3)
+        folder.wait_for(process, lambda: folder.finished() >= jobs, f"{jobs} jobs", seconds)
+        said = f"{jobs} jobs and {seconds:.1f} s after the call"
+    else:
+        seconds, script = moments.uniform(0, 2), f".{event}.py"
+        folder.wait_for(process, lambda: folder.processes(script), f"a job of {event}", seconds)
+        said = f"a job of {event}, {seconds:.1f} s after it began"
+    if event == "full disk":
+        ballast = folder.path / "ballast"
+        with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as handle:
+            while True:
+                handle.write(bytes(2**20))
+        code = folder.end(process)
+        ballast.unlink()
+        assert code, "the workflow ended well on a full disk"
+        return f"the disk filled {said}"
+    if event == "group":
+        os.killpg(process.pid, signal.SIGKILL)
+    elif event == "Snakemake":
+        process.kill()  # its jobs are told by nobody
+        said += f"; {len(folder.processes())} processes outlive it"
+    else:
+        for job in folder.processes(script)[:1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                job.kill()
+    folder.end(process)
+    return f"{event} killed: {said}"
 
 
-def left_over(folder: Path) -> list[psutil.Process]:
-    """Processes of a killed workflow that are still alive."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if process.pid != os.getpid() and any(str(folder) in word for word in process.info["cmdline"] or ()):
-            found.append(process)
-    return found
+@contextlib.contextmanager
+def small_disk(path: Path) -> Iterator[bool]:
+    """A folder, on a small disk of its own where that can be had; whether it is."""
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(path)]
+    small = os.geteuid() == 0 and sys.platform == "linux" and subprocess.run(mount, check=False).returncode == 0
+    try:
+        yield small
+    finally:
+        if small:
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def main(wanted: Path, seed: int) -> None:
-    """Kill, call again, compare."""
-    moments, kills, started = random.Random(seed), 0, time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="dpfedbench-killed-") as name:
-        folder, log = Path(name, "work"), Path(name, "snakemake.log")
-        while kills < KILLS:
-            # Jobs of this call, then seconds: so the moments fall into every stage, on fast and slow machines alike.
-            finished, seconds = moments.randint(1, 5), moments.uniform(0, 4)
-            process = start(folder, log)
-            if not wait_for(process, log, finished, seconds):
-                assert process.returncode == 0, log.read_text()[-5000:]
-                raise AssertionError(f"finished after {kills} kills only: take another seed or more targets")
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-            print(f"kill {kills}: {finished} jobs and {seconds:.1f} s after the call", flush=True)
-        process = start(folder, log)
-        if wait_for(process, log, 1, 2.0):
-            jobs = [job for job in left_over(folder) if job.pid != process.pid]
-            process.kill()  # Snakemake alone: its jobs are told by nobody
-            process.wait()
-            print(f"Snakemake alone killed, {len(jobs)} processes outlive it", flush=True)
-        process = start(folder, log)
-        assert process.wait(timeout=LIMIT) == 0, log.read_text()[-5000:]
-        assert not left_over(folder), "processes of a killed workflow are still alive"
-        found, compared = differences(folder / "results", wanted, part=True)
-        found += [f"{path} was left" for path in (folder / "results").rglob("*.part*")]
+    """Disturb, call again, compare."""
+    moments, started = random.Random(seed), time.monotonic()
+    audits = [str(Path("results", path.relative_to(wanted))) for path in wanted.glob("runs/*dp-fl/**/audit.json")]
+    with tempfile.TemporaryDirectory(prefix="dpfedbench-killed-") as name, small_disk(Path(name, "work")) as small:
+        folder = Folder(Path(name, "work"), sorted(audits))
+        for number, event in enumerate(EVENTS, start=1):
+            if event == "full disk" and not small:
+                print(f"{number}: the disk is not filled: that takes a tmpfs, and so root on Linux", flush=True)
+                continue
+            print(f"{number}: {disturb(event, folder, moments)} ({time.monotonic() - started:.0f} s)", flush=True)
+        assert folder.end(folder.start(*MORE)) == 0, folder.said()
+        assert not folder.processes(), "processes of a killed workflow are still alive"
+        results = folder.path / "results"
+        found, compared = differences(results, wanted, part=True)
+        found += [f"{path} was left" for path in results.rglob("*.part*")]
         assert not found, "\n".join(found)
-        assert all((folder / target).exists() for target in TARGETS)
-        again = subprocess.run([*COMMAND, "--directory", str(folder)], capture_output=True, text=True, check=True)
-        assert "Nothing to be done" in again.stdout + again.stderr
+        assert all((folder.path / target).exists() for target in (*folder.targets, *MORE))
+        assert folder.end(folder.start(*MORE)) == 0 and "Nothing to be done" in folder.said()
     spent = time.monotonic() - started
-    print(f"{kills + 1} kills, {compared} files compared, all equal to the undisturbed run's ({spent:.0f} s)")
+    print(f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed run's ({spent:.0f} s)")
 
 
 if __name__ == "__main__":

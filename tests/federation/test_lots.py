@@ -75,7 +75,7 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(sil
 
 
 @pytest.mark.parametrize(
-    "overlay", [VECTOR, SCALAR | DECAY, RAW, DECAY, PLAIN, {"client_update": {"keep_state": False}}]
+    "overlay", [VECTOR, SCALAR | DECAY, RAW, DECAY, PLAIN, {"client_update": {"keep_state": False, "inner_steps": 2}}]
 )
 def test_it_goes_on_from_a_checkpoint_with_the_same_bits(silos, tmp_path, monkeypatch, overlay):
     config = make_config(overlay)

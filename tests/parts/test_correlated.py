@@ -145,6 +145,23 @@ def test_what_left_is_the_sum_and_the_combination_that_the_ledger_says():
         assert (line.noise_std, line.sensitivity) == (2.0 * 0.5, 0.5)
 
 
+def test_a_runs_noise_is_planned_for_its_own_server_and_rounds():
+    """The encoder of the least error is another for each momentum, schedule and number of rounds."""
+    found = []
+    for momentum, schedule, rounds in (
+        (0.9, "constant", 12),
+        (0.5, "constant", 12),
+        (0.9, "cosine", 12),
+        (0.9, "constant", 8),
+    ):
+        server = {"optimizer": {"kind": "sgd", "momentum": momentum}, "schedule": schedule}
+        run = make_config({"method": "dp-agr-ftrl", "server": server, "participation": {"rounds": rounds}})
+        line = seen_of(run, np.zeros((48, 2)))[-1][0][0]
+        assert line.combines == Optimised(workload="server").weights(rounds, run.server)[-1].tolist()
+        found.append(tuple(line.combines[-5:]))
+    assert len(set(found)) == 4
+
+
 def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(federation, tmp_path, monkeypatch):  # noqa: F811
     config = make_config(RUN, {"noise": {"factorisation": {"kind": "optimised"}}})
     whole = train(config, federation, tmp_path / "whole")

@@ -50,6 +50,7 @@ def test_the_table_of_privacy_has_both_ends(site: Site, entry: Private, changed:
     row = privacy.tidy(privacy.read([entry], changed, site.arguments["published"])).iloc[0]
     ends = ("epsilon_claimed", "epsilon_holds_low", "epsilon_holds_high", "epsilon_audited")
     assert tuple(row[name] for name in ends) == (2.0, 3.0, 5.0, 0.8)
+    assert row["ci_low"] < row["accuracy"] < row["ci_high"] and row["seeds"] == 3
 
 
 def test_the_pages_filter_and_its_block_of_runs_show_what_holds(site: Site, entry: Private, changed: Path) -> None:
@@ -84,7 +85,7 @@ def test_each_unit_of_a_row_has_its_own_account_and_audit(
         edit(tmp_path / "runs" / folder / "audit.json", "also", epsilon=0.25, method="own")
         account = tmp_path / "runs" / folder / "privacy.json"
         found = json.loads(account.read_text(encoding="utf-8"))
-        found["also"][0]["noise_multiplier"] = 7.0
+        found["also"][0]["noise_multiplier"] = 7.0 + int(folder[-1])  # the least noise of all seeds is told
         for name, epsilon in (("as_claimed", 2.5), ("holds", 2.75)):
             found["also"][0]["profiles"][name] |= {"epsilon_low": epsilon, "epsilon_high": epsilon}
         account.write_text(json.dumps(found), encoding="utf-8")
