@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
 from dpfedbench.reporting.provenance import provenance, revision, versions
 
@@ -16,9 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
-    project = '[project]\nname = "own"\nversion = "7.1"\ndependencies = ["pytest>=8", "no-such-package[x]==1"]\n'
+    project = '[project]\ndependencies = ["pytest>=8", "no-such-package[x]==1"]\n'
     (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
-    assert versions(tmp_path) == {"own": "7.1", "pytest": pytest.__version__, "no-such-package": "not installed"}
+    assert versions(tmp_path) == {
+        "dpfedbench": __version__,
+        "pytest": pytest.__version__,
+        "no-such-package": "not installed",
+    }
     assert versions(tmp_path / "elsewhere") == {}
 
 

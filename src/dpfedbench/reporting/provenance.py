@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import __version__
+
 
 def versions(root: str | Path) -> dict[str, str]:
     """The versions of dpfedbench and of what it directly requires, as they are here.
@@ -21,7 +23,7 @@ def versions(root: str | Path) -> dict[str, str]:
         project = tomllib.loads(Path(root, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except OSError:
         return {}
-    found = {project["name"]: project["version"]}
+    found = {"dpfedbench": __version__}
     for name in (re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in project["dependencies"]):
         try:
             found[name] = importlib.metadata.version(name)
