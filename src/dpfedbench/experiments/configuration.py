@@ -131,20 +131,20 @@ class XAxis(Settings):
     also: tuple[Overlay, ...] | None = setting(None, doc="for each value, an overlay of what has to change with it")
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
 
+    @classmethod
+    def written_out(cls, values: Any) -> Any:
+        """`epsilon_holds` and `epsilon_claimed` alone: that ε on a log axis."""
+        labels = {"epsilon_claimed": "ε as claimed", "epsilon_holds": "ε that holds"}
+        if not isinstance(values, str) or values not in labels:
+            return values
+        return {"label": labels[values], "show": values, "scale": "log"}
+
 
 class YAxis(Settings):
     """What a figure's vertical axis shows."""
 
     label: str = setting(doc="of the axis")
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
-
-
-def _axis(given: Any) -> Any:
-    """`epsilon_holds` for an axis: what that says in full."""
-    labels = {"epsilon_claimed": "ε as claimed", "epsilon_holds": "ε that holds"}
-    if not isinstance(given, str) or given not in labels:
-        return given
-    return {"label": labels[given], "show": given, "scale": "log"}
 
 
 class Figure(Settings):
@@ -157,7 +157,7 @@ class Figure(Settings):
     task: str = setting(doc="one of the experiment's tasks")
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
-    x: Annotated[XAxis, pydantic.BeforeValidator(_axis)] = setting(
+    x: XAxis = setting(
         doc="the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that ε, a point for each series"
     )
     y: YAxis = setting(doc="the vertical axis")
