@@ -207,7 +207,8 @@ def site(
     for relative in ("tables/privacy.csv", "figures/privacy.png"):
         items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=None))
     stand_ins = {"omniglot": "glyphs"}
-    write_json(folder / "provenance.json", provenance(folder, "snakemake all", stand_ins=stand_ins))
+    shutil.copy(Path(__file__).resolve().parents[2] / "pyproject.toml", folder.parent)
+    write_json(folder / "provenance.json", provenance(folder.parent, "snakemake all", stand_ins=stand_ins))
     papers = {
         name: {key: paper[key] for key in ("title", "source")} for name, paper in configuration["experiments"].items()
     }
