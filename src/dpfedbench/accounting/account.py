@@ -231,7 +231,8 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
         epsilon_low=low,
         epsilon_high=high,
         status="void" if math.isinf(high) else alone.status,
-        explanation=uncovered or f"together with the run that this one rests on; this one alone: {alone.explanation}, "
+        explanation=uncovered
+        or f"together with the run that this one rests on; this one alone: {alone.explanation}, "
         f"at most {alone.epsilon_high:.4g}",
     )
     apart = "not accounted for together with the run that this one rests on"
@@ -259,9 +260,7 @@ def _added(event: Release, clients: int, observer: str) -> Release:
     return dataclasses.replace(event, observer=observer, noise_multiplier=z, noise_std=std)
 
 
-def _either(
-    first: Account, second: Account, of: str = "the support set's releases and the query set's"
-) -> Account:
+def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
     """One account of records each of which is in the releases of the first or of the second: the worse of both."""
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:

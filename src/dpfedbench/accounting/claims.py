@@ -140,9 +140,7 @@ GDP_OF_HALVES = gdp_claim(
     {
         "Lemma B.3": lambda z, rounds: rounds * math.expm1(z**-2),
         "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: rounds * math.exp(z**-2 - 1),
-        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: (
-            rounds * math.exp(z**-2) - 1
-        ),
+        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: rounds * math.exp(z**-2) - 1,
     },
 )
 """DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping constant."""

@@ -12,6 +12,7 @@ from dpfedbench.accounting.schedule import Bracket, Schedule
 Stage = tuple[Schedule, float]
 """A schedule, and a unit's chance q of being in a given round of it."""
 
+
 @functools.lru_cache(maxsize=256)
 def composed_ends(stages: tuple[Stage, ...], delta: float) -> Bracket:
     """Proved ends of the epsilon of all stages together: the low one is that of the worst stage alone.
