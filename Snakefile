@@ -29,6 +29,7 @@ for experiment in sorted(Path(OWN).glob("*.yaml")) if OWN else ():
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/search.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"

@@ -98,7 +98,7 @@ def train(
         ledger = Ledger(folder / "ledger.jsonl")
         rounds = Rounds.of(
             run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
-            kernels=kernels, first=first,
+            kernels=kernels, first=first, references=references,
         )  # fmt: skip
         _Training(run, rounds, run_dir, folder, checkpoint_seconds, first).run()
         shutil.rmtree(folder, ignore_errors=True)
@@ -178,6 +178,7 @@ class Rounds:
     def of(
         cls, run: Any, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
         kernels: bool = True, first: float | None = None, observer: Observer | None = None,
+        references: Mapping[str, Path] | None = None,
     ) -> Rounds | Untrained:  # fmt: skip
         """The rounds of a run on its own data.
 
@@ -186,7 +187,7 @@ class Rounds:
         """
         loop = run.loop()
         held = _held(run, data_dir, clients_dir)
-        net = run.net(held.dataset.image_shape, _classes(run, held.dataset))
+        net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
         gradients = choose(net, device=device, enabled=kernels)
         by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records

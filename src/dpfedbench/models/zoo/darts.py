@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.models.genotype import KINDS, OPERATIONS, Space
@@ -79,6 +81,12 @@ class DartsCells(CellModel):
     kind: Literal["darts-cells"] = "darts-cells"
     affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
     genotype: GenotypeSource = RandomGenotype()
+
+    def references(self, run: Any) -> dict[str, Any]:
+        return self.genotype.references(run)
+
+    def resolved(self, files: Mapping[str, Path]) -> DartsCells:
+        return self.replace(genotype=self.genotype.resolved(files))
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
