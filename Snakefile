@@ -30,6 +30,7 @@ for experiment in OWN_FILES:
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/search.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"

@@ -12,6 +12,7 @@ rule account:
         ledger=rules.train.output.ledger,
         training=rules.train.output.training,
         clients=partition_for_account,
+        references=references_of,
     output:
         f"{RUN}/privacy.json",
     log:

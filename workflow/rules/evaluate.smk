@@ -10,6 +10,7 @@ rule meta_test:
         config=rules.configure.output,
         images=rules.prepare.output.images,
         model=rules.train.output.model,
+        references=references_of,
     output:
         f"{RUN}/metrics.json",
     log:

@@ -17,4 +17,5 @@ if __name__ == "__main__":
             Path(snakemake.output[0]),
             clients_dir=Path(clients[0]).parent if clients else None,
             search=Search.of(snakemake.params.search),
+            references={Path(path).name: Path(path) for path in snakemake.input.get("references", ())},
         )

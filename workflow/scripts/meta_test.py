@@ -17,4 +17,5 @@ if __name__ == "__main__":
             out_path=Path(snakemake.output[0]),
             threads=snakemake.threads,
             kernels=snakemake.config["machine"]["kernels"] == "auto",
+            references={Path(path).name: Path(path) for path in snakemake.input.get("references", ())},
         )

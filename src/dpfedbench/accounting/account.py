@@ -21,12 +21,16 @@ was run, and says so.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpfedbench.accounting import analyses
 from dpfedbench.accounting.analyses import own_records
 from dpfedbench.accounting.claims import Claims
+from dpfedbench.accounting.composed import Stage, composed_ends
 from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.profiles import Entry, Profiles
 from dpfedbench.accounting.schedule import ends
@@ -147,7 +151,7 @@ def account(
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
     if not served:
         return _account_of(own, delta, claims, given_own)
-    first = _account_of(served, delta, claims, dataclasses.replace(given, groups=()))
+    first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
     if not own:
         return first
     second = _account_of(own, own_delta or delta, claims, given_own)
@@ -177,7 +181,86 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
     )
 
 
-def _either(first: Account, second: Account) -> Account:
+def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    """The account of sums over clients, or over records; of records in parts the worst part's.
+
+    Where several clients' releases are added up before others see them, it is followed by what holds against these:
+    another client, who knows its own noise, and everyone, who sees the model; or a server, were the sums added securely.
+    """
+    first = _worst_part(releases, delta, claims, given)
+    clients = releases[0].adds or 1
+    if clients == 1:
+        return first
+    also = []
+    for who, noises in {"another client": clients - 1, "everyone": clients}.items():
+        # What came before was seen in the same way, where it came of as many clients.
+        before = tuple(_added(event, noises, who) if event.adds == clients else event for event in given.before)
+        seen = dataclasses.replace(given, before=before)
+        also.append(_worst_part([_added(event, noises, who) for event in releases], delta, claims, seen))
+    return dataclasses.replace(first, also=tuple(also))
+
+
+def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    parts: dict[str | None, list[Release]] = {}
+    for event in releases:
+        parts.setdefault(event.part, []).append(event)
+    if None in parts and len(parts) > 1:
+        raise BenchError("the ledger has releases of a part of the records and others of all: account for them apart")
+    found = [_account_of(events, delta, claims, given) for events in parts.values()]
+    if given.before:
+        return _after(found[0], releases, given.before, delta)
+    names = " and of ".join(f"the {name}" for name in parts)
+    return functools.reduce(lambda one, other: _either(one, other, f"the releases of {names}"), found)
+
+
+def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
+    """The account of releases that follow another run's on the same records: what holds of both together.
+
+    Raises:
+        BenchError: one of them is not of Poisson lots.
+    """
+    stages = []
+    for part in dict.fromkeys(event.part for event in before):
+        stages.append([_stage([event for event in before if event.part == part]), _stage(releases)])
+    low, high = (max(ends) for ends in zip(*(composed_ends(tuple(both), delta) for both in stages), strict=True))
+    alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
+    if uncovered or alone.status == "void":
+        low = high = math.inf
+    holds = dataclasses.replace(
+        alone,
+        epsilon_low=low,
+        epsilon_high=high,
+        status="void" if math.isinf(high) else alone.status,
+        explanation=uncovered
+        or f"together with the run that this one rests on; this one alone: {alone.explanation}, "
+        f"at most {alone.epsilon_high:.4g}",
+    )
+    apart = "not accounted for together with the run that this one rests on"
+    return dataclasses.replace(
+        last,
+        profiles={"holds": holds},
+        groups={},
+        reasons={name: last.reasons.get(name, apart) for name in PROFILES if name != "holds"},
+    )
+
+
+def _stage(releases: Sequence[Release]) -> Stage:
+    analysis = analyses.of(releases)
+    if analysis.sampler != "poisson-lots":
+        raise BenchError(f"a run that rests on another's releases: no analysis of {analysis.sampler} for both together")
+    reading = analysis.read(releases)
+    return reading.schedule, float(reading.sampler["rate"])
+
+
+def _added(event: Release, clients: int, observer: str) -> Release:
+    """The sum of so many clients' releases as one: as far as one record moves one of them, with the noise of all."""
+    more = clients**0.5
+    std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more
+    z = event.noise_multiplier * more
+    return dataclasses.replace(event, observer=observer, noise_multiplier=z, noise_std=std)
+
+
+def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
     """One account of records each of which is in the releases of the first or of the second: the worse of both."""
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
@@ -190,7 +273,7 @@ def _either(first: Account, second: Account) -> Account:
             more,
             epsilon_low=max(less.epsilon_low, more.epsilon_low),
             status=told.status,
-            explanation=f"the worse of the support set's releases and the query set's; {told.explanation}",
+            explanation=f"the worse of {of}; {told.explanation}",
         )
     return dataclasses.replace(
         first, profiles=profiles, reasons={name: why for name, why in reasons.items() if name not in profiles}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class Claim:
         explanation: what the paper does.
         status: "proved", or "void" where it is of another mechanism than the one that runs.
         void: a sampler to what makes the claim void for it, as words that follow the explanation; "" where it stands.
+        readings: the same by other readings of what the paper prints, by what each is; said with the explanation.
         orders: of Renyi divergences, where the claim adds them up and converts them by
             epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept lot by lot.
     """
@@ -37,6 +39,11 @@ class Claim:
     status: str = "proved"
     void: Callable[[Sampler], str] | None = None
     orders: tuple[float, ...] = ()
+    readings: Mapping[str, Callable[[Schedule, Sampler, float], float]] = dataclasses.field(default_factory=dict)
+
+    def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
+        """What the other readings come to, as words that follow the explanation."""
+        return "".join(f"; {name}: {one(schedule, sampler, delta):.4g}" for name, one in self.readings.items())
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """Status and explanation for a sampler."""
@@ -102,3 +109,38 @@ REPTILE_STEPS = renyi_claim(
     void=_disjoint_batches,
 )
 """Task-global DP Reptile, for "own-records": its steps one by one, at q = batch / records."""
+
+
+def _gdp(schedule: Schedule, sampler: Sampler, delta: float, *, square: Callable[[float, int], float]) -> float:
+    from dpfedbench.accounting.gaussian import gaussian_epsilon
+
+    mu = sampler["rate"] * math.sqrt(math.fsum(square(z, rounds) for z, rounds in schedule))
+    return gaussian_epsilon(1 / mu, delta) if mu else 0.0
+
+
+def gdp_claim(explanation: str, readings: Mapping[str, Callable[[float, int], float]]) -> Claim:
+    """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al. 2020): a limit and no bound.
+
+    Args:
+        explanation: what the paper does.
+        readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first is the claim.
+    """
+    (_, square), *others = readings.items()
+    return Claim(
+        epsilon=functools.partial(_gdp, square=square),
+        explanation=explanation,
+        status="void",
+        readings={name: functools.partial(_gdp, square=other) for name, other in others},
+    )
+
+
+GDP_OF_HALVES = gdp_claim(
+    "the paper's: mu-GDP by the central limit theorem, mu = B/n (T (e^(1/sigma^2) - 1))^1/2 (Lemma B.3), for each half "
+    "by itself; a limit and no bound",
+    {
+        "Lemma B.3": lambda z, rounds: rounds * math.expm1(z**-2),
+        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: rounds * math.exp(z**-2 - 1),
+        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: rounds * math.exp(z**-2) - 1,
+    },
+)
+"""DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping constant."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.tuning import Search
+from dpfedbench.privacy.ledger import Release
 
 
 class Budget(Protocol):
@@ -38,6 +39,7 @@ class AccountContext:
         adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
         fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None where no such rule
             was declared.
+        before: releases of another run that this one rests on, and that read the same records.
         groups: numbers of records of one client that are to be protected together.
     """
 
@@ -49,3 +51,4 @@ class AccountContext:
     adaptive: bool | None = None
     fall: tuple[float, int] | None = None
     groups: tuple[int, ...] = ()
+    before: tuple[Release, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,11 @@ class NoMeasures:
         return {}
 
 
-def record_test(run: Any, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True) -> None:
-    """Test a trained model and write metrics.json.
+def record_test(
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
+    references: Mapping[str, Path] | None = None,
+) -> None:  # fmt: skip
+    """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.
 
     The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
@@ -149,7 +152,7 @@ def record_test(run: Any, *, data_dir: Path, model_path: Path, out_path: Path, k
     """
     dataset = load_records(data_dir)
     check_classes(run, dataset)
-    net = run.net(dataset.image_shape, len(dataset.class_names))
+    net = run.net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(run, dataset).test
     gradients = choose(net, enabled=kernels).make()

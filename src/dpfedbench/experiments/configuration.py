@@ -99,6 +99,9 @@ class Series(Settings):
     repairs: str = setting("", doc="a series of the same item whose claim does not hold, and here does")
     use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
     run: Overlay = setting({}, doc="overlay of the run")
+    searched_by: str = setting(
+        "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
+    )
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
     sweep: bool = setting(True, doc="of a sweep: false is a level line")
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")

@@ -215,6 +215,7 @@ class _Expansion:
         values["dataset"] = self.configuration.stand_ins.get(published_dataset) or published_dataset
         if self.datasets is not None:
             known_name(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
+        searches = self._searches(spec, task, name, series, where)
         point = f" at {swept} {x:g}" if x is not None else ""
         seeds = self.configuration.seeds if spec.seeds is None else spec.seeds
         if isinstance(spec, Table):
@@ -222,6 +223,9 @@ class _Expansion:
         try:
             _check_given(overlay, f"experiments.{self.paper}")
             _check_fits(self.methods, series.method, overlay, "")
+            if searches is not None:
+                genotype = {"kind": "found", "search": searches}
+                values["model"] = {**values["model"], "genotype": genotype}
             first = cls.read({**values, "method": series.method, "seed": seeds[0]})
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
             checked = given(MetaTest.read(test, f"{where}.test"))
@@ -239,6 +243,23 @@ class _Expansion:
             mismatch=self._mismatch(first, published_dataset),
             tests=() if tests == runs else tests,
         )
+
+    def _searches(
+        self, spec: Table | Figure, task: str, name: str, series: Series, where: str
+    ) -> Mapping[str, Any] | None:  # fmt: skip
+        """The run that finds the cells of a series' network, without its seed: that of another series of the item."""
+        if not series.searched_by:
+            return None
+        others = {known: other for known, other in spec.series.items() if known != name}
+        known_name(series.searched_by, others, f"{where}.series.{name}.searched_by", "series")
+        other = others[series.searched_by]
+        if other is None or other.searched_by:
+            raise BenchError(
+                f"{where}.series.{name}.searched_by is {series.searched_by}, which is no search: name a series that "
+                "searches and is not null"
+            )
+        run = self._cell(spec, task, series.searched_by, other, where).runs[0]
+        return named(run)
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
         """What is said for more runs than one cell's.
@@ -277,6 +298,19 @@ class _Expansion:
             if ours.get(key) != value
         ]
         return "; ".join(differing)
+
+
+def named(run: Method) -> dict[str, Any]:
+    """The values that name a run in another's settings, without its seed: those that differ from the defaults.
+
+    So a key that is introduced later does not move the other run.
+    """
+    said = run.identity()
+    try:
+        same = type(run).read(said) == run
+    except BenchError:
+        same = False
+    return {key: value for key, value in (said if same else run.plain()).items() if key != "seed"}
 
 
 def _whole(value: float) -> float | int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def account_of(
     clients_dir: Path | str | None = None,
     search: Search | None = None,
     delta: float | None = None,
+    before: Sequence[Release] = (),
 ) -> Account:
     """What a run's ledger says under every profile.
 
@@ -49,6 +51,7 @@ def account_of(
         clients_dir: its partition, for the image level; None leaves that out, with the reason.
         search: the declared search for hyper-parameters, if there was one.
         delta: at which epsilon is given, for all units; None: the run's own.
+        before: the ledger of the run that this one rests on, where there is one.
 
     Raises:
         BenchError: the ledger is inconsistent, or not of this run; or delta out of bounds.
@@ -75,6 +78,7 @@ def account_of(
         budget=budgeted[0].budget if budgeted else None,
         adaptive=follows,
         groups=next((groups for sum_ in run.sums if (groups := getattr(sum_.within_task, "groups", ()))), ()),
+        before=tuple(before),
         fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
     )
     own_delta = run.own_delta if delta is None else delta
@@ -89,11 +93,19 @@ def account_run(
     *,
     clients_dir: Path | str | None = None,
     search: Search | None = None,
+    references: Mapping[str, Path] | None = None,
 ) -> None:
-    """Read a finished run's ledger and write its privacy.json; arguments as for `account_of`.
+    """Read a finished run's ledger and write its privacy.json; arguments as for `account_of` and `engine.train`.
 
     Raises:
         BenchError: the ledger is missing, damaged or inconsistent, or a private run's is empty.
     """
     releases = read_ledger(Path(run_dir) / "ledger.jsonl")
-    write_json(out_path, account_of(run, releases, clients_dir=clients_dir, search=search).to_json())
+    before: list[Release] = []
+    if "ledger.jsonl" in run.references:
+        if "ledger.jsonl" not in (references or {}):
+            other = run.references["ledger.jsonl"].folder
+            raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
+        before = read_ledger(references["ledger.jsonl"])  # type: ignore[index]
+    found = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
+    write_json(out_path, found.to_json())

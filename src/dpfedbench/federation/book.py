@@ -262,6 +262,8 @@ class Entry:
             data_dependent_threshold=bool(without_event),
             reason="; ".join(without_event),
             combines=noise.combines(number),
+            part=self.sum.part or None,
+            adds=self._holders if self.sum.added else None,
         )
         self.book.ledger.append(line)
         if self.book.observer is not None:

@@ -99,7 +99,7 @@ def train(
         ledger = Ledger(folder / "ledger.jsonl")
         rounds = Rounds.of(
             run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
-            kernels=kernels, first=first,
+            kernels=kernels, first=first, references=references,
         )  # fmt: skip
         _Training(run, rounds, run_dir, folder, checkpoint_seconds, first).run()
         shutil.rmtree(folder, ignore_errors=True)
@@ -179,6 +179,7 @@ class Rounds:
     def of(
         cls, run: Any, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
         kernels: bool = True, first: float | None = None, observer: Observer | None = None,
+        references: Mapping[str, Path] | None = None,
     ) -> Rounds | Untrained:  # fmt: skip
         """The rounds of a run on its own data.
 
@@ -187,7 +188,7 @@ class Rounds:
         """
         loop = run.loop()
         held = _held(run, data_dir, clients_dir)
-        net = run.net(held.dataset.image_shape, _classes(run, held.dataset))
+        net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
         gradients = choose(net, device=device, enabled=kernels)
         by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
@@ -388,7 +389,10 @@ class _Training:
         row: Row = {"round": index + 1} | found
         for entry in self.book.budgeted:
             assert entry.budget is not None
-            row["epsilon_claimed"], row["epsilon_holds"] = entry.budget.spent((index + 1) * entry.per_round)
+            spent = entry.budget.spent((index + 1) * entry.per_round)
+            # Of several sums over parts of the records the larger is what is spent.
+            for name, epsilon in zip(("epsilon_claimed", "epsilon_holds"), spent, strict=True):
+                row[name] = max(row.get(name, epsilon), epsilon)
         self.state.history.append(row)
         if self.book.non_finite:
             self.state.non_finite += self.book.non_finite

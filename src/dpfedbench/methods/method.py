@@ -7,6 +7,7 @@ paper's accounting, if it has one, is `claims`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.accounting.claims import Claims
@@ -96,22 +97,27 @@ class Method(Run):
         from dpfedbench.methods import METHODS
 
         rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
-        return {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
+        found = {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
+        return found | self.model.references(self)
 
     def _as(self, method: type[Method]) -> Run:
         """The run of another method that is equal in all that both have."""
         shared = {key: value for key, value in self if key in method.model_fields and key != "method"}
         return method(method=method.name, **shared)
 
-    def net(self, image_shape: tuple[int, ...], classes: int) -> Net:
+    def net(self, image_shape: tuple[int, ...], classes: int, files: Mapping[str, Path] | None = None) -> Net:
         """The model that is trained.
 
         Args:
             image_shape: of the data.
             classes: training classes, of which a pre-trained model has an output each.
+            files: of other runs, by name (`references`).
+
+        Raises:
+            BenchError: a file that the model needs is missing or damaged.
         """
         outputs = classes if self.pretrains else self.task.outputs
-        net = self.model.net(input_shape=image_shape, outputs=outputs)
+        net = self.model.resolved(files or {}).net(input_shape=image_shape, outputs=outputs)
         loop = self.loop()
         return net if loop is None else loop.client.net(net)
 

@@ -6,6 +6,7 @@ compared here, once for all implementations, whose own methods start with an und
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -104,7 +105,8 @@ class Gradients(ABC):
 
     Arrays may be numpy's or torch's; what is written to is torch's on the device, or numpy's on a CPU. Records are
     uint8 or float in [0, 1] (images) or int64 (tokens), labels int64. d counts all coordinates of the flat vector, w
-    those of the module (`Net.weights`).
+    those of the module (`Net.weights`). Where a `block` of the network (`Net.blocks`) is named, records' gradients are
+    those of its coordinates alone: d is their number wherever gradients are written or added up, and `theta` is whole.
 
     Args:
         net: the network.
@@ -148,56 +150,73 @@ class Gradients(ABC):
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
-    def each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Found:
         """Write each record's gradient to `out` [n, d].
 
         Args:
             theta: weights [d] of a network without `extra` tensors.
             x, y: records [n, ...] and labels [n, ...].
+            block: of the network, whose gradients alone are computed.
 
         Raises:
             ValueError: the sizes do not fit together.
             BenchError: a record of this network has no gradient of its own.
         """
         self._check_records(theta, x, y)
-        return self._each(theta, x, y, _fitting(out, (len(x), self.net.dimension), self.dtype))
+        return self._one(block)(theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype))
 
-    def pieces(self, theta: Array, x: Array, y: Array, room: Array) -> Iterator[tuple[Found, Array]]:
+    def pieces(
+        self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
+    ) -> Iterator[tuple[Found, Array]]:
         """The same, a few records at a time: their gradients are in the cache when they are used.
 
         Args:
-            theta, x, y: as for `each`.
+            theta, x, y, block: as for `each`.
             room: [m, d], written again and again.
 
         Yields:
             Measures and gradients, the first k <= m rows of the room, of the next k records.
         """
         self._check_records(theta, x, y)
-        _fitting(room, (max(len(room), 1), self.net.dimension), self.dtype)
+        _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
+        each = self._one(block)
         for start in range(0, len(x), len(room)):
             some = slice(start, start + len(room))
             rows = room[: len(x[some])]
-            yield self._each(theta, x[some], y[some], rows), rows
+            yield each(theta, x[some], y[some], rows), rows
 
-    def add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+    def add_each(self, theta: Array, x: Array, y: Array, total: Total, *, block: str = "") -> tuple[Found, np.ndarray]:
         """Add each record's gradient to a sum over weights, clipped if that clips.
 
         Args:
-            theta, x, y: as for `each`.
+            theta, x, y, block: as for `each`.
             total: of as many coordinates as there are weights.
 
         Returns:
             The records' measures, and their gradients' norms, float64 [n], as the sum gives them.
         """
         self._check_records(theta, x, y)
-        if total.dimension != self.net.dimension:
-            raise ValueError(f"gradients need a sum of {self.net.dimension} coordinates, not {total.dimension}")
-        return self._add_each(theta, x, y, total)
+        if total.dimension != self.width(block):
+            raise ValueError(f"gradients need a sum of {self.width(block)} coordinates, not {total.dimension}")
+        return self._add_pieces(theta, x, y, total, block) if block else self._add_each(theta, x, y, total)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         """Losses and right answers of records [n, ...] at weights [d], without gradients."""
         self._check_sizes(theta, x, y)
         return self._evaluate(theta, x, y)
+
+    def width(self, block: str = "") -> int:
+        """Coordinates of a record's gradient, of a block or of all.
+
+        Raises:
+            ValueError: the network has no such block.
+        """
+        if not block:
+            return self.net.dimension
+        if block not in self.net.blocks:
+            raise ValueError(f"the network's blocks are {sorted(self.net.blocks)}: there is no {block!r}")
+        place = self.net.blocks[block]
+        return int(place.stop - place.start)
 
     # What the implementations do
 
@@ -221,11 +240,20 @@ class Gradients(ABC):
         """Records whose gradients are computed at once."""
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        return self._add_pieces(theta, x, y, total, "")
+
+    @abstractmethod
+    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found: ...
+
+    def _one(self, block: str) -> Callable[[Array, Array, Array, Array], Found]:
+        return functools.partial(self._each_of, block) if block else self._each
+
+    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
         found, norms = [], []
         room = torch.empty(
-            (min(self._together(), len(x)) or 1, self.net.dimension), dtype=self.dtype, device=self.device
+            (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
         )
-        for measured, rows in self.pieces(theta, x, y, room):
+        for measured, rows in self.pieces(theta, x, y, room, block=block):
             found.append(measured)
             norms.append(total.add(tensor_of(rows, self.device)))
         return joined(found), np.concatenate(norms or [total.add(room[:0])])

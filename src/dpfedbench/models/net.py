@@ -5,7 +5,8 @@ besides (`extra`, e.g. the rates of MAML++), which the module does not see. A mo
 
 - `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those that its constructor draws;
 - `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits [n, outputs];
-- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right; otherwise one answer a record.
+- `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right; otherwise one answer a record;
+- `blocks`, the names of its parts and of each part's parameters, all of them in order; otherwise it has no named parts.
 """
 
 from __future__ import annotations
@@ -120,10 +121,29 @@ class Net:
         return tuple(self._own)
 
     @property
+    def named_blocks(self) -> dict[str, tuple[str, ...]]:
+        """Names of the module's parts, and of each one's tensors; none where it has no parts of its own."""
+        blocks = {name: tuple(names) for name, names in getattr(self.module, "blocks", {}).items()}
+        if blocks and [name for names in blocks.values() for name in names] != list(self._own):
+            raise BenchError(f"model {self.name}: its blocks must name all of its parameters, in their order")
+        return blocks
+
+    @functools.cached_property
+    def blocks(self) -> dict[str, slice]:
+        """The module's parts, and where each lies in the flat vector; none where it has no parts of its own."""
+        found, start = {}, 0
+        for block, names in self.named_blocks.items():
+            stop = start + sum(math.prod(self._own[name]) for name in names)
+            found[block] = slice(start, stop)
+            start = stop
+        return found
+
+    @property
     def head(self) -> tuple[str, ...]:
-        """Names of the last layer's tensors."""
-        layer = list(self._own)[-1].rpartition(".")[0]
-        return tuple(name for name in self._own if name.rpartition(".")[0] == layer)
+        """Names of the last layer's tensors; of the first part's last layer, where there are parts."""
+        names = next(iter(self.named_blocks.values()), tuple(self._own))
+        layer = names[-1].rpartition(".")[0]
+        return tuple(name for name in names if name.rpartition(".")[0] == layer)
 
     def with_rates(self, steps: int, first: float) -> Net:
         """The same with a learnt rate for each of `steps` steps and tensor, which starts at `first` (MAML++)."""

@@ -115,14 +115,22 @@ class TorchGradients(Gradients):
     # Records
 
     def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        return self._rows(theta, x, y, out, self.net.tensor_names)
+
+    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        return self._rows(theta, x, y, out, self.net.named_blocks[block])
+
+    def _rows(self, theta: Array, x: Array, y: Array, out: Array, names: Sequence[str]) -> Found:
+        """The gradients of the named tensors, which lie one behind another."""
         self.net.refuse_record_level()
         found = []
         rows, weights = torch.as_tensor(out), self._theta(theta)
+        sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
         for start in range(0, len(x), self._together()):
             some = slice(start, start + self._together())
             inputs = self.net.inputs(x[some], self._like)
-            gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device))
-            for part, gradient in zip(rows[some].split(self.net.sizes, dim=1), gradients, strict=True):
+            gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
+            for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
                 part.copy_(gradient.flatten(1))
             found.append(Found(*(part.double().cpu().numpy() for part in measured)))
         return joined(found)
@@ -132,10 +140,11 @@ class TorchGradients(Gradients):
         """How records' gradients are had: the name of the first way that works, and the way."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
-        wanted, _ = self._by_loop(theta, x, y)
+        names = self.net.tensor_names
+        wanted, _ = self._by_loop(theta, x, y, names)
         for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
             try:
-                rows, _ = way(theta, x, y)
+                rows, _ = way(theta, x, y, names)
             except Exception:  # whatever torch or Opacus say of an operation that they do not know
                 continue
             differences = [(row - other).norm() for row, other in zip(rows, wanted, strict=True)]
@@ -143,19 +152,21 @@ class TorchGradients(Gradients):
                 return name, way
         return "torch-loop", self._by_loop
 
-    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
+    def _by_vmap(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
+        tensors = self.net.tensors(theta)
+
         def loss(
             weights: Mapping[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-            measured = tuple(part[0] for part in self._measure(weights, record[None], label[None]))
+            measured = tuple(part[0] for part in self._measure({**tensors, **weights}, record[None], label[None]))
             return measured[0], measured
 
         rows, measured = torch.func.vmap(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
-            self.net.tensors(theta), x, y
+            {name: tensors[name] for name in names}, x, y
         )
         return list(rows.values()), measured
 
-    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
+    def _by_opacus(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
         module, plain = self._sampled
         with torch.no_grad():
             for parameter, value in zip(plain.parameters(), self.net.tensors(theta).values(), strict=True):
@@ -165,7 +176,8 @@ class TorchGradients(Gradients):
             warnings.simplefilter("ignore")
             measured = self.net.measure(module, x, y)
             measured[0].sum().backward()
-        return [parameter.grad_sample for parameter in plain.parameters()], [part.detach() for part in measured]
+        rows = zip(self.net.tensor_names, plain.parameters(), strict=True)
+        return [own.grad_sample for name, own in rows if name in names], [part.detach() for part in measured]
 
     @functools.cached_property
     def _sampled(self) -> tuple[Any, Any]:
@@ -176,13 +188,14 @@ class TorchGradients(Gradients):
             plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
             return GradSampleModule(plain, loss_reduction="sum"), plain
 
-    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> _Rows:
+    def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
         rows, measures = [], []
         with torch.enable_grad():
-            leaves = {name: part.detach().requires_grad_() for name, part in self.net.tensors(theta).items()}
+            tensors = {name: part.detach() for name, part in self.net.tensors(theta).items()}
+            leaves = [tensors[name].requires_grad_() for name in names]
             for i in range(len(x)):
-                measured = self._measure(leaves, x[i : i + 1], y[i : i + 1])
-                rows.append(torch.autograd.grad(measured[0].sum(), list(leaves.values())))
+                measured = self._measure(tensors, x[i : i + 1], y[i : i + 1])
+                rows.append(torch.autograd.grad(measured[0].sum(), leaves))
                 measures.append([part.detach() for part in measured])
         stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
         return stacked, [torch.cat(parts) for parts in zip(*measures, strict=True)]

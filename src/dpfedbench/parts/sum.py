@@ -24,6 +24,8 @@ class Sum:
         within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
         adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
         stream: purpose of its noise's random stream; no two sums of a run share one.
+        part: the part of a client's records that it is over, where each record is in one part alone; "": all of them.
+        added: whether the clients' releases are added up, and all but the observer see no more than their own and that.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Sum:
     within_task: OwnSum | None = None
     adjacency: str = "zero-out"
     stream: str = "noise"
+    part: str = ""
+    added: bool = False
 
     @property
     def private(self) -> bool:

@@ -48,6 +48,9 @@ class Release:
         combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
             each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and
             then the line does not name it.
+        part: of records of which each is in one part alone: the part that it reads; None: it reads all.
+        adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
+            more than his own; None: they are not.
     """
 
     round: int
@@ -68,6 +71,8 @@ class Release:
     data_dependent_threshold: bool
     reason: str
     combines: list[float] | None = None
+    part: str | None = None
+    adds: int | None = None
 
     def line(self) -> str:
         """The ledger's line."""
@@ -76,7 +81,7 @@ class Release:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
-_OPTIONAL = {"combines"}
+_OPTIONAL = {"combines", "part", "adds"}
 
 
 def parse(text: str, where: str) -> list[Release]:
@@ -120,7 +125,7 @@ def read_ledger(path: Path | str) -> list[Release]:
 
 _COMPARED = (
     "name", "mechanism", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "counted_by_paper",
-    "data_dependent_threshold",
+    "data_dependent_threshold", "part", "adds",
 )  # fmt: skip
 
 

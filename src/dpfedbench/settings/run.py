@@ -88,6 +88,18 @@ class ModelSettings(Part):
         """Whether a record may have a gradient of its own; false where the settings alone say that they are mixed."""
         return True
 
+    def references(self, run: Any) -> "dict[str, Run]":
+        """Other runs that the network needs a file of, by the file's name in their folder."""
+        return {}
+
+    def resolved(self, files: Mapping[str, Path]) -> "ModelSettings":
+        """The network that needs no file, given those of `references`.
+
+        Raises:
+            BenchError: one is missing or damaged.
+        """
+        return self
+
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         """The model, a `models.net.Net`.
 

@@ -115,7 +115,9 @@ class Analysis:
 
     def claimed(self, claim: Claim, reading: Reading, delta: float) -> tuple[float, str, str]:
         """Epsilon as a paper claims it, status and explanation."""
-        return claim.epsilon(reading.claimed, reading.sampler, delta), *claim.statement(reading.sampler)
+        status, text = claim.statement(reading.sampler)
+        others = claim.read_otherwise(reading.claimed, reading.sampler, delta)
+        return claim.epsilon(reading.claimed, reading.sampler, delta), status, text + others
 
     def filter_of(self, reading: Reading, budget: Budget, claims: Claims) -> Filter | None:
         """The filter that the budget was of noise that may follow a loss, if the ledger is within it."""

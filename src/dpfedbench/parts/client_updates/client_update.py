@@ -108,6 +108,12 @@ class ClientUpdate(Part):
         """Names of the tensors that adapting to a task moves; None: all."""
         return None
 
+    def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
+        """Which of a client's so many records a sum of its own is over: places, ascending. All, or a part of them."""
+        import numpy as np
+
+        return np.arange(records)
+
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.
 

@@ -27,9 +27,14 @@ class PoissonLots(Participation):
     def plan(self, *, clients: int, seed: int) -> Plan:
         return _Everyone(kind=self.kind, clients=clients, cohort=clients, rounds=self.rounds, seed=seed)
 
-    def lots(self, *, clients: int, seed: int, steps: int, records: int) -> Lots:
-        """The lots of clients that hold so many records and take so many steps a round."""
-        return Lots(clients=clients, lot=self.cohort, rounds=self.rounds, steps=steps, seed=seed, records=records)
+    def lots(
+        self, *, clients: int, seed: int, steps: int, records: int, purpose: str = "lot", whose: str = "a client"
+    ) -> Lots:  # fmt: skip
+        """The lots of clients that hold so many records and take so many steps a round; see `Lots`."""
+        return Lots(
+            clients=clients, lot=self.cohort, rounds=self.rounds, steps=steps, seed=seed, records=records,
+            purpose=purpose, whose=whose,
+        )  # fmt: skip
 
 
 class _Everyone(Plan):
@@ -49,15 +54,20 @@ class Lots:
         steps: lots a client takes in a round.
         seed: the run's.
         records: n, those that one client holds.
+        purpose: of the random stream that draws them.
+        whose: the n records are, for messages.
     """
 
-    def __init__(self, *, clients: int, lot: int, rounds: int, steps: int, seed: int, records: int) -> None:
+    def __init__(
+        self, *, clients: int, lot: int, rounds: int, steps: int, seed: int, records: int, purpose: str = "lot",
+        whose: str = "a client",
+    ) -> None:  # fmt: skip
         if not 1 <= lot <= records:
             raise BenchError(
-                f"participation.cohort is {lot}, but a client holds {records} records: a lot must be from 1 to that"
+                f"participation.cohort is {lot}, but {whose} holds {records} records: a lot must be from 1 to that"
             )
         self.clients, self.size, self.rounds, self.steps = clients, lot, rounds, steps
-        self.seed, self.records = seed, records
+        self.seed, self.records, self.purpose = seed, records, purpose
 
     def lot(self, index: int, step: int, client: int) -> np.ndarray:
         """Places of the records of a lot among the client's, ascending, the same whenever it is asked."""
@@ -65,7 +75,7 @@ class Lots:
 
         from dpfedbench.randomness import stream
 
-        drawn = stream(self.seed, "lot", index, step, client).random(self.records)
+        drawn = stream(self.seed, self.purpose, index, step, client).random(self.records)
         return np.flatnonzero(drawn < self.size / self.records)
 
     @property

@@ -1,0 +1,409 @@
+"""Networks of cells (Liu et al. 2018, DARTS), normalised within each record.
+
+A cell reads the outputs of the two cells before it. Its output is all its nodes, side by side. Edges that leave one
+state by the same operation are computed together, for each target by weights of its own.
+
+As DARTS' are: the operations, the stem of three times the filters, the cells that halve the maps (their edges from the
+inputs have a stride of 2) and double the channels, no learnt scale where operations are mixed, and a normalisation
+behind pooling there. Three things differ. Normalisation is group normalisation with a group for each channel, so that
+no record depends on another. A map so normalised has the mean 0, and a mean over positions would tell nothing of it:
+there is a ReLU before the last one. And maps of odd sides are halved to the larger half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpfedbench.errors import BenchError
+from dpfedbench.models.genotype import NONE, Genotype, Space
+
+NORMALISATION_EPSILON = 1e-5
+STEM = 3
+"""Channels of the stem, by filter."""
+FIRST_ARCHITECTURE = 1e-3
+"""Deviation of the first architecture weights."""
+
+Mix = Mapping[str, torch.Tensor]
+"""For each kind of cell the shares [edges, operations]; or each record's own, [n, edges, operations]."""
+
+
+class Convolution(nn.Module):
+    """A convolution without bias that keeps a map's sides, or divides them by the stride; weight [out, in, k, k]."""
+
+    def __init__(
+        self, channels: int, out: int, side: int = 1, *, stride: int = 1, dilation: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(out, channels // groups, side, side))
+        self.stride, self.dilation, self.groups = stride, dilation, groups
+        self.padding = dilation * (side // 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Norm(nn.Module):
+    """Each channel of each record to mean 0 and variance 1; `affine`: then scaled and shifted."""
+
+    def __init__(self, channels: int, affine: bool) -> None:
+        super().__init__()
+        self.channels, self.affine = channels, affine
+        if affine:
+            self.scale, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale, shift = (self.scale, self.shift) if self.affine else (None, None)
+        return functional.group_norm(x, self.channels, scale, shift, eps=NORMALISATION_EPSILON)
+
+
+class Linear(nn.Module):
+    """The last layer; weight [out, in]."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(classes, features)), nn.Parameter(torch.zeros(classes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+class Preparation(nn.Module):
+    """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other channels."""
+
+    def __init__(self, channels: int, out: int, affine: bool) -> None:
+        super().__init__()
+        self.pointwise, self.norm = Convolution(channels, out), Norm(out, affine)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.pointwise(functional.relu(x)))
+
+
+class Halving(nn.Module):
+    """DARTS' FactorizedReduce for several targets: half the channels of each read the even pixels, half the odd.
+
+    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out, ceil(H / 2), ceil(W / 2)].
+    """
+
+    def __init__(self, channels: int, out: int, affine: bool, targets: int = 1) -> None:
+        super().__init__()
+        self.targets = targets
+        self.even = Convolution(channels, targets * (out // 2), stride=2)
+        self.odd = Convolution(channels, targets * (out - out // 2), stride=2)
+        self.norm = Norm(targets * out, affine)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[2:]
+        shifted = functional.pad(x, (0, width % 2, 0, height % 2))[:, :, 1:, 1:]
+        halves = (part.unflatten(1, (self.targets, -1)) for part in (self.even(x), self.odd(shifted)))
+        return self.norm(torch.cat(list(halves), dim=2).flatten(1, 2))
+
+
+class HalvedPreparation(Halving):
+    """What a cell makes of an input whose maps are twice as large as those of the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(functional.relu(x))
+
+
+class Separable(nn.Module):
+    """Depthwise and pointwise convolution and normalisation, once or twice, for several targets.
+
+    Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x channels, ...].
+    """
+
+    def __init__(
+        self, channels: int, side: int, stride: int, targets: int, affine: bool, *, times: int, dilation: int
+    ) -> None:
+        super().__init__()
+        self.targets, self.times, out = targets, times, targets * channels
+        for time in range(times):
+            depthwise = Convolution(
+                out, out, side, stride=stride if time == 0 else 1, dilation=dilation, groups=out
+            )  # fmt: skip
+            self.add_module(f"depthwise{time}", depthwise)
+            self.add_module(f"pointwise{time}", Convolution(out, out, groups=targets))
+            self.add_module(f"norm{time}", Norm(out, affine))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.repeat(1, self.targets, 1, 1) if self.targets > 1 else x
+        for time in range(self.times):
+            x = functional.relu(x) if time else x
+            for part in ("depthwise", "pointwise", "norm"):
+                x = self.get_submodule(f"{part}{time}")(x)
+        return x
+
+
+class Pooling(nn.Module):
+    """3x3 pooling, the same for all targets; normalised where operations are mixed."""
+
+    def __init__(self, channels: int, stride: int, kind: str, normed: bool) -> None:
+        super().__init__()
+        self.stride, self.kind = stride, kind
+        self.norm = Norm(channels, False) if normed else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "max":
+            x = functional.max_pool2d(x, 3, self.stride, 1)
+        else:
+            x = functional.avg_pool2d(x, 3, self.stride, 1, count_include_pad=False)
+        return x if self.norm is None else self.norm(x)
+
+
+def _operation(name: str, channels: int, stride: int, targets: int, affine: bool, mixed: bool) -> nn.Module | None:
+    """What computes an operation for its targets; None for one that needs nothing."""
+    if name == "skip_connect":
+        return None if stride == 1 else Halving(channels, channels, affine, targets)
+    first, _, rest = name.partition("_")
+    if rest.startswith("pool"):
+        return Pooling(channels, stride, first, mixed)
+    times, dilation = (2, 1) if first == "sep" else (1, 2)
+    return Separable(channels, int(name[-1]), stride, targets, affine, times=times, dilation=dilation)
+
+
+class Edges(nn.Module):
+    """All edges that leave one state.
+
+    Args:
+        channels: of the state.
+        stride: of the edges.
+        targets: for each operation the nodes that read the state by it.
+        affine: whether normalised maps are scaled and shifted.
+        mixed: whether every operation goes to every target, with a share of each.
+    """
+
+    def __init__(
+        self, channels: int, stride: int, targets: Mapping[str, Sequence[int]], affine: bool, mixed: bool
+    ) -> None:
+        super().__init__()
+        self.channels, self.targets = channels, {name: tuple(nodes) for name, nodes in targets.items()}
+        self.operations = nn.ModuleDict()
+        for name, nodes in self.targets.items():
+            operation = None if name == NONE else _operation(name, channels, stride, len(nodes), affine, mixed)
+            if operation is not None:
+                self.operations[name] = operation
+
+    def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What each operation makes of the state, [n, its targets, ...]; where they all get the same, [n, 1, ...]."""
+        cut, found = functional.relu(state), {}
+        for name in self.targets:
+            if name in self.operations:
+                operation = self.operations[name]
+                out = operation(state if isinstance(operation, Pooling) else cut)
+                found[name] = out.unflatten(1, (-1, self.channels))
+            elif name != NONE:
+                found[name] = state[:, None]
+        return found
+
+
+class Cell(nn.Module):
+    """A cell.
+
+    Args:
+        inputs: channels of its two inputs.
+        channels: of its nodes.
+        halves: whether its maps are half as large as its second input's.
+        shrink: whether its first input's maps are twice as large as its second's.
+        targets: for each state, for each operation, the nodes that read it so.
+        nodes: how many.
+        affine: whether normalised maps are scaled and shifted.
+        mixed: whether every operation goes to every target.
+    """
+
+    def __init__(
+        self, inputs: tuple[int, int], channels: int, *, halves: bool, shrink: bool,
+        targets: Sequence[Mapping[str, Sequence[int]]], nodes: int, affine: bool, mixed: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        first = HalvedPreparation if shrink else Preparation
+        self.preparations = nn.ModuleList(
+            [first(inputs[0], channels, affine), Preparation(inputs[1], channels, affine)]
+        )
+        self.edges = nn.ModuleList(
+            Edges(channels, 2 if halves and state < 2 else 1, reading, affine, mixed)
+            for state, reading in enumerate(targets)
+        )
+        self.nodes = nodes
+
+    def forward(self, before: torch.Tensor, last: torch.Tensor, mix: torch.Tensor | None) -> torch.Tensor:
+        """Its nodes side by side, [n, nodes x channels, ...].
+
+        Args:
+            before, last: outputs of the two cells before.
+            mix: shares of the operations on each edge, of all records or of each.
+        """
+        states = [prepare(x) for prepare, x in zip(self.preparations, (before, last), strict=True)]
+        sums: list[torch.Tensor | None] = [None] * self.nodes
+        for state, edges in enumerate(self.edges):
+            for node, part in _parts(edges, states[state], state, mix):
+                found = sums[node]
+                sums[node] = part if found is None else found + part
+            if state > 0:
+                done = sums[state - 1]
+                assert done is not None
+                states.append(done)
+        return torch.cat(states[2:], dim=1)
+
+
+def _parts(
+    edges: nn.Module, state: torch.Tensor, place: int, mix: torch.Tensor | None
+) -> list[tuple[int, torch.Tensor]]:
+    """What a state gives to each node that reads it."""
+    found = edges(state)
+    targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
+    if mix is None:
+        return [(node, out[:, i % out.shape[1]]) for name, out in found.items() for i, node in enumerate(targets[name])]
+    nodes = next(iter(targets.values()))
+    own = mix[..., [sum(2 + before for before in range(node)) + place for node in nodes], :]
+    mixed: torch.Tensor | None = None
+    for column, name in enumerate(targets):
+        if name != NONE:
+            part = found[name] * own[..., column, None, None, None]
+            mixed = part if mixed is None else mixed + part
+    assert mixed is not None
+    return list(zip(nodes, mixed.unbind(1), strict=True))
+
+
+class CellNet(nn.Module):
+    """What both networks are.
+
+    Args:
+        image_shape: (height, width, channels) of an image.
+        classes: classes told apart.
+        filters: channels of the first cells' nodes.
+        cells: how many.
+        reductions: which of them halve the maps.
+        pooling: side of the squares of pixels whose mean is read.
+        affine: whether normalised maps are scaled and shifted.
+        nodes: of a cell.
+        targets: for each kind of cell, for each state, for each operation, the nodes that read it so.
+        mixed: whether every operation goes to every target.
+
+    Raises:
+        BenchError: one of these is impossible.
+    """
+
+    def __init__(
+        self, *, image_shape: tuple[int, int, int], classes: int, filters: int, cells: int, reductions: Sequence[int],
+        pooling: int, affine: bool, nodes: int, targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
+        mixed: bool,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        height, width, channels = image_shape
+        self.classes, self.pooling = classes, pooling
+        self.kinds = tuple("reduction" if place in reductions else "normal" for place in range(cells))
+        side = min(height, width) // pooling
+        smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
+        if side < 1 or smallest < 2:
+            raise BenchError(
+                f"pictures of {height}x{width} leave maps of {smallest} pixel a side, in which nothing is left to "
+                "normalise: lower model.pooling or have fewer model.reductions"
+            )
+        wide = STEM * filters
+        self.stem, self.stem_norm = Convolution(channels, wide, 3), Norm(wide, True)
+        inputs, shrink = (wide, wide), False
+        self.cells = nn.ModuleList()
+        for kind in self.kinds:
+            halves = kind == "reduction"
+            filters *= 2 if halves else 1
+            cell = Cell(
+                inputs, filters, halves=halves, shrink=shrink, targets=targets[kind], nodes=nodes, affine=affine,
+                mixed=mixed,
+            )  # fmt: skip
+            self.cells.append(cell)
+            inputs, shrink = (inputs[1], nodes * filters), halves
+        self.classifier = Linear(inputs[1], classes)
+
+    def initial(self, rng: np.random.Generator) -> np.ndarray:
+        """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit); biases zero, scales one.
+
+        Architecture weights are normal of deviation 0.001, as DARTS'.
+        """
+        parts = []
+        for name, value in self.named_parameters():
+            last = name.rpartition(".")[2]
+            if last == "weight":
+                bound = 1 / math.sqrt(value[0].numel())
+                parts.append(rng.uniform(-bound, bound, value.numel()))
+            elif last in ("scale", "shift", "bias"):
+                parts.append(np.full(value.numel(), float(last == "scale")))
+            else:
+                parts.append(FIRST_ARCHITECTURE * rng.standard_normal(value.numel()))
+        return np.concatenate(parts).astype(np.float32)
+
+    def logits(self, x: torch.Tensor, mix: Mix | None) -> torch.Tensor:
+        """Logits [n, classes] of images [n, C, H, W], by shares of the operations where they are mixed."""
+        x = functional.avg_pool2d(x, self.pooling) if self.pooling > 1 else x
+        before = last = self.stem_norm(self.stem(x))
+        for kind, cell in zip(self.kinds, self.cells, strict=True):
+            before, last = last, cell(before, last, None if mix is None else mix[kind])
+        return self.classifier(functional.relu(last).mean((2, 3)))
+
+
+class Architecture(nn.Module):
+    """Architecture weights: of each kind of cell, [edges, operations]."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        for kind in space.kinds:
+            self.register_parameter(kind, nn.Parameter(torch.zeros(space.edges, len(space.operations))))
+
+
+class SearchNet(CellNet):
+    """The network that searches: each edge adds up all operations, by the softmax of its architecture weights.
+
+    Args:
+        space: what is searched.
+        sizes: as `CellNet`'s.
+    """
+
+    def __init__(self, *, space: Space, **sizes: object) -> None:
+        reading = [
+            dict.fromkeys(space.operations, range(max(0, state - 1), space.nodes)) for state in range(1 + space.nodes)
+        ]
+        super().__init__(
+            nodes=space.nodes, targets=dict.fromkeys(space.kinds, reading), affine=False, mixed=True, **sizes,
+        )  # type: ignore[arg-type]  # fmt: skip
+        self.space, self.architecture = space, Architecture(space)
+
+    @property
+    def blocks(self) -> dict[str, tuple[str, ...]]:
+        """The names of the weights, and of the architecture weights."""
+        names = [name for name, _ in self.named_parameters()]
+        own = tuple(name for name in names if name.startswith("architecture."))
+        return {"weights": tuple(name for name in names if name not in own), "architecture": own}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [n, classes] for images [n, C, H, W]."""
+        own = {kind: getattr(self.architecture, kind) for kind in self.space.kinds}
+        return self.logits(x, {kind: value.softmax(dim=-1) for kind, value in own.items()})
+
+
+class GenotypeNet(CellNet):
+    """The network of known cells: each node adds up two operations.
+
+    Args:
+        genotype: its cells.
+        affine: whether normalised maps are scaled and shifted.
+        sizes: as `CellNet`'s.
+    """
+
+    def __init__(self, *, genotype: Genotype, affine: bool = True, **sizes: object) -> None:
+        targets = {}
+        for kind, nodes in genotype.cells.items():
+            reading: list[dict[str, list[int]]] = [{} for _ in range(1 + len(nodes))]
+            for node, edges in enumerate(nodes):
+                for operation, state in edges:
+                    reading[state].setdefault(operation, []).append(node)
+            targets[kind] = reading
+        super().__init__(nodes=genotype.space.nodes, targets=targets, affine=affine, mixed=False, **sizes)  # type: ignore[arg-type]
+        self.genotype = genotype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [n, classes] for images [n, C, H, W]."""
+        return self.logits(x, None)

@@ -1,0 +1,1 @@
+"""Where the cells of a network come from, one file each, found by their place."""

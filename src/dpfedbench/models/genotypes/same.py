@@ -1,0 +1,19 @@
+"""Cells of one operation: what a search has to beat without searching."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dpfedbench.models.genotype import Genotype, Space
+from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.settings.part import setting
+
+
+class SameGenotype(GenotypeSource):
+    """Every node reads the two inputs of its cell by the same operation."""
+
+    kind: Literal["same"] = "same"
+    operation: str = setting("sep_conv_3x3", doc="of all edges; one of model.operations")
+
+    def of(self, space: Space) -> Genotype:
+        return space.same(self.operation)

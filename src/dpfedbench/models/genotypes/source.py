@@ -1,0 +1,35 @@
+"""What every source of a genotype is: settings, and the genotype that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dpfedbench.models.genotype import Genotype, Space
+from dpfedbench.settings.part import Part
+
+
+class GenotypeSource(Part):
+    """Base of the sources."""
+
+    place: ClassVar[str] = "dpfedbench.models.genotypes"
+
+    def references(self, run: Any) -> dict[str, Any]:
+        """The other runs whose files it needs, by the file's name, for a run that trains a network of it."""
+        return {}
+
+    def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
+        """The source that needs no file, given those that it asked for by `references`."""
+        return self
+
+    def of(self, space: Space) -> Genotype:
+        """The genotype.
+
+        Args:
+            space: of the network that is made of it.
+
+        Raises:
+            BenchError: there is none, or it is of another search space.
+        """
+        raise NotImplementedError

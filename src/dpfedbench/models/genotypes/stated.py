@@ -1,0 +1,30 @@
+"""Cells that a configuration states."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dpfedbench.models.genotype import Genotype, Space, plain_cell
+from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.settings.part import setting
+
+Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
+
+
+class StatedGenotype(GenotypeSource):
+    """Of each kind of cell, for each node its two edges [operation, state]; states 0 and 1 are the cell's inputs."""
+
+    kind: Literal["stated"] = "stated"
+    normal: Cell = setting((), doc="the normal cell; [] where the network has none")
+    reduction: Cell = setting((), doc="the reduction cell")
+
+    def of(self, space: Space) -> Genotype:
+        from dpfedbench.errors import BenchError
+
+        cells = {"normal": self.normal, "reduction": self.reduction}
+        try:
+            return Genotype(space, {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes})
+        except (TypeError, ValueError) as error:
+            raise BenchError(
+                f"model.genotype: an edge is not [operation, state] ({error}): write e.g. [sep_conv_3x3, 0]"
+            ) from error

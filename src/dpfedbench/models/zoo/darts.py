@@ -1,0 +1,96 @@
+"""Networks of cells (Liu et al. 2018, DARTS): one that searches its cells, and one whose cells are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.models.genotype import KINDS, OPERATIONS, Space
+from dpfedbench.models.genotypes.random import RandomGenotype
+from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class CellModel(ZooModel):
+    """A stem, cells one after another, a mean over the last maps and a linear layer; all normalised per record."""
+
+    operations: tuple[str, ...] = setting(OPERATIONS, doc="of the search space", paper="all eight")
+    nodes: int = setting(4, ge=1, doc="of a cell, besides its two inputs and its output", paper="4")
+    cells: int = setting(8, ge=1, doc="one after another", paper="8 (search), 20")
+    filters: int = setting(
+        16, ge=2, doc="channels of the first cells' nodes; each reduction doubles them", paper="16, 36"
+    )
+    reductions: tuple[int, ...] | None = setting(
+        None, doc="which cells, from 0, halve the maps; null: after one and two thirds", paper="after 1/3 and 2/3"
+    )
+    pooling: int = setting(1, ge=1, doc="side of the squares of pixels whose mean the first layer reads", paper="1")
+
+    def check(self, run: Any) -> None:
+        from dpfedbench.errors import BenchError
+
+        super().check(run)
+        for place in self.reductions or ():
+            if not 0 <= place < self.cells:
+                raise BenchError(f"model.reductions has {place}, but there are cells 0 to {self.cells - 1}")
+        self.space  # noqa: B018 (an impossible space is refused)
+
+    @property
+    def halving(self) -> tuple[int, ...]:
+        """Which cells halve the maps."""
+        found = (self.cells // 3, 2 * self.cells // 3) if self.reductions is None else self.reductions
+        return tuple(sorted(set(found)))
+
+    @property
+    def space(self) -> Space:
+        """What is searched.
+
+        Raises:
+            BenchError: there is no such space.
+        """
+        having = (len(self.halving) < self.cells, bool(self.halving))
+        kinds = tuple(kind for kind, has in zip(KINDS, having, strict=True) if has)
+        return Space(tuple(self.operations), self.nodes, kinds)
+
+    def _sizes(self, input_shape: tuple[int, ...], outputs: int) -> dict[str, Any]:
+        height, width, channels = input_shape
+        return {
+            "image_shape": (height, width, channels), "classes": outputs, "filters": self.filters, "cells": self.cells,
+            "reductions": self.halving, "pooling": self.pooling,
+        }  # fmt: skip
+
+
+class DartsSearch(CellModel):
+    """The network that searches: each edge mixes all operations. Its weights and its architecture are two blocks."""
+
+    kind: Literal["darts-search"] = "darts-search"
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.darts import SearchNet
+
+        return SearchNet(space=self.space, **self._sizes(input_shape, outputs))
+
+
+class DartsCells(CellModel):
+    """The network that a search has found: each node adds up two operations."""
+
+    kind: Literal["darts-cells"] = "darts-cells"
+    affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
+    genotype: GenotypeSource = RandomGenotype()
+
+    def references(self, run: Any) -> dict[str, Any]:
+        return self.genotype.references(run)
+
+    def resolved(self, files: Mapping[str, Path]) -> DartsCells:
+        return self.replace(genotype=self.genotype.resolved(files))
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.darts import GenotypeNet
+
+        found = self.genotype.of(self.space)
+        found.check(self.space)
+        return GenotypeNet(genotype=found, affine=self.affine, **self._sizes(input_shape, outputs))

@@ -1,0 +1,74 @@
+"""Steps of a search (DP-FNAS, Singh et al. 2020, Algorithm 1, first order): of the weights, then of the architecture.
+
+    a step of W along the parties' sums over lots of their training halves;
+    with the new W a step of A along their sums over lots of their validation halves.
+
+A record is in one half, and so in one of the two sums. Halves are drawn at random, whatever the records are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import Row
+from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
+from dpfedbench.parts.optimizers.adam import Adam
+from dpfedbench.parts.step_of_sum import StepOfSum
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from dpfedbench.models.net import Net
+    from dpfedbench.parts.sum import Sum
+
+WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
+_BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}
+
+
+class SearchSteps(SummedUpdate):
+    """A step of the weights and one of the architecture a round."""
+
+    kind: Literal["search-steps"] = "search-steps"
+    sends = WEIGHTS
+
+    weights: StepOfSum = setting(StepOfSum(), doc="the step of the weights, W")
+    architecture: StepOfSum = setting(
+        StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A"
+    )
+
+    @property
+    def halves(self) -> Mapping[str, str]:
+        """The half of the records that each sum reads, by the sum's name, in the order of a round."""
+        return {WEIGHTS: "training half", ARCHITECTURE: "validation half"}
+
+    @property
+    def steps(self) -> Mapping[str, StepOfSum]:
+        return {WEIGHTS: self.weights, ARCHITECTURE: self.architecture}
+
+    def check(self, run: Any) -> None:
+        if getattr(run.model, "kind", "") and not hasattr(run.model, "space"):
+            raise BenchError(
+                f"model.kind is {run.model.kind}, which has no architecture to search: set it to darts-search"
+            )
+
+    def block_of(self, sum_: Sum) -> str:
+        return _BLOCKS[sum_.name]
+
+    def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
+        import numpy as np
+
+        from dpfedbench.randomness import stream
+
+        half = records // 2
+        order = stream(seed, "halves", client).permutation(records)
+        return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
+
+    def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
+        space, place = getattr(run.model, "space", None), net.blocks["architecture"]
+        if space is None or space.size != place.stop - place.start:
+            return lambda theta: {}  # an audit's drawn coordinates
+        return lambda theta: {f"entropy_{kind}": e for kind, e in space.entropy(theta[place].numpy()).items()}

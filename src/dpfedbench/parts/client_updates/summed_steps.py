@@ -1,0 +1,58 @@
+"""Steps of all parties along the sum of their (private) sums over lots: DP-SGD of records that several parties hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup
+from dpfedbench.parts.step_of_sum import StepOfSum
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpfedbench.models.net import Net
+    from dpfedbench.parts.sum import Sum
+
+
+class SummedUpdate(ClientUpdate):
+    """Base of the updates whose parties keep one model; see `parts.summed`."""
+
+    holds = "records"
+    sends = "gradient-sum"
+    by_record = True
+
+    parties: Literal["mean", "sum"] = setting(
+        "mean", doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean", paper="sum"
+    )
+
+    @property
+    def steps(self) -> Mapping[str, StepOfSum]:
+        """The step that follows each sum, by the sum's name, in the order of a round."""
+        raise NotImplementedError
+
+    def block_of(self, sum_: Sum) -> str:
+        """The block of the model that a sum is of; "": all of it."""
+        return ""
+
+    def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
+        """What the history says of a model that was released, given its weights [d]."""
+        return lambda theta: {}
+
+    def clients(self, setup: Setup) -> Clients:
+        from dpfedbench.parts.summed import Parties
+
+        return Parties(self, setup)
+
+
+class SummedSteps(SummedUpdate):
+    """A step a round of the whole model, along the sum over all records."""
+
+    kind: Literal["summed-steps"] = "summed-steps"
+
+    weights: StepOfSum = setting(StepOfSum(), doc="the step")
+
+    @property
+    def steps(self) -> Mapping[str, StepOfSum]:
+        return {self.sends: self.weights}

@@ -1,0 +1,41 @@
+"""What becomes of one of several sums of a round: a step of its own block of the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dpfedbench.parts.schedules.constant import ConstantRate
+from dpfedbench.parts.schedules.schedule import Schedule
+from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.server.server_step import State
+from dpfedbench.settings.part import Section, setting
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StepOfSum(Section):
+    """A step of an optimiser along a (noised) mean, after which the weights decay as torch's optimisers have it."""
+
+    rate: float = setting(0.025, gt=0, doc="learning rate", paper="0.025 (weights), 0.0003 (architecture)")
+    optimizer: Optimizer = setting(Sgd(momentum=0.9), doc="what takes the step", paper="sgd 0.9, adam")
+    schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds", paper="cosine")
+    decay: float = setting(0.0, ge=0, doc="weight decay: so much of the weights is added to the mean", paper="0.0003")
+    cut: float | None = setting(
+        None, gt=0, doc="of a sum that claims nothing: gradients are cut to this norm, without noise; null: they are not"
+    )
+
+    def check(self, run: object) -> None:
+        self.schedule.check_rate(self.rate)
+
+    def begin(self, weights: torch.Tensor) -> State:
+        """The state before the first step."""
+        return self.optimizer.begin(weights)
+
+    def step(self, weights: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+        """Move the weights [block] in place; arguments as of `ServerStep.step`."""
+        gradient = mean.to(weights.dtype).cpu()
+        if self.decay:
+            gradient = gradient + self.decay * weights
+        self.optimizer.step(weights, gradient, state, self.schedule.rate(self.rate, index, rounds))

@@ -1,0 +1,168 @@
+"""Parties that hold records and keep one model: each (privately) sums over lots, and all step along the sums' sum.
+
+    for each phase:  each party's lot -> per-record gradients of a block of the model -> (private) sum
+                     all parties' sums, over the expected lot -> one step of that block
+
+A phase sees the model as the phase before left it. What a phase reads may be a part of each party's records, and no
+record is in two parts. Since all parties have the same model, what a party sees of the others is their sums' sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpfedbench.models.gradients import Workers
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
+from dpfedbench.privacy.private_sum import PlainSum
+from dpfedbench.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
+    from dpfedbench.parts.participation.poisson_lots import Lots
+    from dpfedbench.parts.step_of_sum import StepOfSum
+
+
+class _Cut(PlainSum):
+    """A plain sum of gradients that are cut to a norm: clipping without noise, which protects nobody."""
+
+    def __init__(self, *, dimension: int, norm: float) -> None:
+        super().__init__(dimension=dimension)
+        self._norm = norm
+
+    @property
+    def _limit(self) -> float:
+        return self._norm
+
+
+@dataclasses.dataclass
+class _Phase:
+    """A sum of each party, and the step that follows it."""
+
+    name: str
+    steps: StepOfSum
+    block: str
+    place: slice
+    lots: Lots
+    entry: Any
+    state: dict[str, Any]
+
+
+class Parties(Clients):
+    """The parties of a run.
+
+    Args:
+        update: its settings.
+        setup: of the run; its own sums are the phases, in this order.
+    """
+
+    served = "records"
+
+    def __init__(self, update: SummedUpdate, setup: Setup) -> None:
+        self._update, self._setup = update, setup
+        run, net, self._held = setup.run, setup.net, setup.held
+        self._count, held = len(self._held.images), len(self._held.images[0])
+        self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
+        blocks, steps = net.blocks, update.steps
+        theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self._phases = list[_Phase]()
+        for sum_ in setup.own:
+            name = update.block_of(sum_)
+            place = blocks[name] if name else slice(0, net.dimension)
+            size = len(update.places(sum_, seed=run.seed, client=0, records=held))
+            lots = run.participation.lots(
+                clients=self._count, seed=run.seed, steps=1, records=size,
+                purpose=f"lot/{sum_.part}" if sum_.part else "lot",
+                whose=f"the {sum_.part} of a client" if sum_.part else "a client",
+            )  # fmt: skip
+            cut = steps[sum_.name].cut
+            entry = setup.book.enter(
+                sum_, sampler=lots.describe(), denominator=lots.denominator, dimension=place.stop - place.start,
+                indices=("round", "client"), holders=self._count,
+                plain=lambda dimension, cut=cut: _Cut(dimension=dimension, norm=cut or math.inf),
+            )  # fmt: skip
+            phase = _Phase(sum_.name, steps[sum_.name], name, place, lots, entry, steps[sum_.name].begin(theta[place]))
+            self._phases.append(phase)
+        self._places = [
+            [update.places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
+            for sum_ in setup.own
+        ]
+        self._told = update.told(run, net)
+        self.columns = tuple(self._told(theta)) + tuple(
+            f"{phase.name}_{what}"
+            for phase in self._phases[1:]
+            for what in ("released_norm", "noise_multiplier" if phase.entry.sum.private else "mean_norm")
+        )
+        self._row: Row = {}
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """The model that all parties have after the round: one row."""
+        model = torch.from_numpy(theta.copy())
+        row: Row = {"clients": self._count}
+        with self._workers.running() as pool:
+            for phase, places in zip(self._phases, self._places, strict=True):
+                found = list(
+                    pool.map(
+                        lambda client, phase=phase, places=places: self._party(
+                            phase, places[client], model.numpy(), index, client
+                        ),
+                        range(self._count),
+                    )
+                )
+                row |= self._said(phase, found, first=phase is self._phases[0])
+                if phase.entry.sum.private:
+                    phase.entry.write(index)
+                total = torch.stack([released for released, _, _ in found]).sum(dim=0)
+                mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
+                phase.steps.step(
+                    model[phase.place], mean, phase.state, index=index, rounds=self._setup.run.participation.rounds
+                )
+        self._row = row | self._told(model)
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def _party(
+        self, phase: _Phase, places: np.ndarray, theta: np.ndarray, index: int, client: int
+    ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
+        """One party's lot and what it releases [block]; where nothing is claimed also losses and norms."""
+        chosen = places[phase.lots.lot(index, 0, client)]
+        images, labels = self._held.images[client][chosen], self._held.labels[client][chosen]
+        total = phase.entry.open(index, client=client)
+        with self._workers.worker() as gradients:
+            found, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
+        raw = [] if phase.entry.sum.private else total.norms
+        return total.release(), found.losses, raw
+
+    def _said(self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool) -> Row:
+        """What the history may say of a phase."""
+        entry = phase.entry
+        norms = [float(released.norm()) for released, _, _ in found]
+        row: Row = {"released_norm": float(np.mean(norms))}
+        if entry.sum.private:
+            row["noise_multiplier"] = entry.noise_multiplier
+            if first:
+                row["threshold"] = entry.states[0]["threshold"]
+        else:
+            raw = np.concatenate([np.asarray(each) for _, _, each in found])
+            row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
+            losses = np.concatenate([each for _, each, _ in found])
+            if first:
+                row["loss"] = float(losses.mean()) if len(losses) else float("nan")
+        return row if first else {f"{phase.name}_{key}": value for key, value in row.items()}
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return self._count * sum(phase.lots.size for phase in self._phases)
+
+    def state(self) -> Any:
+        return [phase.state for phase in self._phases]
+
+    def restore(self, state: Any) -> None:
+        for phase, saved in zip(self._phases, state, strict=True):
+            phase.state = saved

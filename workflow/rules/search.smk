@@ -1,0 +1,27 @@
+"""From a finished search to the cells that it found.
+
+Requires a trained run whose network searches. Adds genotype.json and a picture of the cells to its folder: of released
+weights both are post-processing.
+"""
+
+
+rule genotype:
+    """Write down and draw the cells that a search found."""
+    input:
+        config=rules.configure.output,
+        images=rules.prepare.output.images,
+        model=rules.train.output.model,
+    output:
+        genotype=f"{RUN}/genotype.json",
+        picture=f"{RUN}/cells.png",
+    log:
+        f"{RUN}/logs/genotype.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1500,
+        runtime=10,
+        gpu=0,
+    script:
+        "../scripts/genotype.py"

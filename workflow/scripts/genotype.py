@@ -1,0 +1,19 @@
+"""Write down and draw the cells that a search found."""
+
+from pathlib import Path
+
+from dpfedbench.jobs import job
+from dpfedbench.methods import read_run_file
+
+if __name__ == "__main__":
+    snakemake = globals()["snakemake"]
+    with job(snakemake.log[0], "genotype"):
+        from dpfedbench.reporting.found_cells import write_cells
+
+        write_cells(
+            read_run_file(snakemake.input.config[0]),
+            data_dir=Path(snakemake.input.images).parent,
+            model_path=Path(snakemake.input.model),
+            genotype_path=Path(snakemake.output.genotype),
+            picture_path=Path(snakemake.output.picture),
+        )
