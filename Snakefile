@@ -52,6 +52,6 @@ for paper in PAPERS:
 
     rule:
         name:
-            paper.replace("-", "_")
+            target_of(paper)
         input:
             targets(paper),

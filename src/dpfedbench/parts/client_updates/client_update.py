@@ -58,13 +58,11 @@ class Clients:
 
     Attributes:
         each: contributions that each of them makes to the server's sum.
-        columns: of history.csv, that they fill.
         served: what their work is counted in.
         lots: releases of their own of one kind that a round makes.
     """
 
     each: int = 1
-    columns: tuple[str, ...] = ()
     served: str = "clients"
     lots: int = 1
 
@@ -107,6 +105,10 @@ class ClientUpdate(Part):
     def adapted(self, net: Net) -> Sequence[str] | None:
         """Names of the tensors that adapting to a task moves; None: all."""
         return None
+
+    def columns(self, run: Any) -> tuple[str, ...]:
+        """The columns of history.csv that its clients fill, besides those of every run."""
+        return ()
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.
