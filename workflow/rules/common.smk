@@ -3,11 +3,14 @@
 import hashlib
 
 from dpfedbench.errors import BenchError
+from dpfedbench.jobs import mark_workflow
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
+
+mark_workflow()
 
 # No part of the configuration: it says what the target `prune` does (machine.smk).
 PRUNE = str(config.pop("prune", "no")).lower()
