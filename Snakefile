@@ -55,7 +55,7 @@ for paper in PAPERS:
 
     rule:
         name:
-            paper.replace("-", "_")
+            target_of(paper)
         input:
             targets(paper),
             f"{REPORT}/{paper}.html",

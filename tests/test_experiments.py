@@ -11,7 +11,7 @@ import yaml
 from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
-from dpfedbench.experiments.datasets import known_datasets, read_datasets
+from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, audited_as
 from dpfedbench.settings.layers import set_key
@@ -32,7 +32,8 @@ def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    return make_plan(Configuration.read(found), datasets=read_datasets(CONFIG / "datasets.tsv"))
+    table = CONFIG / "datasets.tsv"
+    return make_plan(Configuration.read(found), datasets=read_datasets(table), holdings=read_holdings(table))
 
 
 def refusal(found: dict[str, Any]) -> str:

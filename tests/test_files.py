@@ -1,11 +1,19 @@
 """Files that are whole or absent, and what a killed writer leaves."""
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dpfedbench.files import write_text
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, write_text
 
 KILLED = """
 import os, signal, sys
@@ -35,3 +43,69 @@ def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(
         [path, *(other for other in foreign if str(os.getpid()) not in other.name)]
     )
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    done = mount and subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if not done or done.returncode:
+        pytest.skip("a small disk can be made by root only")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # torch may still hold the file
+
+
+NUMBERS = np.zeros(1_000_000, np.float32)
+
+
+def numpys(path: Path) -> None:
+    with open(path, "wb") as handle:
+        np.save(handle, NUMBERS)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: torch.save({"a": torch.from_numpy(NUMBERS)}, path),
+        lambda path: save_file({"a": NUMBERS}, path),
+        numpys,
+        lambda path: path.write_text("a" * 4_000_000),
+    ],
+    ids=["torch", "safetensors", "numpy", "text"],
+)
+def test_a_full_disk_is_one_line_that_names_the_file(full: Path, write: Callable[[Path], None]) -> None:
+    """torch says "unexpected pos", numpy "262112 written", a copy names its source."""
+    path = full / "runs" / "model.bin"
+    with pytest.raises(BenchError) as caught, atomic_path(path) as temporary:
+        write(temporary)
+    assert str(caught.value) == f"no room to write {path}: free some space and run the same command again"
+    assert not list(path.parent.iterdir())
+
+
+def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "a"):
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("file/a.json", "a file lies where a folder belongs"),
+        ("folder", "a file lies where a folder belongs, or a folder where the file does; move it away"),
+        ("a" * 250 + "/b.json", ""),
+        ("a" * 300, "the path is too long, choose a shorter folder or name"),
+    ],
+)
+def test_a_place_that_takes_no_file_is_one_line(tmp_path: Path, path: str, said: str) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    if not said:
+        write_text(tmp_path / path, "fits")
+        return
+    with pytest.raises(BenchError) as caught:
+        write_text(tmp_path / path, "a")
+    assert str(caught.value).startswith(f"cannot write {tmp_path / path}: ") and said in str(caught.value)

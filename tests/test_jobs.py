@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import job, workflow_processes
+from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
 
 
 def test_what_is_said_is_seen_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,12 +61,53 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest
     assert "cannot write the log" in seen and seen.count("\n") == 1
 
 
-WORKFLOW = """
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (MemoryError("Unable to allocate 3 TiB"), "not enough memory (Unable to allocate 3 TiB): make the run smaller"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't\nallocate"),
+            "(DefaultCPUAllocator: can't allocate): make the run",
+        ),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/x']"), "let TMPDIR name a folder"),
+        (
+            OSError("Matplotlib requires access ...; set the MPLCONFIGDIR environment variable"),
+            "let TMPDIR name a fold",
+        ),
+        (RuntimeError("cannot cache function 'f': no locator available for file 'f.py'"), "let NUMBA_CACHE_DIR name a"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "logs: No space left on device: free some space"),
+    ],
+)
+def test_a_fault_of_the_machine_is_one_line_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Exception, said: str
+) -> None:
+    with pytest.raises(SystemExit) as caught, job(tmp_path / "logs" / "job.log", "test"):
+        raise fault
+    seen = capsys.readouterr().err
+    assert caught.value.code == 1 and said in seen and seen.count("\n") == 1 and "(None)" not in seen
+
+
+def test_a_log_on_a_full_disk_costs_the_log_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with job("/dev/full", "test") as logger:
+        logger.info("at work")
+    assert capsys.readouterr().err == "test: at work\n"
+    with pytest.raises(SystemExit), job("/dev/full", "test"):
+        raise ZeroDivisionError
+    assert capsys.readouterr().err == "test: a fault of dpfedbench itself; its traceback is in /dev/full\n"
+
+
+STARTER = """
 import subprocess, sys
+from dpfedbench.jobs import mark_workflow
+mark_workflow()
 subprocess.run(["sh", "-c", f"{sys.executable} {sys.argv[1]}; true"])  # a shell in between, as Snakemake has
 """
 JOB = """
-import time
+import pathlib, time
+pathlib.Path("STARTED").touch()
+time.sleep(IMPORTS)
 from dpfedbench.jobs import job
 with job("LOG", "test") as logger:
     logger.info("at work")
@@ -74,14 +115,22 @@ with job("LOG", "test") as logger:
 """
 
 
-def test_a_job_ends_when_its_workflow_is_killed(tmp_path: Path) -> None:
-    """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in the next call's way."""
-    log = tmp_path / "job.log"
-    (tmp_path / "snakemake").write_text(WORKFLOW, encoding="utf-8")
-    (tmp_path / "job.py").write_text(JOB.replace("LOG", str(log)), encoding="utf-8")
-    workflow = subprocess.Popen([sys.executable, str(tmp_path / "snakemake"), str(tmp_path / "job.py")])
+@pytest.mark.parametrize("importing", [False, True])
+def test_a_job_ends_when_its_workflow_is_killed(tmp_path: Path, importing: bool) -> None:
+    """Killed with -9, Snakemake tells its jobs nothing; one that went on would be in the next call's way.
+
+    So too where it is killed before the job has imported what tells it so.
+    """
+    log, started = tmp_path / "job.log", tmp_path / "started"
+    (tmp_path / "workflow.py").write_text(STARTER, encoding="utf-8")
+    code = JOB.replace("LOG", str(log)).replace("STARTED", str(started)).replace("IMPORTS", "2" if importing else "0")
+    (tmp_path / "job.py").write_text(code, encoding="utf-8")
+    workflow = subprocess.Popen([sys.executable, str(tmp_path / "workflow.py"), str(tmp_path / "job.py")])
     try:
-        wait_until(lambda: log.exists() and "at work" in log.read_text(encoding="utf-8"))
+        if importing:
+            wait_until(started.exists)
+        else:
+            wait_until(lambda: log.exists() and "at work" in log.read_text(encoding="utf-8"))
         jobs = [
             child for child in psutil.Process(workflow.pid).children(recursive=True) if "job.py" in child.cmdline()[-1]
         ]
@@ -90,7 +139,8 @@ def test_a_job_ends_when_its_workflow_is_killed(tmp_path: Path) -> None:
         workflow.kill()
         workflow.wait()
     wait_until(lambda: not any(child.is_running() for child in jobs))
-    assert "the workflow that started this job is gone" in log.read_text(encoding="utf-8")
+    said = log.read_text(encoding="utf-8")
+    assert "the workflow that started this job is gone" in said and ("at work" in said) != importing
 
 
 def wait_until(so: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -100,5 +150,16 @@ def wait_until(so: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_outside_a_workflow_nothing_is_watched() -> None:
-    assert workflow_processes() == []
+def test_which_process_is_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKFLOW, raising=False)
+    assert workflow_process() is None
+    monkeypatch.setenv(WORKFLOW, "")  # restored afterwards
+    mark_workflow()
+    found = workflow_process()
+    assert found is not None and found.pid == os.getpid()
+    here, pid, began = os.environ[WORKFLOW].rsplit(" ", 2)
+    monkeypatch.setenv(WORKFLOW, f"another-{here} {pid} {began}")
+    assert workflow_process() is None
+    monkeypatch.setenv(WORKFLOW, f"{here} {pid} {float(began) - 3600}")  # its number is another process's by now
+    with pytest.raises(psutil.NoSuchProcess):
+        workflow_process()

@@ -1,10 +1,12 @@
 """Files that are whole or absent: everything is written under a temporary name and renamed."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,65 @@ from dpfedbench.errors import BenchError
 _HOST = platform.node().replace("/", "-") or "here"
 
 
+_NO_ROOM = "no room to write {path}: free some space and run the same command again"
+_FORBIDDEN = "no permission to write {path}: make its folder writable, or choose another"
+_IN_THE_WAY = "cannot write {path}: a file lies where a folder belongs, or a folder where the file does; move it away"
+_MENDED = {
+    errno.ENOSPC: _NO_ROOM,
+    errno.EDQUOT: _NO_ROOM,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: _FORBIDDEN,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EISDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENAMETOOLONG: "cannot write {path}: the path is too long, choose a shorter folder or name",
+    errno.EIO: "cannot write {path}: the disk does not answer as it should, check it",
+    errno.EMFILE: "cannot write {path}: too many files are open, raise the limit (ulimit -n)",
+}
+_PROBE = 1 << 16  # bytes
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+    """Raise what keeps a file from being written as one line that names it.
+
+    Args:
+        path: the file.
+        temporary: what it is written under, if there is one. torch and numpy say of a full disk only that a write
+            failed: it is taken for full if it does not take a little more of that file either.
+
+    Raises:
+        BenchError: the disk is full, there is no permission, or the like.
+    """
+    try:
+        yield
+    except BenchError:
+        raise
+    except Exception as error:
+        number = _number(error) or (temporary and _refused(temporary))
+        if number not in _MENDED:
+            raise
+        raise BenchError(_MENDED[number].format(path=path)) from error
+
+
+def _number(error: Exception) -> int | None:
+    """The operating system's number of an error, which safetensors puts into words; None where it does not say."""
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    return int(said[1]) if said else getattr(error, "errno", None)
+
+
+def _refused(path: Path) -> int | None:
+    try:
+        with open(path, "ab") as handle:
+            handle.write(bytes(_PROBE))
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        return error.errno
+    return None
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success flush it to disk and rename it, else remove it.
@@ -23,19 +84,18 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     What a process that was killed left under a temporary name is removed by the next one to write the same file.
 
     Raises:
-        BenchError: the folder cannot be made or written to.
+        BenchError: the folder cannot be made or written to, or the disk is full.
     """
     final = Path(path)
     temporary = final.with_name(f".{final.name}.{_HOST}.{os.getpid()}.part{final.suffix}")
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(final)
-        yield temporary
-        with open(temporary, "rb") as handle:
-            os.fsync(handle.fileno())
-        os.replace(temporary, final)
-    except PermissionError as error:
-        raise BenchError(f"no permission to write {final}: make its folder writable, or choose another") from error
+        with writing(final, temporary):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            _sweep(final)
+            yield temporary
+            with open(temporary, "rb") as handle:
+                os.fsync(handle.fileno())
+            os.replace(temporary, final)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -5,26 +5,18 @@ import errno
 import io
 import logging
 import os
+import platform
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import psutil
 
 from dpfedbench.errors import BenchError
-
-# Faults of the machine, not of the program: what to do about each.
-_OUTSIDE = {
-    errno.EACCES: "make it writable",
-    errno.EPERM: "make it writable",
-    errno.EROFS: "choose a folder that can be written to",
-    errno.ENOSPC: "free some space and run the same command again",
-    errno.EDQUOT: "free some space and run the same command again",
-}
 
 
 class _Tee(io.TextIOBase):
@@ -35,45 +27,84 @@ class _Tee(io.TextIOBase):
 
     def write(self, text: str) -> int:
         for stream in self._streams:
-            stream.write(text)
-            stream.flush()
+            with contextlib.suppress(OSError):  # a full disk takes no log, and what it says is on the terminal
+                stream.write(text)
+                stream.flush()
         return len(text)
 
     def flush(self) -> None:
         for stream in self._streams:
-            stream.flush()
+            with contextlib.suppress(OSError):
+                stream.flush()
 
     def isatty(self) -> bool:
         return self._streams[0].isatty()
 
 
-def _report_fault(handle: TextIO, terminal: TextIO, name: str, path: Path) -> NoReturn:
-    handle.write(traceback.format_exc())
-    print(f"{name}: a fault of dpfedbench itself; its traceback is in {path}", file=terminal, flush=True)
-    sys.exit(1)
+# Faults of the machine, not of the program, where no file is being written: what to do about each.
+_OUTSIDE = {
+    errno.EACCES: "make it readable and writable",
+    errno.EPERM: "make it readable and writable",
+    errno.EROFS: "choose a folder that can be written to",
+    errno.ENOSPC: "free some space and run the same command again",
+    errno.EDQUOT: "free some space and run the same command again",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
 
 
-def workflow_processes() -> list[psutil.Process]:
-    """The processes of Snakemake that this one was started by; none outside a workflow."""
-    return [process for process in psutil.Process().parents() if _is_snakemake(process)]
+def _outside(error: Exception, log: Path) -> str | None:
+    """What to say of a fault of the machine; None where it is none."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text or type(error).__name__ == "OutOfMemoryError":
+        return f"not enough memory ({text}): make the run smaller, run fewer at once, or take a larger machine"
+    if "No usable temporary directory" in text or "MPLCONFIGDIR" in text:
+        return f"{text}: let TMPDIR name a folder with room that can be written to"
+    if "no locator available" in text:
+        return f"numba has nowhere to keep compiled loops ({text}): let NUMBA_CACHE_DIR name a folder"
+    if isinstance(error, OSError) and error.errno in _OUTSIDE:
+        return f"{error.filename or log.parent}: {error.strerror}: {_OUTSIDE[error.errno]}"
+    return None
 
 
-def _is_snakemake(process: psutil.Process) -> bool:
-    try:
-        words = [Path(word).name for word in process.cmdline()[:3]]
-    except psutil.Error:
-        return False
-    return bool(words) and words[0].startswith("python") and "snakemake" in words[1:]
+WORKFLOW = "DPFEDBENCH_WORKFLOW"
+"""The environment variable by which jobs know the workflow that started them."""
 
 
-def end_with(processes: Sequence[psutil.Process], end: Callable[[], None], every: float = 1.0) -> threading.Thread:
-    """Watch processes from a thread, and call `end` as soon as one of them is gone.
+def mark_workflow() -> None:
+    """Tell the jobs that this process will start that it is their workflow."""
+    os.environ[WORKFLOW] = f"{_here()} {os.getpid()} {psutil.Process().create_time()}"
+
+
+def _here() -> str:
+    """Where process numbers mean the same: a machine, or a container with numbers of its own."""
+    space = Path("/proc/self/ns/pid")
+    return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
+
+
+def workflow_process() -> psutil.Process | None:
+    """The process of Snakemake that started this one; None outside a workflow, and where it cannot be seen from here.
+
+    Raises:
+        psutil.NoSuchProcess: it is gone.
+    """
+    here, *marked = os.environ.get(WORKFLOW, "").rsplit(" ", 2)
+    if here != _here() or len(marked) < 2:
+        return None
+    process = psutil.Process(int(marked[0]))
+    # Another of the same number began later. A clock that is set moves what is said of the beginning.
+    if process.create_time() - float(marked[1]) > 60:
+        raise psutil.NoSuchProcess(process.pid)
+    return process
+
+
+def end_with(process: psutil.Process, end: Callable[[], None], every: float = 1.0) -> threading.Thread:
+    """Watch a process from a thread, and call `end` as soon as it is gone.
 
     Works wherever psutil does, and through a shell in between, where Linux's own signal for this does not reach.
     """
 
     def watch() -> None:
-        while all(process.is_running() for process in processes):
+        while process.is_running():
             time.sleep(every)
         end()
 
@@ -100,41 +131,43 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     logger = logging.getLogger("dpfedbench")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed by the `with` below)
+        handle = open(path, "w", encoding="utf-8")  # noqa: SIM115 (closed at the end)
     except OSError as error:
         print(f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal)
         sys.exit(1)
-    with handle:
-        print(f"---- {name}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=handle, flush=True)
-        tee = _Tee(terminal, handle)
-        handler = logging.StreamHandler(tee)
-        handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        logger.addHandler(handler)
+    kept, tee = _Tee(handle), _Tee(terminal, handle)
+    print(f"---- {name}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=kept)
+    handler = logging.StreamHandler(tee)
+    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
 
-        def abandon() -> None:
-            with contextlib.suppress(OSError, ValueError):
-                print(
-                    f"{name}: the workflow that started this job is gone, so the job ends too", file=handle, flush=True
-                )
-            os._exit(1)  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
+    def abandon() -> None:
+        with contextlib.suppress(ValueError):
+            print(f"{name}: the workflow that started this job is gone, so the job ends too", file=kept)
+        os._exit(1)  # no clean-up: whatever is killed here is made again, or goes on from its checkpoint
 
-        if started_by := workflow_processes():
+    try:
+        if started_by := workflow_process():
             end_with(started_by, abandon)
-        try:
-            with contextlib.redirect_stderr(tee):
-                yield logger
-        except BenchError as error:
-            print(f"{name}: {error}", file=tee)
-            sys.exit(1)
-        except OSError as error:
-            if error.errno not in _OUTSIDE:
-                _report_fault(handle, terminal, name, path)
-            print(f"{name}: {error.filename or 'a file'}: {error.strerror}: {_OUTSIDE[error.errno]}", file=tee)
-            sys.exit(1)
-        except Exception:
-            _report_fault(handle, terminal, name, path)
-        finally:
-            logger.removeHandler(handler)
-            logger.propagate = True
+    except psutil.NoSuchProcess:
+        abandon()
+    try:
+        with contextlib.redirect_stderr(tee):
+            yield logger
+    except BenchError as error:
+        print(f"{name}: {error}", file=tee)
+        sys.exit(1)
+    except Exception as error:
+        if said := _outside(error, path):
+            print(f"{name}: {said}", file=tee)
+        else:
+            print(traceback.format_exc(), file=kept)
+            print(f"{name}: a fault of dpfedbench itself; its traceback is in {path}", file=_Tee(terminal))
+        sys.exit(1)
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+        with contextlib.suppress(OSError):
+            handle.close()

@@ -12,6 +12,16 @@ from dpfedbench.files import read_json, write_json
 FORMAT = 2
 NAME = "format.json"
 
+HISTORY = (
+    "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
+    "validation_accuracy", "seconds",
+)  # fmt: skip
+"""Columns that every history.csv has."""
+NORMS = ("norm_q10", "norm_q50", "norm_q90")
+"""Those of a run whose raw norms may be told."""
+MEASURED = ("test_accuracy", "test_loss", "validation_loss")
+"""Those of what a model may be measured on while it trains."""
+
 
 def check_format(results: str | Path) -> None:
     """Refuse a results folder that another version wrote; one that is absent or has no mark is taken.

@@ -22,6 +22,7 @@ def test_the_published_table_says_what_the_code_says() -> None:
             "source": entry.source,
             "sha256": entry.recorded_sha256 or "-",
             "licence": entry.licence,
+            "holds": entry.holds,
         }
         for entry in registry.DATASETS.values()
     ]

@@ -7,6 +7,7 @@ import shlex
 from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
+from dpfedbench.jobs import mark_workflow
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
@@ -17,8 +18,13 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 SEARCHED = [str(ROOT / "src"), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, SEARCHED))
 
+mark_workflow()
+
 # No part of the configuration: it says what the target `prune` does (machine.smk).
-PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
+PRUNE = str(config.pop("prune", "no")).lower()
+if PRUNE not in ("yes", "true", "1", "no", "false", "0"):
+    sys.exit(f"configuration: prune is {PRUNE}: expected yes or no")
+PRUNE = PRUNE in ("yes", "true", "1")
 try:
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.
     from dpfedbench.experiments.configuration import (
@@ -27,7 +33,7 @@ try:
         check_names,
         given,
     )
-    from dpfedbench.experiments.datasets import known_datasets
+    from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.methods import METHODS
 
@@ -36,7 +42,8 @@ try:
     GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
     check_names(sorted(ROOT.glob("config/experiments/*.yaml")), GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
-    PLAN = make_plan(CONFIGURATION, datasets=DATASETS)
+    HOLDINGS = read_holdings(ROOT / "config/datasets.tsv")
+    PLAN = make_plan(CONFIGURATION, datasets=DATASETS, holdings=HOLDINGS)
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
     sys.exit(f"configuration: {error}")
@@ -84,6 +91,16 @@ def targets(paper=None):
     return [f"{path}.{kind}" for path in tables for kind in ("csv", "md")] + [
         f"{path}.{kind}" for path in figures for kind in ("png", "csv")
     ]
+
+
+def target_of(paper):
+    """The name of a paper's own rule, e.g. `snakemake dp_fedmeta`."""
+    name = paper.replace("-", "_")
+    if workflow.is_rule(name):
+        sys.exit(
+            f"configuration: experiments.{paper}: the workflow has a rule {name}, choose another name"
+        )
+    return name
 
 
 def page_items(paper=None):

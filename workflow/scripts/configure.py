@@ -6,11 +6,12 @@ from typing import Any
 
 from dpfedbench.files import write_text
 from dpfedbench.jobs import job
-from dpfedbench.methods import read_run
 
 
 def configure(values: Mapping[str, Any], path: Path) -> None:
     """Check the values once more and write them as YAML."""
+    from dpfedbench.methods import read_run
+
     write_text(path, read_run(values).to_yaml())
 
 

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from dpfedbench.evaluation import evaluate
 from dpfedbench.jobs import job
-from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "meta-test"):
+        from dpfedbench.evaluation import evaluate
+        from dpfedbench.methods import read_run_file
+
         run, test = read_run_file(snakemake.input.config[0]), snakemake.params.get("test")
         evaluate(
             run.tested_at(**test) if test else run,

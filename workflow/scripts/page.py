@@ -7,11 +7,12 @@ from pathlib import Path
 from dpfedbench.files import write_text
 from dpfedbench.jobs import job
 from dpfedbench.reporting.described import Item, Private
-from dpfedbench.reporting.page import Made, make
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "page"):
+        from dpfedbench.reporting.page import Made, make
+
         with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:
             datasets = list(csv.DictReader(handle, delimiter="\t"))
         folder, command = Path(snakemake.output[0]).parent, snakemake.config["command"]

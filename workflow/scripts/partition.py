@@ -3,12 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.data.fragments import make_fragments
-from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import make_partition
-from dpfedbench.data.records import load_any_records
-from dpfedbench.data.text_tasks import make_text_partition
-from dpfedbench.data.tokens import is_text, load_texts
 from dpfedbench.jobs import job
 
 
@@ -16,6 +10,13 @@ def partition(
     data_dir: Path, out_dir: Path, *, kind: str, clients: int, seed: int, fragments: int, **sizes: Any
 ) -> None:
     """Partition a prepared data set and save it in `out_dir`."""
+    from dpfedbench.data.fragments import make_fragments
+    from dpfedbench.data.images import load_dataset
+    from dpfedbench.data.partition import make_partition
+    from dpfedbench.data.records import load_any_records
+    from dpfedbench.data.text_tasks import make_text_partition
+    from dpfedbench.data.tokens import is_text, load_texts
+
     if kind == "fragments" and fragments is not None:  # RunConfig refuses the kind without their number
         make_fragments(load_any_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
     elif is_text(data_dir):

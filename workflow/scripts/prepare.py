@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.data.registry import prepare
 from dpfedbench.jobs import job
 
 
@@ -26,6 +25,8 @@ def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], f"prepare {snakemake.wildcards.dataset}") as logger:
+        from dpfedbench.data.registry import prepare
+
         prepare(
             snakemake.wildcards.dataset,
             Path(snakemake.output.images).parent,

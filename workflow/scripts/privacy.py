@@ -5,7 +5,6 @@ from pathlib import Path
 
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.jobs import job
-from dpfedbench.reporting import privacy, values
 from dpfedbench.reporting.described import Private
 
 
@@ -21,6 +20,8 @@ def table_and_figure(
     drawn: Path,
 ) -> None:
     """Write the table as CSV and Markdown, and the figure."""
+    from dpfedbench.reporting import privacy, values
+
     rows = privacy.read(entries, results, published)
     with atomic_path(image) as temporary:
         privacy.draw(rows).savefig(temporary)

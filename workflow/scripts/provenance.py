@@ -4,11 +4,12 @@ from pathlib import Path
 
 from dpfedbench.files import write_json
 from dpfedbench.jobs import job
-from dpfedbench.reporting.provenance import provenance
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "provenance"):
+        from dpfedbench.reporting.provenance import provenance
+
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
         command = snakemake.config["command"].replace("{target}", target).replace("  ", " ").strip()
         found = provenance(

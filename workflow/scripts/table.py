@@ -4,12 +4,13 @@ from pathlib import Path
 
 from dpfedbench.files import write_text
 from dpfedbench.jobs import job
-from dpfedbench.reporting import tables, values
 from dpfedbench.reporting.described import Item
 
 
 def table(item: Item, *, results: Path, published: Path, command: str, csv: Path, markdown: Path) -> None:
     """Write the table as tidy CSV and as Markdown."""
+    from dpfedbench.reporting import tables, values
+
     read = tables.read(item, results, published)
     write_text(csv, values.csv_text(tables.tidy(read)))
     write_text(markdown, tables.to_markdown(read, command))

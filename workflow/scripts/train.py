@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dpfedbench.jobs import job
-from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "train"):
         from dpfedbench.federation.engine import train
+        from dpfedbench.methods import read_run_file
 
         machine = snakemake.config["machine"]
         train(

@@ -32,13 +32,8 @@ def save_clients(
     Raises:
         BenchError: the folder cannot be written to.
     """
-    try:
-        with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
-            np.savez(handle, **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise BenchError(
-            f"cannot write the clients to {folder} ({error.strerror}): make room or choose another folder"
-        ) from error
+    with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
+        np.savez(handle, **arrays)  # type: ignore[arg-type]
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(preview)
     write_text(folder / "preview.csv", table.getvalue())

@@ -109,6 +109,7 @@ ENTRIES = (
     DatasetEntry(
         name="docstrings",
         version="1",
+        holds="texts",
         source="the documentation strings of " + ", ".join(PACKAGES) + " as installed",
         licence="read where they are installed, under each package's licence; nothing is redistributed",
         read=read_docstrings,

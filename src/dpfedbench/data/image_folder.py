@@ -26,7 +26,7 @@ class Options(Settings):
     """What `read` is called with, as a configuration states it."""
 
     folder: str = setting(doc="where the sub-folders are, one a class; absolute, or below the local data folder")
-    size: int = setting(ge=8, doc="height and width after resizing, in pixels")
+    size: int = setting(ge=8, le=1024, doc="height and width after resizing, in pixels")
     channels: Literal[1, 3] = setting(doc="1: grey; 3: colour")
     images_per_class: int | None = setting(None, ge=2, doc="how many pictures of each class are used; null: all")
     test_images: int | None = setting(None, ge=1, doc="pictures of each class that are test records")

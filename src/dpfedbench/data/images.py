@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
+from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text, writing
 from dpfedbench.randomness import stream
 
 SPLITS = ("train", "validation", "test")
@@ -142,15 +142,10 @@ def write_files(
         counts: what summary.json says of the array.
         versions: of the libraries whose version can change a pixel.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder / "summary.json"):
         (folder / "summary.json").unlink(missing_ok=True)
-        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
-            np.save(handle, images, allow_pickle=False)
-    except OSError as error:
-        raise BenchError(
-            f"cannot write the data set to {folder} ({error.strerror}): make room or choose another folder"
-        ) from error
+    with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
+        np.save(handle, images, allow_pickle=False)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(table)
     write_text(folder / "classes.csv", text.getvalue())

@@ -33,6 +33,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyphs",
         version="1",
+        holds="classes 1150/50/423 x 20",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=read_glyphs,
@@ -42,6 +43,7 @@ _ENTRIES = (
     DatasetEntry(
         name="omniglot",
         version="1",
+        holds="classes 1150/50/423 x 20",
         source="https://github.com/brendenlake/omniglot",
         licence="MIT",
         read=read_omniglot,
@@ -50,6 +52,7 @@ _ENTRIES = (
     DatasetEntry(
         name="cifar-fs",
         version="1",
+        holds="classes 64/16/20 x 600",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",
         read=read_cifar_fs,
@@ -57,6 +60,7 @@ _ENTRIES = (
     DatasetEntry(
         name="mini-imagenet",
         version="1",
+        holds="classes 64/16/20 x 600",
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",
         read=read_mini_imagenet,
@@ -64,6 +68,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyph-scenes-32",
         version="1",
+        holds="classes 64/16/20 x 600",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=partial(read_glyph_scenes, size=32, images_per_class=600),
@@ -73,6 +78,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyph-scenes-84",
         version="1",
+        holds="classes 64/16/20 x 200",
         # 600 would be 1.3 GB, read whole to check it before each run.
         source="drawn by dpfedbench from matplotlib's DejaVu fonts; 200 images a class where mini-ImageNet has 600",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
@@ -83,6 +89,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet",
         version="1",
+        holds="classes 128/32/40 x 550",
         source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
         read=read_tiny_imagenet,
@@ -90,6 +97,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet-100",
         version="1",
+        holds="classes 64/16/20 x 200",
         source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
         read=read_tiny_imagenet_100,
@@ -98,6 +106,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet-100-32",
         version="1",
+        holds="classes 64/16/20 x 200",
         source="tiny-imagenet-100, resized to 32x32",
         licence="ImageNet terms of access: non-commercial research",
         read=partial(read_tiny_imagenet_100, size=32),
@@ -106,6 +115,7 @@ _ENTRIES = (
     DatasetEntry(
         name="digits",
         version="1",
+        holds="records 60000/10000",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=read_digits,
@@ -115,6 +125,7 @@ _ENTRIES = (
     DatasetEntry(
         name="mnist",
         version="1",
+        holds="records 60000/10000",
         source="http://yann.lecun.com/exdb/mnist/",
         licence="none stated; cite LeCun et al. 1998",
         read=read_mnist,
@@ -122,6 +133,7 @@ _ENTRIES = (
     DatasetEntry(
         name="fashion-mnist",
         version="1",
+        holds="records 60000/10000",
         source="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
         read=read_fashion_mnist,

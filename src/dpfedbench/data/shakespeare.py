@@ -95,6 +95,7 @@ ENTRIES = (
     DatasetEntry(
         name="shakespeare-800",
         version="1",
+        holds="texts",
         source=SOURCE,
         licence="public domain",
         read=read_shakespeare,

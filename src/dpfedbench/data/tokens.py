@@ -25,7 +25,7 @@ import numpy as np
 
 from dpfedbench.data.images import SPLITS, damaged_classes, foreign_summary, read_classes, shuffled_splits
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
+from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text, writing
 
 KIND = "texts"
 
@@ -89,15 +89,10 @@ class RawTexts:
         known = sorted({word for _, words in self.tasks for word in words} | set(public))
         place = {word: index for index, word in enumerate(known)}
         tokens = np.array([[place[word] for word in words] for _, words in self.tasks], dtype=np.int32)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder / "summary.json"):
             (folder / "summary.json").unlink(missing_ok=True)
-            with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
-                np.save(handle, tokens, allow_pickle=False)
-        except OSError as error:
-            raise BenchError(
-                f"cannot write the data set to {folder} ({error.strerror}): make room or choose another folder"
-            ) from error
+        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
+            np.save(handle, tokens, allow_pickle=False)
         write_text(folder / "words.csv", _table([("word", "public"), *((word, public[word]) for word in known)]))
         rows = zip(range(len(tokens)), (name for name, _ in self.tasks), self.splits, strict=True)
         write_text(folder / "classes.csv", _table([("index", "name", "split"), *rows]))

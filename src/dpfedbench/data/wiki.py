@@ -67,6 +67,7 @@ ENTRIES = (
     DatasetEntry(
         name="wiki-1600",
         version="1",
+        holds="texts",
         source=SOURCE,
         licence="CC BY-SA (Wikipedia)",
         read=read_wiki,

@@ -17,6 +17,7 @@ from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.randomness import stream
+from dpfedbench.results_format import MEASURED
 
 _PIECE = 256
 
@@ -98,7 +99,7 @@ class HeldOutMeasures:
         threads: CPU threads; they change no bit.
     """
 
-    columns: tuple[str, ...] = ("test_accuracy", "test_loss", "validation_loss")
+    columns = MEASURED
 
     def __init__(self, run: Any, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
         self._held = held_out(run, dataset)

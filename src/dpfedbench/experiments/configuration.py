@@ -9,12 +9,22 @@ import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings, setting
-from dpfedbench.settings.words import LOWER_CASE
+from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run; which there may be, methods say (`dpfedbench.settings.layers`)."""
 
-Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE)]
+Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
+"""Of what becomes a file or a folder."""
+
+FOLDERS = ("audits", "clients", "data", "figures", "logs", "runs", "tables")
+"""What the workflow makes below results/, where a preset's folder lies too."""
+
+
+def _no_folder(name: str) -> str:
+    if name in FOLDERS:
+        raise ValueError(f"results/{name} is a folder of the workflow's own, choose another name")
+    return name
 
 
 def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -24,7 +34,7 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 _some = pydantic.Field(min_length=1)
-Seed = Annotated[int, pydantic.Field(ge=0)]
+Seed = Annotated[int, pydantic.Field(ge=0, le=10**12)]
 Seeds = Annotated[tuple[Seed, ...], _some, pydantic.AfterValidator(_each_once)]
 Numbers = Annotated[tuple[float, ...], _some, pydantic.AfterValidator(_each_once)]
 Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
@@ -42,7 +52,7 @@ class OwnDataset(Settings):
     """A data set of one's own: see docs/add-a-data-set.md."""
 
     reader: str = setting(pattern=LOWER_CASE, doc="the module of dpfedbench.data that reads it")
-    version: int = setting(1, ge=1, doc="of its content: raised when that changes")
+    version: int = setting(1, ge=1, le=10**9, doc="of its content: raised when that changes")
     source: str = setting("", doc="where it comes from")
     licence: str = setting("", doc="its terms")
     options: dict[str, Any] = setting({}, doc="what its reader is called with")
@@ -51,7 +61,7 @@ class OwnDataset(Settings):
 class Machine(Settings):
     """The machine. None of this is part of a run's identity, and no result depends on it but by rounding."""
 
-    threads: int = setting(1, ge=1, doc="threads of one training; several trainings run side by side")
+    threads: int = setting(1, ge=1, le=1024, doc="threads of one training; several trainings run side by side")
     gpu: int = setting(0, ge=0, le=1, doc="GPUs that one training asks for; 0: trainings share what there is")
     device: Literal["auto", "cpu", "cuda"] = setting("auto", doc="where models are trained; auto: cuda if it is there")
     kernels: Literal["auto", "off"] = setting(
@@ -63,7 +73,7 @@ class Machine(Settings):
 class Tuning(Settings):
     """How a method's hyper-parameters were found, for its account. Not part of a run's identity."""
 
-    runs: int = setting(ge=1, doc="runs that were compared")
+    runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
     data: Literal["public", "private"] = setting(doc="on what: public data cost clients nothing")
     number: Literal["fixed", "geometric", "poisson"] = setting("fixed", doc="how many runs there were to be")
 
@@ -117,7 +127,7 @@ class Table(Settings):
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
     value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
-    series: dict[str, Series | None] = setting(doc="its rows by name; null leaves one out")
+    series: dict[Name, Series | None] = setting(doc="its rows by name; null leaves one out")
 
 
 class XAxis(Settings):
@@ -165,7 +175,7 @@ class Figure(Settings):
     )
     y: YAxis = setting(doc="the vertical axis")
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw, of all series")
-    series: dict[str, Series | None] = setting(doc="its lines by name; null leaves one out")
+    series: dict[Name, Series | None] = setting(doc="its lines by name; null leaves one out")
 
 
 class Experiment(Settings):
@@ -178,15 +188,15 @@ class Experiment(Settings):
     variants: dict[str, Overlay] = setting({}, doc="overlays by name, for series to `use`")
     published_at: Overlay = setting({}, doc="the scale of the published values: a cell that differs is marked")
     tasks: Annotated[dict[str, Overlay], _some] = setting(doc="overlays of the run by name")
-    tables: dict[str, Table | None] = setting({}, doc="by name; null leaves one out")
-    figures: dict[str, Figure | None] = setting({}, doc="by name; null leaves one out")
+    tables: dict[Name, Table | None] = setting({}, doc="by name; null leaves one out")
+    figures: dict[Name, Figure | None] = setting({}, doc="by name; null leaves one out")
 
 
 class Configuration(Settings):
     """The whole configuration: config/config.yaml, experiment files, --configfile and --config, one over the other."""
 
-    preset: str | None = setting(
-        None, pattern=LOWER_CASE, doc="tables and figures go to results/PRESET/, not to results/"
+    preset: Annotated[Name, pydantic.AfterValidator(_no_folder)] | None = setting(
+        None, doc="tables and figures go to results/PRESET/, not to results/"
     )
     seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
     data: Data = Data()

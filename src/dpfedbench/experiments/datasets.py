@@ -4,8 +4,10 @@ import csv
 import importlib
 import json
 import pkgutil
+import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from dpfedbench import data
 from dpfedbench.errors import BenchError
@@ -20,9 +22,21 @@ def read_datasets(path: str | Path) -> dict[str, str]:
     Raises:
         BenchError: the file is missing or lacks a column.
     """
+    return {row["name"]: row["version"] for row in _rows(path)}
+
+
+def read_holdings(path: str | Path) -> dict[str, str]:
+    """What each of these data sets holds (`data.entry.DatasetEntry.holds`), from the same file."""
+    return {row["name"]: row.get("holds") or "" for row in _rows(path)}
+
+
+def _rows(path: str | Path) -> list[dict[str, str]]:
     try:
         with open(path, newline="", encoding="utf-8") as handle:
-            return {row["name"]: row["version"] for row in csv.DictReader(handle, delimiter="\t")}
+            rows = list(csv.DictReader(handle, delimiter="\t"))
+        for row in rows:
+            row["name"], row["version"]
+        return rows
     except (OSError, KeyError) as error:
         raise BenchError(f"{path} cannot be read ({error}): restore it from the repository") from error
 
@@ -66,3 +80,72 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
     """
     if name not in valid:
         raise BenchError(f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}")
+
+
+_HELD = re.compile(r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?)?")
+CALLED = {"classes": "classes of images", "records": "labelled records", "texts": "texts"}
+"""The kinds of data sets, in words."""
+
+
+def check_holdings(run: Any, holds: str) -> None:
+    """Refuse a run that asks more of its data set than that holds, as far as it is known before it is prepared.
+
+    Args:
+        run: the run (a method).
+        holds: what `read_holdings` says of its data set.
+
+    Raises:
+        BenchError: says both numbers.
+    """
+    found = _HELD.fullmatch(holds)
+    if found is None:
+        return
+    as_it_is = run.holds == "records" and not run.pretrains
+    needed = "texts" if run.task.text is not None else "records" if as_it_is else "classes"
+    if found["kind"] != needed:
+        raise BenchError(
+            f"the data set {run.dataset} holds {CALLED[found['kind']]}, but {run.method} needs {CALLED[needed]} here: "
+            "take another data set or stand-in"
+        )
+    counts = [int(count) for count in (found["counts"] or "").split("/") if count]
+    if needed == "classes" and counts:
+        _check_classes(run, *counts, each=int(found["each"]))
+    elif counts:
+        _check_fragments(run, counts[0])
+        if run.validation.tasks >= counts[1]:
+            raise BenchError(
+                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, of "
+                "which some are for the test: lower it"
+            )
+
+
+def _check_classes(run: Any, train: int, validation: int, test: int, *, each: int) -> None:
+    clients, ways = run.clients, run.task.ways
+    splits = {"train": train, "validation": validation, "test": test}
+    used = {"train": not run.pretrains, "validation": run.validation.every > 0, "test": True}
+    for split, classes in splits.items():
+        if used[split] and ways > classes:
+            raise BenchError(f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it")
+    needs = {"task.shots and evaluation.query_per_class": run.task.shots + run.evaluation.query_per_class}
+    if run.pretrains:
+        _check_fragments(run, train * each)
+    else:
+        needs["clients.examples_per_class"] = clients.examples_per_class
+    for keys, wanted in needs.items():
+        if wanted > each:
+            raise BenchError(f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them")
+    room = train * (each // clients.examples_per_class) // ways
+    if clients.partition == "disjoint" and clients.count > room:
+        raise BenchError(
+            f"clients.count is {clients.count:,}, but {run.dataset} has images for {room:,} clients that share none: "
+            "lower it, or set clients.partition to shared"
+        )
+
+
+def _check_fragments(run: Any, records: int) -> None:
+    for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments)):
+        if records % count:
+            raise BenchError(
+                f"{key} is {count:,}, which does not divide the {records:,} training records of {run.dataset}: "
+                "change it"
+            )

@@ -1,7 +1,8 @@
 """From a configuration to its plan: papers' items into cells, and cells into runs."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import keyword
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from dpfedbench.errors import BenchError
@@ -14,31 +15,35 @@ from dpfedbench.experiments.configuration import (
     Table,
     given,
 )
-from dpfedbench.experiments.datasets import known_name
+from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
 from dpfedbench.experiments.plan import Cell, Item, Plan
 from dpfedbench.methods import METHODS
 from dpfedbench.methods.method import Method
+from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
 from dpfedbench.settings.part import shapes
-from dpfedbench.settings.words import dotted
+from dpfedbench.settings.words import dotted, shown
 
 Methods = Mapping[str, type[Method]]
 _TEST = "test."
 
 
 def make_plan(
-    configuration: Configuration, *, methods: Methods = METHODS, datasets: Collection[str] | None = None
-) -> Plan:
+    configuration: Configuration, *, methods: Methods = METHODS, datasets: Collection[str] | None = None,
+    holdings: Mapping[str, str] | None = None,
+) -> Plan:  # fmt: skip
     """Expand a configuration into items and runs.
 
     Args:
         configuration: the whole.
         methods: by name.
         datasets: the names of the data sets there are; None takes any.
+        holdings: what those hold whose sizes are known (`datasets.read_holdings`).
 
     Raises:
-        BenchError: a bad key or value, by its full name; a method, task or data set that does not exist.
+        BenchError: a bad key or value, by its full name; a method, task or data set that does not exist; a run that
+            asks more of its data set than that holds.
     """
     for section in (configuration.methods, configuration.tuning):
         for name in section:
@@ -47,12 +52,23 @@ def make_plan(
         for used in (name, stand_in):
             if used is not None and datasets is not None:
                 known_name(used, datasets, f"stand_ins.{name}", "data set")
+        held = [(holdings or {}).get(used or "", "").partition(" ")[0] for used in (name, stand_in)]
+        if all(held) and held[0] != held[1]:
+            raise BenchError(
+                f"stand_ins.{name} is {stand_in}, which holds {CALLED[held[1]]}, but {name} holds {CALLED[held[0]]}: "
+                "take another, or null"
+            )
     check_overlays(configuration, methods)
     items: dict[tuple[str, str], Item] = {}
     for paper, experiment in configuration.experiments.items():
         if experiment is None:
             continue
-        expand = _Expansion(configuration, paper, experiment, methods, datasets)
+        if not (target := paper.replace("-", "_")).isidentifier() or keyword.iskeyword(target):
+            raise BenchError(
+                f"experiments.{paper}: a paper is a target of the workflow, and {target} cannot be one: let its name "
+                "begin with a letter, and be no word of Python"
+            )
+        expand = _Expansion(configuration, paper, experiment, methods, datasets, holdings or {})
         for group, specs in (("tables", experiment.tables), ("figures", experiment.figures)):
             for name, spec in specs.items():
                 if spec is not None:
@@ -136,6 +152,7 @@ class _Expansion:
     experiment: Experiment
     methods: Methods
     datasets: Collection[str] | None
+    holdings: Mapping[str, str]
     _laid: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def item(self, group: str, name: str, spec: Table | Figure) -> Item:
@@ -143,10 +160,14 @@ class _Expansion:
         cells = self._table(spec, where) if isinstance(spec, Table) else self._figure(spec, where)
         if not cells:
             raise BenchError(f"{where} has no cell left: give it a series that is not null, or set {where} to null")
+        for key, text in _texts(spec):
+            check_drawable(text, f"{where}.{key}")
         kind = "table" if isinstance(spec, Table) else spec.kind
         return Item(paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells))
 
     def _table(self, spec: Table, where: str) -> list[Cell]:
+        for task in spec.task_seeds:
+            known_name(task, self.experiment.tasks, f"{where}.task_seeds", "task")
         return [
             self._cell(spec, task, name, series, where)
             for task in spec.tasks
@@ -182,7 +203,19 @@ class _Expansion:
             swept = spec.x.key is not None and series.sweep
             for x, more in zip(values, also, strict=True) if swept else ((None, None),):
                 cells.append(self._cell(spec, spec.task, name, series, where, x, more))
+            if spec.kind != "sweep":
+                self._check_columns(spec, series, cells[-1].runs[0], f"{where}.series.{name}")
         return cells
+
+    def _check_columns(self, spec: Figure, series: Series, run: Method, where: str) -> None:
+        """Refuse columns that the run's history.csv does not have."""
+        loop = run.loop()
+        known = {*HISTORY, *NORMS, *MEASURED, *(loop.client.columns(run) if loop is not None else ())}
+        named = [spec.x.column] if spec.x.column else []
+        for column, curve in ((spec.curves or {}) | (series.curves or {})).items():
+            named += [column, *(curve.band or ()), *([curve.per] if curve.per else [])]
+        for column in named:
+            known_name(column, {"round"} if spec.kind == "account" else known, where, "column of history.csv")
 
     def _cell(
         self,
@@ -230,6 +263,8 @@ class _Expansion:
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
             checked = given(MetaTest.read(test, f"{where}.test"))
             tests = tuple(run.tested_at(**checked) for run in runs) if test else ()
+            for asked in (first, *tests[:1]):
+                check_holdings(asked, self.holdings.get(first.dataset, ""))
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error
         return Cell(
@@ -311,6 +346,38 @@ def named(run: Method) -> dict[str, Any]:
     except BenchError:
         same = False
     return {key: value for key, value in (said if same else run.plain()).items() if key != "seed"}
+
+
+def _texts(spec: Table | Figure) -> Iterator[tuple[str, str]]:
+    """What matplotlib may have to set, by its key."""
+    yield "title", spec.title
+    curves = dict((spec.curves if isinstance(spec, Figure) else None) or {})
+    if isinstance(spec, Figure):
+        yield from (("x.label", spec.x.label), ("y.label", spec.y.label), ("x.symbol", spec.x.symbol or ""))
+    for name, series in spec.series.items():
+        if series is not None:
+            yield from ((f"series.{name}.label", series.label or ""), (f"series.{name}.variant", series.variant))
+            curves |= series.curves or {}
+    yield from ((f"curves.{name}.label", curve.label or "") for name, curve in curves.items())
+
+
+def check_drawable(text: str, where: str) -> None:
+    """Refuse a text whose LaTeX matplotlib cannot set; matplotlib is loaded where there is a $ only.
+
+    Raises:
+        BenchError: names the key.
+    """
+    if text.replace(r"\$", "").count("$") < 2:
+        return
+    from matplotlib.mathtext import MathTextParser
+
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError as error:
+        raise BenchError(
+            f"{where} is {shown(text)}, whose LaTeX matplotlib cannot set ({str(error).splitlines()[-1]}): correct it, "
+            r"or write \$ for a dollar sign"
+        ) from error
 
 
 def _whole(value: float) -> float | int:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path
+from dpfedbench.files import atomic_path, writing
 
 
 class Checkpoint:
@@ -80,11 +80,9 @@ def run_lock(folder: Path) -> Iterator[bool]:
     """
     waited = False
     while True:
-        try:
+        with writing(folder / "lock"):
             folder.mkdir(parents=True, exist_ok=True)
             handle = open(folder / "lock", "a+", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise BenchError(f"no permission to write {folder}: make it writable, or choose another folder") from error
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

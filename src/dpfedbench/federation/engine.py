@@ -44,13 +44,7 @@ from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
-from dpfedbench.results_format import FORMAT
-
-HISTORY = (
-    "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
-    "validation_accuracy", "seconds",
-)  # fmt: skip
-NORMS = ("norm_q10", "norm_q50", "norm_q90")
+from dpfedbench.results_format import FORMAT, HISTORY, NORMS
 
 
 def train(
@@ -173,7 +167,7 @@ class Rounds:
         self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self._state = loop.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
-        self.columns = (*measures.columns, *self.clients.columns, *norms)
+        self.columns = (*measures.columns, *loop.client.columns(run), *norms)
 
     @classmethod
     def of(

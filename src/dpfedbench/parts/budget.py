@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class Budget(Section):
     """The limit on privacy loss; `delta` is used for reporting without a limit, too."""
 
-    epsilon: float | None = setting(None, gt=0, doc="stop before this is exceeded; null: no limit", paper="1.52")
-    delta: float = setting(1e-6, gt=0, lt=1, doc="delta at which epsilon is reported", paper="1e-6")
+    epsilon: float | None = setting(
+        None, ge=1e-3, le=1e6, doc="stop before this is exceeded; null: no limit", paper="1.52"
+    )
+    delta: float = setting(1e-6, ge=1e-30, lt=1, doc="delta at which epsilon is reported", paper="1e-6")
     profile: Literal["as_claimed", "holds"] = setting("as_claimed", doc="whose epsilon the limit is for")
     stop: bool = setting(True, doc="false: report only")
 
@@ -36,10 +38,12 @@ class OwnSum(Section):
 
     section: ClassVar[str]
 
-    threshold: float = setting(0.2, gt=0, doc="C_0", paper="0.2")
-    multiplier: float | None = setting(None, gt=0, doc="z_0; null: the least that keeps this within epsilon")
-    epsilon: float | None = setting(2.5, gt=0, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)")
-    delta: float = setting(1e-5, gt=0, lt=1, doc="delta_0", paper="not stated")
+    threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
+    multiplier: float | None = setting(None, ge=1e-3, le=1e7, doc="z_0; null: the least that keeps this within epsilon")
+    epsilon: float | None = setting(
+        2.5, ge=1e-3, le=1e6, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)"
+    )
+    delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")
 
     def check(self, run: Any) -> None:
@@ -73,7 +77,7 @@ class WithinTask(OwnSum):
 
     section: ClassVar[str] = "within_task"
 
-    groups: tuple[Annotated[int, pydantic.Field(ge=2)], ...] = setting(
+    groups: tuple[Annotated[int, pydantic.Field(ge=2, le=1_000_000)], ...] = setting(
         (), doc="numbers of examples of a client for which the account says what holds of all of them together"
     )
 

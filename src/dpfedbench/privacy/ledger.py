@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path
+from dpfedbench.files import atomic_path, writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,20 +179,18 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        try:
+        with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-        except OSError as error:
-            raise BenchError(f"no permission to write {self.path}: make its folder writable") from error
 
     def append(self, release: Release) -> None:
         """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
-        with open(self.path, "a", encoding="utf-8") as handle:
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
             handle.write(release.line())
 
     def sync(self) -> None:
         """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
-        with open(self.path, "rb") as handle:
+        with writing(self.path), open(self.path, "rb") as handle:
             os.fsync(handle.fileno())
 
     def truncate_to(self, rounds: int) -> None:

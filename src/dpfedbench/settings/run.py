@@ -18,9 +18,11 @@ from dpfedbench.settings.words import LOWER_CASE
 class Task(Section):
     """What the model is used for."""
 
-    ways: int = setting(ge=1, doc="classes of a task; 1 of a text")
+    ways: int = setting(ge=1, le=10_000, doc="classes of a task; 1 of a text")
     shots: int = setting(
-        ge=0, doc="labelled examples of a class (of a text: records) at the meta-test; 0: the model is used as it is"
+        ge=0,
+        le=10_000,
+        doc="labelled examples of a class (of a text: records) at the meta-test; 0: the model is used as it is",
     )
     text: Text | None = setting(None, doc="of data that are texts: the next word is told; null: images are told apart")
 
@@ -40,16 +42,16 @@ class Task(Section):
 class Clients(Section):
     """The clients of the federation and what each holds."""
 
-    count: int = setting(ge=1, doc="clients of the federation, N")
-    examples_per_class: int = setting(ge=2, doc="images of a class that a client holds")
-    support_per_class: int = setting(ge=1, doc="of these, how many it adapts on")
-    query_per_class: int = setting(ge=1, doc="of these, how many it takes its gradient on")
+    count: int = setting(ge=1, le=10_000_000, doc="clients of the federation, N")
+    examples_per_class: int = setting(ge=2, le=100_000, doc="images of a class that a client holds")
+    support_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it adapts on")
+    query_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it takes its gradient on")
     partition: Literal["shared", "disjoint", "fragments"] = setting(
         "shared",
         doc="shared: two clients may hold one image; disjoint: they do not; fragments: all records, sorted by label "
         "and cut into `fragments`, are dealt out, and the sizes above are not used",
     )
-    fragments: int | None = setting(None, ge=1, doc="of partition fragments: how many")
+    fragments: int | None = setting(None, ge=1, le=10_000_000, doc="of partition fragments: how many")
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a client that would need more than it holds, and fragments that cannot be dealt out."""
@@ -117,8 +119,10 @@ class Validation(Section):
     """Validation while training, and the checkpoints that are used."""
 
     every: int = setting(0, ge=0, doc="rounds between validations; 0: never")
-    tasks: int = setting(100, ge=1, doc="few-shot tasks; or records, which are taken out of the test part")
-    ensemble: int = setting(1, ge=1, doc="how many of the best checkpoints are averaged at the meta-test")
+    tasks: int = setting(
+        100, ge=1, le=1_000_000, doc="few-shot tasks; or records, which are taken out of the test part"
+    )
+    ensemble: int = setting(1, ge=1, le=1_000, doc="how many of the best checkpoints are averaged at the meta-test")
     public: bool = setting(True, doc="its data are nobody's secret; false: it may drive nothing")
 
     def notices(self, run: "Run") -> tuple[str, ...]:
@@ -133,10 +137,10 @@ class Evaluation(Section):
     every: int = setting(
         0, ge=0, doc="rounds between tests while training, of models that are used as they are; they change nothing"
     )
-    tasks: int = setting(200, ge=2, doc="meta-test tasks, all of test classes")
-    query_per_class: int = setting(15, ge=1, doc="examples of a class that a meta-test task is scored on")
-    steps: int = setting(5, ge=0, doc="adaptation steps of who uses the meta-model")
-    rate: float = setting(0.4, gt=0, doc="their learning rate")
+    tasks: int = setting(200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes")
+    query_per_class: int = setting(15, ge=1, le=100_000, doc="examples of a class that a meta-test task is scored on")
+    steps: int = setting(5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model")
+    rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate")
 
 
 class Run(Settings):
@@ -147,7 +151,7 @@ class Run(Settings):
     """
 
     method: str = setting(pattern=LOWER_CASE, doc="the name of the method")
-    seed: int = setting(ge=0, doc="of all random numbers")
+    seed: int = setting(ge=0, le=10**12, doc="of all random numbers")
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
     clients: Clients

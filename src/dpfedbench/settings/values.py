@@ -3,14 +3,17 @@
 import contextlib
 import functools
 import json
+import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from dpfedbench.settings.words import dotted, expected, members, shown
+from dpfedbench.settings.words import LONGEST_NAME, dotted, expected, members, shown
+
+_SMALL, _LARGE = 0.01, 1000
 
 
 def as_wanted(annotation: Any, value: Any) -> Any:
@@ -83,16 +86,28 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
             wanted, metadata = inner[-2] if inner[-1] is ... else inner[-1], []
     if fault["type"] == "finite_number":
         return f"{name} is {shown(value)}: expected a finite number"
+    if fault["type"] == "string_too_long" and fault["loc"][-1] != "[key]":
+        return f"{name} is {shown(value)}: expected at most {fault['ctx']['max_length']} letters"
     if fault["type"] == "too_short":
         return f"{name} is empty: give at least one"
     if fault["type"] in ("value_error", "assertion_error"):
         return f"{name} is {shown(value)}: {fault['msg'].partition(', ')[2]}"
     if fault["loc"] and fault["loc"][-1] == "[key]":
-        return f"{name} has a part named {shown(fault['input'])}: use lower-case letters, digits and hyphens"
+        called = f"{name} has a part named {shown(fault['input'])}"
+        return f"{called}: use lower-case letters, digits and hyphens, at most {LONGEST_NAME}"
     if typing.get_origin(wanted) is typing.Annotated:
         wanted, *inner_metadata = typing.get_args(wanted)
         metadata += [rule for one in inner_metadata for rule in getattr(one, "metadata", [one])]
-    return f"{name} is {shown(value)}: expected {expected(wanted, metadata)}"
+    return f"{name} is {shown(value)}: expected {expected(wanted, _near(metadata, value, fault['type']))}"
+
+
+def _near(metadata: Iterable[Any], value: Any, fault: str) -> Iterator[Any]:
+    """The bounds to name: far ones, which nearly nobody comes near, to who goes beyond them only."""
+    for rule in metadata:
+        if 0 < getattr(rule, "ge", 0) < _SMALL and not (isinstance(value, float) and value > 0):
+            yield types.SimpleNamespace(gt=0)
+        elif getattr(rule, "le", 0) < _LARGE or fault.startswith("less_than"):
+            yield rule
 
 
 @functools.cache

@@ -7,6 +7,9 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+LONGEST_NAME = 64
+"""Letters of a name that becomes a file or a folder."""
+
 LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
 """The pattern of names: lower-case letters, digits and hyphens."""
 
@@ -53,7 +56,7 @@ def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     limits = []
     for rule in metadata:
-        limits += [f"{word} {getattr(rule, key):g}" for key, word in words.items() if hasattr(rule, key)]
+        limits += [f"{word} {_bound(getattr(rule, key))}" for key, word in words.items() if hasattr(rule, key)]
         pattern = getattr(rule, "pattern", None)
         if pattern:
             like = "of lower-case letters, digits and hyphens" if pattern == LOWER_CASE else f"like {pattern}"
@@ -61,6 +64,10 @@ def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if limits:
         text = text.replace("number", "number " + " and ".join(limits), 1)
     return text
+
+
+def _bound(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _named(annotation: Any) -> str:

@@ -16,9 +16,15 @@ class CnnModel(ZooModel):
     """Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two linear layers."""
 
     kind: Literal["cnn"] = "cnn"
-    pixel_mean: float = setting(0.0, doc="taken from a pixel in [0, 1] ...", paper="0.1307 (MNIST), 0.2860")
+    pixel_mean: float = setting(
+        0.0, ge=-1e6, le=1e6, doc="taken from a pixel in [0, 1] ...", paper="0.1307 (MNIST), 0.2860"
+    )
     pixel_deviation: float = setting(
-        1.0, gt=0, doc="... which is then divided by this: public constants of the data set", paper="0.3081, 0.3530"
+        1.0,
+        ge=1e-6,
+        le=1e6,
+        doc="... which is then divided by this: public constants of the data set",
+        paper="0.3081, 0.3530",
     )
 
     def notices(self, run: Run) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ class LstmModel(ZooModel):
 
     reads: ClassVar[str] = "text"
     kind: Literal["lstm"] = "lstm"
-    width: int = setting(32, ge=1, doc="of the embedding and of each layer", paper="200")
-    layers: int = setting(2, ge=1, doc="of the LSTM", paper="2")
+    width: int = setting(32, ge=1, le=4096, doc="of the embedding and of each layer", paper="200")
+    layers: int = setting(2, ge=1, le=32, doc="of the LSTM", paper="2")
     tied: bool = setting(True, doc="whether logits are products with the embedding", paper="true")
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:

@@ -58,13 +58,11 @@ class Clients:
 
     Attributes:
         each: contributions that each of them makes to the server's sum.
-        columns: of history.csv, that they fill.
         served: what their work is counted in.
         lots: releases of their own of one kind that a round makes.
     """
 
     each: int = 1
-    columns: tuple[str, ...] = ()
     served: str = "clients"
     lots: int = 1
 
@@ -113,6 +111,10 @@ class ClientUpdate(Part):
         import numpy as np
 
         return np.arange(records)
+
+    def columns(self, run: Any) -> tuple[str, ...]:
+        """The columns of history.csv that its clients fill, besides those of every run."""
+        return ()
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.

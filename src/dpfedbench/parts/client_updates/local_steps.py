@@ -29,10 +29,17 @@ class LocalSteps(ClientUpdate):
     sends = "gradient-sum"
     by_record = True
 
-    inner_steps: int = setting(1, ge=1, doc="local steps a round", paper="1")
-    inner_rate: float = setting(0.01, gt=0, doc="their learning rate", paper="0.002 (MNIST), 0.001 (Fashion-MNIST)")
+    inner_steps: int = setting(1, ge=1, le=100_000, doc="local steps a round", paper="1")
+    inner_rate: float = setting(
+        0.01, gt=0, le=1e6, doc="their learning rate", paper="0.002 (MNIST), 0.001 (Fashion-MNIST)"
+    )
     optimizer: Optimizer = setting(Adam(), doc="what takes them", paper="adam")
     keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
+
+    def columns(self, run: Any) -> tuple[str, ...]:
+        if run.private:
+            return ("threshold_low", "threshold_high")
+        return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
@@ -73,11 +80,6 @@ class _Silos(Clients):
             indices=("round", "step", "client"), holders=self._count, per_round=update.inner_steps,
             first=self._first_threshold,
         )  # fmt: skip
-        self.columns = (
-            ("threshold_low", "threshold_high")
-            if sum_.private
-            else tuple(f"norm_client{client}" for client in range(self._count))
-        )
         self._row: Row = {}
 
     def _begin(self) -> list[Any]:

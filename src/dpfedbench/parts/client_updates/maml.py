@@ -35,8 +35,8 @@ class QueryGradient(ClientUpdate):
     holds = "tasks"
     sends = "query-gradient-sum"
 
-    inner_steps: int = setting(2, ge=1, doc="steps on the support set", paper="5")
-    inner_rate: float = setting(0.4, gt=0, doc="their learning rate, eta_1", paper="0.1 (Omniglot), 0.01")
+    inner_steps: int = setting(2, ge=1, le=100_000, doc="steps on the support set", paper="5")
+    inner_rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate, eta_1", paper="0.1 (Omniglot), 0.01")
     order: Literal[1, 2] = setting(
         2, doc="2: exact meta-gradient; 1: adapted weights are taken as constants", paper="2"
     )

@@ -29,8 +29,10 @@ class ModelDifference(ClientUpdate):
     holds = "records"
     sends = "model-difference-sum"
 
-    inner_steps: int = setting(5, ge=1, doc="steps, each along the mean gradient of all of the client's records")
-    inner_rate: float = setting(0.1, gt=0, doc="their learning rate")
+    inner_steps: int = setting(
+        5, ge=1, le=100_000, doc="steps, each along the mean gradient of all of the client's records"
+    )
+    inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Sgd(), doc="what takes them")
 
     def clients(self, setup: Setup) -> Clients:

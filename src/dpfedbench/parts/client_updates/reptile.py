@@ -25,14 +25,18 @@ class Reptile(ClientUpdate):
     sends = "model-difference-sum"
     by_record = True
 
-    inner_steps: int = setting(5, ge=1, doc="optimiser steps")
-    inner_rate: float = setting(0.001, gt=0, doc="their learning rate")
+    inner_steps: int = setting(5, ge=1, le=100_000, doc="optimiser steps")
+    inner_rate: float = setting(0.001, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Adam(), doc="what takes them")
     batches: Literal["full", "disjoint"] = setting(
         "full", doc="full: each step reads all examples; disjoint: each example is in one step"
     )
     largest: float | None = setting(
-        None, gt=0, doc="L2 norm to which a step's (noised) mean gradient is cut; null: it is not", paper="0.3 to 1"
+        None,
+        ge=1e-20,
+        le=1e20,
+        doc="L2 norm to which a step's (noised) mean gradient is cut; null: it is not",
+        paper="0.3 to 1",
     )
 
     def check(self, run: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import CohortRule
+from dpfedbench.parts.clipping.rule import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, CohortRule
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class MedianOfRun(CohortRule):
     notice: ClassVar[str] = "the clipping threshold is the median norm of a run without privacy: not private"
     reference: ClassVar[str] = "maml"
     reference_file: ClassVar[str] = "history.csv"
-    threshold: float | None = setting(None, gt=0, doc="null: found in a run without privacy")
+    threshold: float | None = setting(
+        None, ge=SMALLEST_THRESHOLD, le=LARGEST_THRESHOLD, doc="null: found in a run without privacy"
+    )
 
     @property
     def finds_threshold(self) -> bool:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dpfedbench.parts.clipping.rule import LotRule, Seen, State, within_range
+from dpfedbench.parts.clipping.rule import (
+    LARGEST_THRESHOLD,
+    SMALLEST_THRESHOLD,
+    LotRule,
+    Seen,
+    State,
+    within_range,
+)
 from dpfedbench.settings.part import setting
 
 
@@ -12,9 +19,14 @@ class ByFactor(LotRule):
     """C is `factor` times a mean norm (Adap DP-FL, eq. 6 to 8)."""
 
     threshold: float | None = setting(
-        None, gt=0, doc="C of the first round; null: the mean gradient norm of the initial model on random data"
+        None,
+        ge=SMALLEST_THRESHOLD,
+        le=LARGEST_THRESHOLD,
+        doc="C of the first round; null: the mean gradient norm of the initial model on random data",
     )
-    factor: float = setting(1.0, gt=0, doc="alpha, times the mean norm", paper="1 (MNIST), 0.01 (Fashion-MNIST)")
+    factor: float = setting(
+        1.0, ge=1e-6, le=1e6, doc="alpha, times the mean norm", paper="1 (MNIST), 0.01 (Fashion-MNIST)"
+    )
 
     @property
     def finds_threshold(self) -> bool:

@@ -16,7 +16,7 @@ class Percentile(CohortRule):
     """
 
     percentile: float = setting(90.0, ge=0, le=100, doc="k: which percentile", paper="90")
-    window: int = setting(3, ge=1, doc="W: rounds that are looked back upon")
+    window: int = setting(3, ge=1, le=1_000_000, doc="W: rounds that are looked back upon")
     never_rising: bool = setting(True, doc="take a new C only if it is not above the old one (Section 3.1's smoothing)")
 
     def begin(self, threshold: float) -> State:

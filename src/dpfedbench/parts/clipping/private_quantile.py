@@ -27,9 +27,14 @@ class PrivateQuantile(CohortRule):
     kind: Literal["private-quantile"] = "private-quantile"
     percentile: float = setting(90.0, ge=0, le=100, doc="100 gamma: which quantile")
     never_rising: bool = setting(True, doc="take a new C only if it is not above the old one")
-    quantile_rate: float = setting(0.2, gt=0, doc="eta_C of the geometric steps", paper="0.2 (Andrew et al. 2019)")
+    quantile_rate: float = setting(
+        0.2, gt=0, le=10, doc="eta_C of the geometric steps", paper="0.2 (Andrew et al. 2019)"
+    )
     count_noise: float | None = setting(
-        None, gt=0, doc="deviation of the noise on its count of clients below C; null: a twentieth of the cohort"
+        None,
+        gt=0,
+        le=1e9,
+        doc="deviation of the noise on its count of clients below C; null: a twentieth of the cohort",
     )
 
     def check(self, run: Any) -> None:

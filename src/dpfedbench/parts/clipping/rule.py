@@ -83,7 +83,10 @@ class ClippingRule(Part):
     reference_file: ClassVar[str] = ""
     """The file of that run that it is found in."""
 
-    threshold: float | None = setting(0.5, gt=0, doc="C of the first round", paper="0.2 (DP-FedMeta's released code)")
+    threshold: float | None = setting(
+        0.5, ge=SMALLEST_THRESHOLD, le=LARGEST_THRESHOLD, doc="C of the first round",
+        paper="0.2 (DP-FedMeta's released code)",
+    )  # fmt: skip
 
     def check(self, run: Any) -> None:
         if self.threshold is None and not self.finds_threshold:

@@ -35,10 +35,13 @@ class Correlated(Noise):
     kind: Literal["correlated"] = "correlated"
     mechanism: ClassVar[str] = MECHANISM
     multiplier: float | None = setting(
-        1.0, gt=0, doc="z: deviation of the encoded sums' noise over C; null: the least that the budget allows"
+        1.0,
+        ge=1e-3,
+        le=1e6,
+        doc="z: deviation of the encoded sums' noise over C; null: the least that the budget allows",
     )
     factorisation: Factorisation = setting(SquareRoot(), doc="which encoder")
-    rounds: int | None = setting(None, ge=1, doc="rounds that the encoder is for; null: those planned")
+    rounds: int | None = setting(None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned")
 
     def check(self, run: Any) -> None:
         plan, clipping = run.participation, run.clipping

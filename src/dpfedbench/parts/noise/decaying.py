@@ -20,9 +20,11 @@ class Decaying(Noise):
 
     kind: Literal["decaying"] = "decaying"
     follows_loss: ClassVar[bool] = True
-    multiplier: float | None = setting(6.0, gt=0, doc="z of the first round", paper="6 (MNIST), 4 (Fashion-MNIST)")
+    multiplier: float | None = setting(
+        6.0, ge=1e-3, le=1e6, doc="z of the first round", paper="6 (MNIST), 4 (Fashion-MNIST)"
+    )
     decay: float = setting(0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)")
-    falls: int = setting(3, ge=1, doc="falls in a row of the validation loss", paper="3")
+    falls: int = setting(3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3")
 
     def check(self, run: Any) -> None:
         if not run.validation.public:

@@ -19,7 +19,11 @@ class Fixed(Noise):
 
     kind: Literal["fixed"] = "fixed"
     multiplier: float | None = setting(
-        1.0, gt=0, doc="z: noise standard deviation over C; null: the least that the budget allows", paper="1"
+        1.0,
+        ge=1e-3,
+        le=1e6,
+        doc="z: noise standard deviation over C; null: the least that the budget allows",
+        paper="1",
     )
 
     def plan(

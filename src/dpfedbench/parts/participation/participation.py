@@ -68,8 +68,10 @@ class Participation(Part):
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
 
-    cohort: int = setting(100, ge=1, doc="clients of a round, L; the expected number where it is random", paper="1600")
-    rounds: int = setting(20, ge=0, doc="rounds, T", paper="250")
+    cohort: int = setting(
+        100, ge=1, le=10_000_000, doc="clients of a round, L; the expected number where it is random", paper="1600"
+    )
+    rounds: int = setting(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
 
     def plan(self, *, clients: int, seed: int) -> Any:
         """The plan for so many clients."""

@@ -19,7 +19,9 @@ class PoissonLots(Participation):
     """
 
     kind: Literal["poisson-lots"] = "poisson-lots"
-    cohort: int = setting(100, ge=1, doc="expected records of a client's lot, L", paper="78 (Adap DP-FL)")
+    cohort: int = setting(
+        100, ge=1, le=10_000_000, doc="expected records of a client's lot, L", paper="78 (Adap DP-FL)"
+    )
 
     def check(self, run: Any) -> None:
         """A lot is compared with the records of a client when these are known."""

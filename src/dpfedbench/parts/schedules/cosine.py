@@ -14,7 +14,7 @@ class Cosine(Schedule):
     """The rate falls to `final_rate` over all planned rounds."""
 
     kind: Literal["cosine"] = "cosine"
-    final_rate: float = setting(0.0, ge=0, doc="what the rate falls to", paper="0.001 (DP-MAML on Omniglot)")
+    final_rate: float = setting(0.0, ge=0, le=1e6, doc="what the rate falls to", paper="0.001 (DP-MAML on Omniglot)")
 
     def rate(self, first: float, step: int, steps: int) -> float:
         if not steps or self.final_rate == first:

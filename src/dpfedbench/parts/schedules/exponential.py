@@ -13,7 +13,7 @@ class Exponential(Schedule):
     """The rate of round t, from 0, is the first one times e^(-decay t)."""
 
     kind: Literal["exponential"] = "exponential"
-    decay: float = setting(0.0, ge=0, doc="of the rate's logarithm, a round", paper="0 to 0.1")
+    decay: float = setting(0.0, ge=0, le=1e6, doc="of the rate's logarithm, a round", paper="0 to 0.1")
 
     def rate(self, first: float, step: int, steps: int) -> float:
         return first * math.exp(-self.decay * step)

@@ -19,7 +19,7 @@ class Step(ServerStep):
     """The (noised) mean is the gradient of a step of the server's optimiser."""
 
     kind: Literal["step"] = "step"
-    rate: float = setting(0.01, gt=0, doc="learning rate, eta_2", paper="0.01")
+    rate: float = setting(0.01, gt=0, le=1e6, doc="learning rate, eta_2", paper="0.01")
     optimizer: Optimizer = setting(Adam(), doc="what takes the step")
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
 
