@@ -31,6 +31,11 @@ config.update(given(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
 REPORT = f"results/{CONFIGURATION.preset}" if CONFIGURATION.preset else "results"
+FRONTIERS = [
+    f"{REPORT}/figures/{item.paper}/{item.name}"
+    for item in PLAN.items.values()
+    if item.kind == "frontier"
+]
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
 PRIVATE = PLAN.private()
@@ -60,8 +65,10 @@ def targets(paper=None):
         f"{REPORT}/figures/{item.paper}/{item.name}" for item in PLAN.figures(paper)
     ]
     if paper is None and any(run.private for run in PLAN.runs.values()):
-        tables.append(f"{REPORT}/tables/privacy")
+        tables += [f"{REPORT}/tables/answer", f"{REPORT}/tables/privacy"]
         figures.append(f"{REPORT}/figures/privacy")
+    if paper is None and FRONTIERS:
+        tables.append(f"{REPORT}/tables/frontier")
     return [f"{path}.{kind}" for path in tables for kind in ("csv", "md")] + [
         f"{path}.{kind}" for path in figures for kind in ("png", "csv")
     ]

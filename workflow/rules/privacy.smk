@@ -1,7 +1,7 @@
-"""From accounts and audits to the table of privacy: three epsilons beside every private number.
+"""From accounts and audits to the table of privacy, three epsilons beside every private number, and to each paper's answer.
 
 Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
-tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or below results/PRESET/.
+tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/.
 """
 
 PRIVACY_LABELS = {
@@ -12,7 +12,7 @@ PRIVACY_LABELS = {
 
 
 rule privacy:
-    """Make the table of privacy and its figure."""
+    """Make the table of privacy, its figure, and the answer for each paper."""
     input:
         [
             f"results/runs/{folder}/{name}"
@@ -43,6 +43,8 @@ rule privacy:
             labels=PRIVACY_LABELS,
         ),
         drawn=f"{REPORT}/figures/privacy.csv",
+        answer=f"{REPORT}/tables/answer.csv",
+        answer_markdown=f"{REPORT}/tables/answer.md",
     log:
         f"{REPORT}/tables/logs/privacy.log",
     conda:
@@ -54,8 +56,13 @@ rule privacy:
         gpu=0,
     params:
         entries=PRIVATE,
+        papers=lambda wildcards: {
+            name: CONFIGURATION.experiments[name].title for name in PAPERS
+        },
         command=lambda wildcards, output: command_of(output.csv),
         code=digest(
+            "src/dpfedbench/methods/*.py",
+            "src/dpfedbench/reporting/answer.py",
             "src/dpfedbench/reporting/described.py",
             "src/dpfedbench/reporting/privacy.py",
             "src/dpfedbench/reporting/figures.py",

@@ -99,7 +99,11 @@ class Series(Settings):
     use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
     run: Overlay = setting({}, doc="overlay of the run")
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
-    sweep: bool = setting(True, doc="of a sweep: false is a level line")
+    sweep: bool | str = setting(
+        True,
+        doc="of a sweep or frontier: false is a level line, or a claim's mark; a name is a key that is swept in place "
+        "of x.key",
+    )
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")
     profile: Literal["as_claimed", "holds"] | None = setting(None, doc="of a figure of accounts: whose delta")
     epsilon: float | None = setting(None, gt=0, doc="of a figure of accounts: at which epsilon")
@@ -138,8 +142,9 @@ class YAxis(Settings):
 class Figure(Settings):
     """One task × series, some of them swept over the values of one key."""
 
-    kind: Literal["sweep", "history", "account"] = setting(
-        doc="sweep: accuracy over a key; history: columns of history.csv; account: delta by accounting alone"
+    kind: Literal["sweep", "frontier", "history", "account"] = setting(
+        doc="sweep: accuracy over a key; frontier: over the epsilon that holds; history: columns of history.csv; "
+        "account: delta by accounting alone"
     )
     title: str = setting(doc="the caption")
     task: str = setting(doc="one of the experiment's tasks")

@@ -155,7 +155,7 @@ class _Expansion:
         ]
 
     def _figure(self, spec: Figure, where: str) -> list[Cell]:
-        needs: tuple[str, ...] = ("key", "values") if spec.kind == "sweep" else ("column",)
+        needs: tuple[str, ...] = ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
         if spec.kind == "account" and spec.x.column is None:
             needs = ("key", "values")
         for key in needs:
@@ -194,6 +194,8 @@ class _Expansion:
         known_name(series.method, self.methods, f"{where}.series.{name}.method", "method")
         axis = spec.x if isinstance(spec, Figure) else None
         swept, symbol = (axis.key or "", axis.symbol) if axis is not None else ("", None)
+        if isinstance(series.sweep, str):
+            swept = series.sweep
         # What is said of this cell alone has to fit its method.
         cls = self.methods[series.method]
         uses = (series.use,) if isinstance(series.use, str) else series.use

@@ -268,11 +268,11 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
     for row in rows:
         for place in row.entry.tables:
-            first.setdefault((row.entry.paper, place.item), (row.entry.dataset, row.entry.task))
+            first.setdefault((place.paper, place.item), (row.entry.dataset, row.entry.task))
     return [
         row
         for row in rows
-        if any(first[row.entry.paper, place.item] == (row.entry.dataset, row.entry.task) for place in row.entry.tables)
+        if any(first[place.paper, place.item] == (row.entry.dataset, row.entry.task) for place in row.entry.tables)
     ]
 
 
@@ -291,7 +291,7 @@ Group = tuple[str, str, str, str]
 
 
 def _group(row: Row, place: Place) -> Group:
-    return row.entry.paper, place.item, row.entry.dataset, row.entry.task
+    return place.paper, place.item, row.entry.dataset, row.entry.task
 
 
 def draw(table: Sequence[Row]) -> Figure:
