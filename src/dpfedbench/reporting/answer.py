@@ -17,14 +17,14 @@ from dpfedbench.reporting import values
 from dpfedbench.reporting.privacy import Row
 from dpfedbench.reporting.values import Shown
 
-TITLE = "What each paper claims, and what holds"
+TITLE = "What papers claim, and what holds"
 NOTES = (
     "ε claimed is the paper's accounting of what was run here; printed is the number in the paper, at the paper's "
     "scale. ε that holds is what the sampler and the observer justify; ∞: nothing finite.",
     "The row of a paper is the first configuration of its own methods that a repair mends, or the first with a claim.",
     "The repair is the most accurate configuration of the paper's methods on the same data and task that protects the "
     "same unit from the same observer, at a proved ε that is at most the claimed one. That it was picked is not "
-    "accounted for.",
+    "accounted for. A claim is void where the paper's accounting is of another mechanism than the one that ran.",
 )
 
 
@@ -126,8 +126,9 @@ def fields(answers: Sequence[Answer], titles: Mapping[str, str]) -> list[dict[st
 def _fields(answer: Answer, title: str) -> dict[str, Shown]:
     row, repair = answer.published, answer.repair
     entry = row.entry
+    printed = "" if row.printed is None else f"printed: {row.printed:g}"
     claimed = dataclasses.replace(
-        values.number(row.claimed.high), note="" if row.printed is None else f"printed: {row.printed:g}"
+        values.number(row.claimed.high), note=", ".join(filter(None, [printed, values.epsilon(row.claimed).note]))
     )
     holds = values.between(row.holds.low, row.holds.high)
     reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
