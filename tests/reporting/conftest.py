@@ -17,7 +17,7 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import write_json
 from dpfedbench.methods.method import Method
-from dpfedbench.reporting import figures, page, tables, values
+from dpfedbench.reporting import figures, frontier, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
@@ -26,6 +26,7 @@ LEVELS = {
     "random": 45.0,
     "maml": 92.0,
     "dp-agr": 75.0,
+    "dp-agr-ftrl": 76.0,
     "dp-maml": 74.0,
     "dp-agrlr": 60.0,
     "dp-reptile": 50.0,
@@ -99,7 +100,7 @@ def configuration() -> dict[str, Any]:
     import yaml
 
     root = Path(__file__).resolve().parents[2] / "config"
-    papers = ("adap-dp-fl", "dp-fedmeta", "dp-maml")  # whatever else lies there
+    papers = ("adap-dp-fl", "dp-fedmeta", "dp-maml", "frontier")  # whatever else lies there
     files = [root / "config.yaml", *(root / "experiments" / f"{paper}.yaml" for paper in papers)]
     found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
     # Table 2 with the rows of one data set, which is what the tests of tables and page count.
@@ -132,7 +133,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
 
 
 REASON = "each record of a client in each lot with the same chance; " * 4
-SITE_ITEMS = ("table2", "figure2b", "figure4b")
+SITE_ITEMS = ("table2", "figure2b", "figure4b", "frontier")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +166,15 @@ def site(
     """Table 2 and two figures of DP-FedMeta, and the table of privacy and its figure, on a page."""
     folder = tmp_path_factory.mktemp("site") / "results"
     shutil.copytree(results, folder)
-    # Three configurations: with one ε, with a range and an account of images, and of another paper without a finite ε.
+    # With one ε; with a range and an account of images; of another paper without a finite ε; and what the second mends.
     entries = [Private.read(entry) for entry in plan.private()]
     found = [entry for entry in entries if entry.paper == "dp-fedmeta" and entry.repaired]
     private = [dataclasses.replace(found[0], variant="one-pass"), dataclasses.replace(found[1], variant="Poisson")]
     other = {name: "adap-dp-fl" for name in ("paper", "method", "title")}
     other |= {"variant": "C <b>from</b> raw norms", "dataset": "digits", "audited": found[2].folders[0]}
     private += [dataclasses.replace(found[2], **other)]  # type: ignore[arg-type]
+    private += [next(entry for entry in entries if entry.variant == "dp-agr" and entry.task == found[0].task)]
+    with_accounts(folder, private[3].folders, as_claimed={"epsilon_low": 1.52, "epsilon_high": 1.52, "status": "void"})
     with_accounts(
         folder,
         private[1].folders,
@@ -196,15 +199,16 @@ def site(
             path.with_suffix(".md").write_text(tables.to_markdown(table, "it"), encoding="utf-8")
         else:
             path = path.with_suffix(".png")
-            drawing, drawn = figures.make(item, folder, published)
+            drawing, drawn = (frontier if item.kind == "frontier" else figures).make(item, folder, published)
             drawing.savefig(path)
             path.with_suffix(".csv").write_text(values.csv_text(drawn), encoding="utf-8")
         relative = path.relative_to(folder).as_posix()
         items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=item))
-    for name in ("tables/privacy.csv", "tables/privacy.md", "figures/privacy.csv"):
+    shutil.copy(folder / "figures" / "dp-fedmeta" / "frontier.csv", folder / "tables" / "frontier.csv")
+    for name in ("tables/answer.csv", "tables/privacy.csv", "tables/privacy.md", "figures/privacy.csv"):
         (folder / name).write_text("what a link leads to, and nobody reads\n", encoding="utf-8")
     shutil.copy(folder / "figures" / "dp-fedmeta" / "figure4b.png", folder / "figures" / "privacy.png")
-    for relative in ("tables/privacy.csv", "figures/privacy.png"):
+    for relative in ("tables/answer.csv", "tables/privacy.csv", "tables/frontier.csv", "figures/privacy.png"):
         items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=None))
     stand_ins = {"omniglot": "glyphs"}
     shutil.copy(Path(__file__).resolve().parents[2] / "pyproject.toml", folder.parent)

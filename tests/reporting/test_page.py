@@ -124,18 +124,32 @@ def test_items_have_title_command_and_place(site: Site, text: str, read: Read) -
         assert f"<code>{item.command}</code>" in text
         if item.item is not None:
             assert item.item.spec["title"] in text
-    order = [attrs["id"] for tag, attrs in read.tags if tag in ("section", "figure") and attrs.get("class") == "item"]
-    # Privacy opens the page, whatever was given first.
-    assert order[:2] == ["tables-privacy", "figures-privacy"]
-    assert set(order) == {"tables-privacy", "figures-privacy", "tables-dp-fedmeta-table2",
-                          "figures-dp-fedmeta-figure2b", "figures-dp-fedmeta-figure4b"}  # fmt: skip
-    assert len(order) == len(SITE_ITEMS) + 2
+    found = [attrs for tag, attrs in read.tags if tag in ("section", "figure")]
+    order = [attrs["id"] for attrs in found if "item" in (attrs.get("class") or "").split()]
+    # The answer opens the page and the frontier comes next, whatever was given first.
+    assert order[:2] == ["tables-answer", "figures-dp-fedmeta-frontier"]
+    assert set(order) == {
+        "tables-answer", "tables-privacy", "tables-frontier", "figures-privacy", "tables-dp-fedmeta-table2",
+        "figures-dp-fedmeta-frontier", "figures-dp-fedmeta-figure2b", "figures-dp-fedmeta-figure4b",
+    }  # fmt: skip
+    assert len(order) == len(SITE_ITEMS) + 4
 
 
-def test_without_a_privacy_table_the_first_table_opens_the_page(site: Site) -> None:
-    tags = Read(made(site, [item for item in site.items if item.item is not None])).tags
-    lead = next(index for index, (_, attrs) in enumerate(tags) if (attrs.get("class") or "").startswith("lead"))
-    assert tags[lead][1]["class"] == "lead" and tags[lead + 1][1]["id"] == "tables-dp-fedmeta-table2"
+def test_without_an_answer_the_first_table_opens_the_page(site: Site) -> None:
+    papers_own = [item for item in site.items if item.item is not None]
+    for items, private in ((papers_own, site.arguments["private"]), (site.items, site.arguments["private"][:3])):
+        tags = Read(made(site, items, private=private)).tags
+        lead = next(index for index, (_, attrs) in enumerate(tags) if attrs.get("class") == "lead")
+        assert tags[lead + 1][1]["id"] == "tables-dp-fedmeta-table2"
+
+
+def test_the_answer_says_claim_what_holds_and_the_best_repair(read: Read) -> None:
+    """Of DP-AGR's two repairs one has 4.887, beyond the 1.52 that is claimed, the other 1.49 to 1.51."""
+    table = next(table for table in read.tables if "repair reaches, %" in table[0])
+    (row,) = table[1:]
+    assert row[0] == "DP-FedMeta DP-AGR; glyphs, 5-way 1-shot; of a client, δ\u00a0=\u00a01e-06".replace("\u00a0", " ")
+    assert row[1:3] == ["1.52 printed: 1.5, void", "4.89"]
+    assert row[5] == "Poisson ε = 1.51 holds"
 
 
 def test_the_table_says_what_its_csv_says(site: Site, read: Read) -> None:
@@ -161,13 +175,13 @@ def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) 
     table = next(table for table in read.tables if "ε audited" in table[0])
     assert table[0] == [
         "method", "dataset", "accuracy", "ε printed", "ε claimed", "ε holds", "ε audited", "ε image level",
-        "claimed status", "holds status", "paper", "unit", "observer", "seeds", "reason", "runs",
+        "claimed status", "holds status", "paper", "role", "unit", "observer", "ci", "seeds", "reason", "runs",
     ]  # fmt: skip
     # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no upper end.
     assert table[1][:2] + table[1][4:7] == ["DP-AGR one-pass", "glyphs", "1.5", "4.887", "0.8"]
     assert table[2][5] == "1.49 to 1.51" and table[3][5] == "4.887 to ∞"
-    assert [row[7] for row in table[1:]] == ["none", "9.5", "none"]
-    assert table[3][9] == "void" and table[3][11:13] == ["record", "the server"]
+    assert [row[7] for row in table[1:]] == ["none", "9.5", "none", "none"]
+    assert table[3][9] == "void" and table[3][11:14] == ["repaired", "record", "the server"]
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
     assert "adjacency: zero-out · " in text and "<li>Printed: the paper&#39;s own number" in text
 
@@ -190,7 +204,7 @@ def test_values_are_sorted_by_their_upper_end(shown: values.Shown, text: str, ke
 
 def test_figures_are_the_same_pixels(site: Site, read: Read) -> None:
     sources = read.all("img", "src")
-    assert len(sources) == 3
+    assert len(sources) == 4
     embedded = Image.open(io.BytesIO(base64.b64decode(sources[1].partition(",")[2])))
     with Image.open(site.folder / "figures" / "dp-fedmeta" / "figure2b.png") as original:
         assert (np.asarray(embedded) == np.asarray(original.convert("RGB"))).all()
@@ -198,7 +212,7 @@ def test_figures_are_the_same_pixels(site: Site, read: Read) -> None:
 
 def test_images_and_plots_have_words(read: Read) -> None:
     alts = read.all("img", "alt")
-    assert len(alts) == 3 and all(alts)
+    assert len(alts) == 4 and all(alts)
     assert any(alt.startswith("Chart of L2 norm over all weights over round: ") for alt in alts)
     plots = [attrs for tag, attrs in read.tags if tag == "svg"]
     assert plots and all(attrs["role"] == "img" and attrs["aria-label"] for attrs in plots)
@@ -216,7 +230,7 @@ def test_a_configuration_is_one_entry_with_all_its_seeds(site: Site, text: str, 
     assert len(found) == 1
     entry = found[0]
     assert "seeds 0, 1, 2 · 90 s" not in entry and "seeds 0, 1, 2 · 2 min" in entry  # three times 30 s
-    assert "ε claimed 1.5, holds 4.89" in entry and "\nseed:" not in entry and "multiplier: 1.0" in entry
+    assert "ε claimed 1.52 (void), holds 4.89" in entry and "\nseed:" not in entry and "multiplier: 1.0" in entry
     for seed in (0, 1, 2):
         assert f"/seed{seed}/ledger.jsonl" in entry
     # It is shown in the table and in two figures, which link back.

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 PHONE = {"width": 390, "height": 844}
 DESKTOP = {"width": 1280, "height": 800}
+WIDE = {"width": 1920, "height": 1080}
 Open = Callable[..., Any]
 
 
@@ -64,17 +65,23 @@ TABLE = "tables-dp-fedmeta-table2"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_first_screen_holds_what_was_run_the_main_table_and_the_figure(
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"])
+def test_the_first_screen_holds_what_was_run_and_the_answer(
     opened: Open, viewport: dict[str, int], scheme: str
 ) -> None:
     tab = opened(viewport, color_scheme=scheme)
     boxes = {name: tab.locator(query).bounding_box() for name, query in {
-        "title": "h1", "what was run": "header p", "table": "#tables-privacy table", "figure": "#figures-privacy img",
+        "title": "h1", "what was run": "header p", "answer": "#tables-answer table",
     }.items()}  # fmt: skip
-    assert boxes["table"]["y"] + 80 < viewport["height"]
-    for name in ("title", "what was run", "figure"):
-        assert boxes[name]["y"] + boxes[name]["height"] <= viewport["height"], name
+    for name, box in boxes.items():
+        assert box["y"] + box["height"] <= viewport["height"] and box["x"] + box["width"] <= viewport["width"], name
+    # There is room for five papers.
+    row = tab.locator("#tables-answer tbody tr").first.bounding_box()
+    assert viewport["height"] - row["y"] >= 5 * row["height"]
+    # The first table does not scroll sideways, and the frontier is the first figure.
+    answer = tab.locator("#tables-answer .scroll")
+    assert answer.evaluate("(element) => element.scrollWidth <= element.clientWidth")
+    assert tab.locator("figure").first.get_attribute("id") == "figures-dp-fedmeta-frontier"
     assert "on glyphs" in tab.locator("header p").inner_text()
     dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     assert dark == (scheme == "dark")
@@ -86,6 +93,14 @@ def test_the_body_never_scrolls_sideways(opened: Open, width: int) -> None:
     tab.evaluate("document.querySelectorAll('details').forEach((element) => { element.open = true; })")
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.locator("img").evaluate_all("(all) => all.every((image) => image.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP, WIDE], ids=["phone", "desktop", "wide"])
+def test_text_in_figures_can_be_read_at_the_size_that_is_shown(opened: Open, viewport: dict[str, int]) -> None:
+    """Figures have 160 pixels an inch and text of 7.5 points or more, which is to be at least 9 pixels high."""
+    images = opened(viewport).locator("figure.item img")
+    scales = images.evaluate_all("(all) => all.map((image) => image.width / image.naturalWidth)")
+    assert len(scales) == 4 and all(7.5 * 160 / 72 * scale >= 9 for scale in scales)
 
 
 def test_a_long_reason_is_folded_until_it_is_asked_for(opened: Open) -> None:
@@ -102,13 +117,13 @@ def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> Non
     everything = {query: len(shown(tab, query)) for query in ("tbody tr[data-facets]", "figure.item", ".run")}
     tab.get_by_label("Method").select_option("maml")
     assert methods(tab, TABLE) == ["Non-private MAML"] * 2
-    assert methods(tab, "tables-privacy") == [] and not tab.locator("#tables-privacy").is_visible()
-    # Figure 2b shows MAML, 4b does not; the figure of privacy cannot be filtered.
+    assert not tab.locator("#tables-answer").is_visible() and methods(tab, "tables-privacy") == [] and not tab.locator("#tables-privacy").is_visible()
+    # The frontier and Figure 2b show MAML, 4b does not; the figure of privacy cannot be filtered.
     assert not tab.locator("#figures-dp-fedmeta-figure4b").is_visible()
     assert tab.locator("#figures-dp-fedmeta-figure2b").is_visible() and tab.locator("#figures-privacy").is_visible()
     assert all("MAML" in text for text in shown(tab, ".run .name")) and len(shown(tab, ".run")) == 2
     said = tab.locator(".filters output").inner_text()
-    assert said.startswith(f"2 of {everything['tbody tr[data-facets]']} rows, 2 of 3 figures, 2 of ")
+    assert said.startswith(f"3 of {everything['tbody tr[data-facets]']} rows, 3 of 4 figures, 2 of ")
     tab.get_by_role("button", name="Show all").click()
     playwright.expect(tab.locator(".filters output")).to_have_text("everything is shown")  # a moment after the click
     assert {query: len(shown(tab, query)) for query in everything} == everything
@@ -116,11 +131,11 @@ def test_a_filter_by_method_keeps_its_rows_figures_and_runs(opened: Open) -> Non
 
 def test_filters_by_paper_data_set_and_epsilon(opened: Open) -> None:
     tab = opened()
-    tab.get_by_label("Paper").select_option("adap-dp-fl")
+    tab.locator("select[name=paper]").select_option("adap-dp-fl")
     assert methods(tab, TABLE) == [] and len(methods(tab, "tables-privacy")) == 1
-    tab.get_by_label("Paper").select_option("")
+    tab.locator("select[name=paper]").select_option("")
     tab.locator("select[name=dataset]").select_option("glyphs")
-    assert len(methods(tab, "tables-privacy")) == 2
+    assert len(methods(tab, "tables-privacy")) == 3
     tab.locator("select[name=dataset]").select_option("")
     # At most 2: neither 4.887, nor infinity, nor what claims nothing.
     tab.get_by_label("ε that holds, at most").fill("2")
@@ -152,7 +167,7 @@ def test_a_head_sorts_up_then_down_by_mouse_and_keyboard(opened: Open) -> None:
 def test_infinity_sorts_above_every_number(opened: Open) -> None:
     tab = opened()
     tab.locator("#tables-privacy thead th", has_text="ε holds").get_by_role("button").click()
-    assert shown(tab, "#tables-privacy tbody td:nth-child(6)") == ["1.49 to 1.51", "4.887", "4.887 to ∞"]
+    assert shown(tab, "#tables-privacy tbody td:nth-child(6)") == ["1.49 to 1.51", "4.887", "4.887", "4.887 to ∞"]
 
 
 def test_a_row_leads_to_its_run_which_opens(opened: Open) -> None:

@@ -43,6 +43,18 @@ def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
     assert made and set(made) == {target.replace("_", "-")}
 
 
+def test_the_frontier_is_a_target_and_audits_nothing(snakemake: Call) -> None:
+    done = snakemake("frontier", "--dry-run", "--configfile", str(ROOT / "config" / "presets" / "smoke.yaml"))
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    found = jobs(said)
+    assert found["frontier"] == found["frontier_table"] == found["figure"] == 1
+    assert found["train"] > 4 and found.keys().isdisjoint({"audit", "privacy", "page", "table"})
+    assert {"results/smoke/figures/dp-fedmeta/frontier.png", "results/smoke/tables/frontier.csv"} <= set(
+        re.findall(r"results/smoke/[\w./-]+", said)
+    )
+
+
 def test_audits_take_trained_runs_ledgers_and_no_account(snakemake: Call) -> None:
     smoke = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]
     done = snakemake("results/smoke/audits/dp-agr-1", "--dry-run", *smoke)

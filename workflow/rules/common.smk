@@ -53,6 +53,11 @@ config.update(given(CONFIGURATION))
 MACHINE = CONFIGURATION.machine
 config["machine"], config["data"] = MACHINE.plain(), CONFIGURATION.data.plain()
 REPORT = f"results/{CONFIGURATION.preset}" if CONFIGURATION.preset else "results"
+FRONTIERS = [
+    f"{REPORT}/figures/{item.paper}/{item.name}"
+    for item in PLAN.items.values()
+    if item.kind == "frontier"
+]
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
 # Of all papers together ("") and of each: the private configurations that it shows.
@@ -86,8 +91,10 @@ def targets(paper=None):
         f"{REPORT}/figures/{item.paper}/{item.name}" for item in PLAN.figures(paper)
     ]
     if PRIVATE_OF[paper or ""]:
-        tables.append(f"{REPORT}/tables/{of}privacy")
+        tables += [f"{REPORT}/tables/{of}answer", f"{REPORT}/tables/{of}privacy"]
         figures.append(f"{REPORT}/figures/{of}privacy")
+    if paper is None and FRONTIERS:
+        tables.append(f"{REPORT}/tables/frontier")
     return [f"{path}.{kind}" for path in tables for kind in ("csv", "md")] + [
         f"{path}.{kind}" for path in figures for kind in ("png", "csv")
     ]

@@ -1,8 +1,8 @@
-"""From accounts and audits to the table of privacy: three epsilons beside every private number.
+"""From accounts and audits to the table of privacy, three epsilons beside every private number, and to each paper's answer.
 
 Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
-tables/privacy.csv, tables/privacy.md and figures/privacy.png below results/, or below results/PRESET/; of one paper the
-same in its folders.
+tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/; of
+one paper the same in its folders.
 """
 
 
@@ -32,7 +32,7 @@ def privacy_labels(wildcards):
 
 
 rule privacy:
-    """Make the table of privacy and its figure."""
+    """Make the table of privacy, its figure, and the answer for each paper."""
     input:
         files_of_private,
         published=ROOT / "config/published.csv",
@@ -51,6 +51,8 @@ rule privacy:
             labels=privacy_labels,
         ),
         drawn=f"{REPORT}/figures/{{of}}privacy.csv",
+        answer=f"{REPORT}/tables/{{of}}answer.csv",
+        answer_markdown=f"{REPORT}/tables/{{of}}answer.md",
     log:
         f"{REPORT}/tables/{{of}}logs/privacy.log",
     conda:
@@ -62,7 +64,12 @@ rule privacy:
         gpu=0,
     params:
         entries=entries_of,
+        papers=lambda wildcards: {
+            name: CONFIGURATION.experiments[name].title for name in PAPERS
+        },
         code=digest(
+            "src/dpfedbench/methods/*.py",
+            "src/dpfedbench/reporting/answer.py",
             "src/dpfedbench/reporting/described.py",
             "src/dpfedbench/reporting/privacy.py",
             "src/dpfedbench/reporting/figures.py",

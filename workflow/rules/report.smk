@@ -11,6 +11,7 @@ DRAWN_WITH = digest(
     "src/dpfedbench/reporting/values.py",
     "src/dpfedbench/reporting/tables.py",
     "src/dpfedbench/reporting/figures.py",
+    "src/dpfedbench/reporting/frontier.py",
     "src/dpfedbench/accounting/**/*.py",
     "src/dpfedbench/evaluation/intervals.py",
 )
@@ -86,6 +87,28 @@ rule figure:
         code=DRAWN_WITH,
     script:
         "../scripts/figure.py"
+
+
+rule frontier_table:
+    """Put what all frontiers show into one table."""
+    input:
+        [f"{path}.csv" for path in FRONTIERS],
+    output:
+        csv=f"{REPORT}/tables/frontier.csv",
+        markdown=f"{REPORT}/tables/frontier.md",
+    log:
+        f"{REPORT}/tables/logs/frontier.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        gpu=0,
+    params:
+        code=digest("src/dpfedbench/reporting/frontier.py"),
+    script:
+        "../scripts/frontier.py"
 
 
 rule cells:

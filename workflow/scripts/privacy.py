@@ -1,6 +1,6 @@
 """Make the table of privacy and its figure from finished runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfedbench.files import atomic_path, write_text
@@ -18,11 +18,17 @@ def table_and_figure(
     markdown: Path,
     image: Path,
     drawn: Path,
+    papers: Mapping[str, str],
+    answers: Path,
+    answers_markdown: Path,
 ) -> None:
-    """Write the table as CSV and Markdown, and the figure."""
-    from dpfedbench.reporting import privacy, values
+    """Write the table as CSV and Markdown, the figure, and what both come to for each paper."""
+    from dpfedbench.reporting import answer, privacy, values
 
     rows = privacy.read(entries, results, published)
+    found = answer.read(rows)
+    write_text(answers, values.csv_text(answer.tidy(found)))
+    write_text(answers_markdown, answer.to_markdown(found, papers, command))
     with atomic_path(image) as temporary:
         privacy.draw(rows).savefig(temporary)
     write_text(csv, values.csv_text(privacy.tidy(rows), "none"))
@@ -42,4 +48,7 @@ if __name__ == "__main__":
             markdown=Path(snakemake.output.markdown),
             image=Path(snakemake.output.image),
             drawn=Path(snakemake.output.drawn),
+            papers=snakemake.params.papers,
+            answers=Path(snakemake.output.answer),
+            answers_markdown=Path(snakemake.output.answer_markdown),
         )

@@ -113,7 +113,11 @@ class Series(Settings):
         "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
     )
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
-    sweep: bool = setting(True, doc="of a sweep: false is a level line")
+    sweep: bool | str = setting(
+        True,
+        doc="of a sweep or frontier: false is a level line, or a claim's mark; a name is a key that is swept in place "
+        "of x.key",
+    )
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")
     profile: Literal["as_claimed", "holds"] | None = setting(None, doc="of a figure of accounts: whose delta")
     epsilon: float | None = setting(None, gt=0, doc="of a figure of accounts: at which epsilon")
@@ -163,8 +167,9 @@ class YAxis(Settings):
 class Figure(Settings):
     """One task × series, some of them swept over the values of one key."""
 
-    kind: Literal["sweep", "history", "account"] = setting(
-        doc="sweep: accuracy over a key; history: columns of history.csv; account: delta by accounting alone"
+    kind: Literal["sweep", "frontier", "history", "account"] = setting(
+        doc="sweep: accuracy over a key; frontier: over the epsilon that holds; history: columns of history.csv; "
+        "account: delta by accounting alone"
     )
     title: str = setting(doc="the caption")
     task: str = setting(doc="one of the experiment's tasks")

@@ -176,7 +176,7 @@ class _Expansion:
         ]
 
     def _figure(self, spec: Figure, where: str) -> list[Cell]:
-        needs: tuple[str, ...] = ("key", "values") if spec.kind == "sweep" else ("column",)
+        needs: tuple[str, ...] = ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
         if spec.x.show != "value":
             if spec.kind != "sweep":
                 raise BenchError(f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε for each point")
@@ -231,6 +231,8 @@ class _Expansion:
         known_name(series.method, self.methods, f"{where}.series.{name}.method", "method")
         axis = spec.x if isinstance(spec, Figure) else None
         swept, symbol = (axis.key or "", axis.symbol) if axis is not None else ("", None)
+        if isinstance(series.sweep, str):
+            swept = series.sweep
         # What is said of this cell alone has to fit its method.
         cls = self.methods[series.method]
         uses = (series.use,) if isinstance(series.use, str) else series.use

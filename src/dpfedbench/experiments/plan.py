@@ -193,7 +193,8 @@ class Plan:
                     },
                 )
                 if item.kind == "table" and item.spec.get("value") != "milliseconds":
-                    known["tables"].append({"item": item.name, "series": cell.series, "repairs": cell.repairs})
+                    place = {"paper": item.paper, "item": item.name, "series": cell.series, "repairs": cell.repairs}
+                    known["tables"].append(place)
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
         entries, audited = [], dict[str, str]()

@@ -105,8 +105,9 @@ class Item(Description):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """A table that shows a configuration: as which series, and which other series' claim it mends ("": none)."""
+    """A table of a paper that shows a configuration: as which series, and whose claim it mends ("": no other's)."""
 
+    paper: str
     item: str
     series: str
     repairs: str

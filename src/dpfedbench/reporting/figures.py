@@ -36,7 +36,7 @@ from dpfedbench.reporting.results import (
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 PUBLISHED = "#000000"
-WIDTH, HEIGHT, DPI = 6.4, 4.4, 160
+WIDTH, HEIGHT, DPI = 5.6, 4.3, 160
 
 
 class _MinorDecimals(LogFormatter):
@@ -217,12 +217,12 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
-    axes.set_title(_wrapped([spec["title"]], 64), fontsize=11)
+    axes.set_title(_wrapped([spec["title"]], 56), fontsize=11)
     axes.grid(color="#d9d9d9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if item.kind == "account" else "best")
-    figure.supxlabel(footer, fontsize=7, color="#444444", x=0.01, ha="left")
+    figure.supxlabel(footer, fontsize=7.5, color="#444444", x=0.01, ha="left")
     return figure
 
 
@@ -254,7 +254,7 @@ def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
             xytext=(0, -14),
             textcoords="offset points",
             ha="center",
-            fontsize=7,
+            fontsize=7.5,
             color=colour,
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )
@@ -290,7 +290,7 @@ def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure
     return draw(item, lines, numbers, _footer(item, cells, lines, numbers)), drawn(item, lines, numbers)
 
 
-def _wrapped(said: Sequence[str], width: int = 118) -> str:
+def _wrapped(said: Sequence[str], width: int = 94) -> str:
     """Lines of at most `width` letters; an equation stays on one line."""
     whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
     return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")

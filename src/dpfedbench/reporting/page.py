@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup
 from PIL import Image, UnidentifiedImageError
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
-from dpfedbench.reporting import history_svg, privacy, tables, values
+from dpfedbench.reporting import answer, frontier, history_svg, privacy, tables, values
 from dpfedbench.reporting.described import Cell, Item, Private
 from dpfedbench.reporting.results import CellResult, RunFiles, read_cell
 from dpfedbench.reporting.values import NOTHING, Shown
@@ -37,7 +38,7 @@ NEVER_LIFTED = re.compile(r"method|accuracy|ε|published|seeds|status")
 class Made:
     """A table (CSV) or figure (PNG) that the page shows, and the command that makes it.
 
-    `path` is below the page's folder; `item` is what the configuration says of it, None for the privacy of all papers.
+    `path` is below the page's folder; `item` is what the configuration says of it, None for what is of all papers.
     """
 
     path: str
@@ -84,6 +85,7 @@ class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Row]
+    leading: bool
     said_once: Sequence[str]
     notes: Sequence[str]
     links: Links
@@ -106,6 +108,7 @@ class Figure(NamedTuple):
     caption: str
     links: Links
     facets: Sequence[Facet]
+    leading: bool
 
 
 class SeedRun(NamedTuple):
@@ -180,7 +183,7 @@ def make(
 
     Args:
         items: every table and figure.
-        private: the private configurations, for the table of privacy where it is among the items.
+        private: the private configurations, for the answer and the table of privacy where these are among the items.
         results: the results folder, which holds the runs.
         folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
@@ -196,12 +199,13 @@ def make(
     groups = _groups([item.item for item in items if item.item is not None])
     runs = [_runs(group, read_cell(results, group.cell.folders), folder) for group in groups]
     facets = {entry.group.folder: entry.facets for entry in runs}
-    shown_tables = [_table(item, private, results, folder, published) for item in items if item.is_table]
+    needed = any(item.is_table and item.item is None for item in items)
+    rows = privacy.read(private, results, published) if needed else []
+    names = {name: paper["title"] for name, paper in papers.items()}
+    shown_tables = [_table(item, rows, names, results, folder, published) for item in items if item.is_table]
     shown_figures = [_figure(item, folder, facets) for item in items if not item.is_table]
-    leading_tables = [table for table in shown_tables if table.made.item is None]
-    leading_figures = [figure for figure in shown_figures if figure.made.item is None]
-    if not leading_tables and not leading_figures:
-        leading_tables = shown_tables[:1]
+    leading_tables = [table for table in shown_tables if table.leading] or shown_tables[:1]
+    leading_figures = [figure for figure in shown_figures if figure.leading]
     every = [facet for entry in runs for facet in entry.facets]
     every += [facet for figure in shown_figures for facet in figure.facets]
     every += [facet for table in shown_tables for row in table.rows for facet in row.facets]
@@ -220,7 +224,7 @@ def make(
             seconds=sum(entry.seconds for entry in runs),
             papers={name: papers[name] for name in dict.fromkeys(facet.paper for facet in every) if name in papers},
             choices={
-                "paper": {name: papers.get(name, {}).get("title", name) for name in chosen["paper"]},
+                "paper": {name: names.get(name, name) for name in chosen["paper"]},
                 "dataset": {name: name for name in chosen["dataset"]},
                 "method": {name: titles.get(name, name) for name in chosen["method"]},
             },
@@ -276,14 +280,34 @@ def _groups(items: Sequence[Item]) -> list[Group]:
 # Tables
 
 
-def _table(made: Made, private: Sequence[Private], results: Path, folder: Path, published: str | Path) -> Table:
+def _table(
+    made: Made,
+    private: Sequence[privacy.Row],
+    papers: Mapping[str, str],
+    results: Path,
+    folder: Path,
+    published: str | Path,
+) -> Table:
     path = folder / made.path
     if not path.exists():
         raise BenchError(f"{path} is missing: run the workflow again to make it")
-    if made.item is None:
-        entries = privacy.read(private, results, published)
-        title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(entries)
-        places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in entries]
+    leading, places = False, list[tuple[list[Facet], str]]()
+    if path.stem == "answer" and made.item is None:
+        answers = answer.read(private)
+        title, notes, found = answer.TITLE, list(answer.NOTES), answer.fields(answers, papers)
+        leading = bool(found)
+        of = [(each.paper, each.published) for each in answers]
+        places = [([_facet(paper, row.entry, row.holds.high)], _run_anchor(row.entry.group)) for paper, row in of]
+    elif path.stem == "frontier" and made.item is None:
+        drawn = pd.read_csv(path)
+        title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
+        places = [
+            ([Facet("", row.dataset, row.method, row.epsilon_holds if math.isfinite(row.epsilon_holds) else None)], "")
+            for row in drawn.itertuples()
+        ]
+    elif made.item is None:
+        title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
+        places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]
     else:
         read = tables.read(made.item, results, published)
         title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
@@ -298,6 +322,7 @@ def _table(made: Made, private: Sequence[Private], results: Path, folder: Path, 
         title=title,
         headings=kept,
         rows=[Row([row[name] for name in kept], *place) for row, place in zip(found, places, strict=True)],
+        leading=leading,
         said_once=said_once,
         notes=notes,
         links=_links(made, folder, {".csv": "CSV", ".md": "Markdown"}),
@@ -338,7 +363,8 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
             groups = dict.fromkeys(cell.group for cell in trained)
             own = [facet for group in groups for facet in facets[group] if facet.paper == item.paper]
     links = _links(made, folder, {".png": "PNG", ".csv": "CSV"})
-    return Figure(made, title, source, width, height, alt, caption, links, own)
+    leading = item is not None and item.kind == "frontier"
+    return Figure(made, title, source, width, height, alt, caption, links, own, leading)
 
 
 def _embedded(path: Path) -> tuple[str, int, int]:

@@ -270,9 +270,10 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
     kept = []
     for row in rows:
-        items = [place.item for place in row.entry.tables] or [""] * (row.entry.paper not in tabled)
+        items = [(place.paper, place.item) for place in row.entry.tables]
+        items += [(row.entry.paper, "")] * (row.entry.paper not in tabled)
         task = (row.entry.dataset, row.entry.task)
-        if any([first.setdefault((row.entry.paper, item), task) == task for item in items]):
+        if any([first.setdefault(item, task) == task for item in items]):
             kept.append(row)
     return kept
 
@@ -292,7 +293,7 @@ Group = tuple[str, str, str, str]
 
 
 def _group(row: Row, place: Place) -> Group:
-    return row.entry.paper, place.item, row.entry.dataset, row.entry.task
+    return place.paper, place.item, row.entry.dataset, row.entry.task
 
 
 def draw(table: Sequence[Row]) -> Figure:

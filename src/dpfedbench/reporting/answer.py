@@ -1,0 +1,171 @@
+"""What the page opens with: for each paper what it claims, what holds, what it reaches, and its best valid repair.
+
+Which configurations these are follows from properties: whose paper a method is of, which claim a series mends, and what
+the accounts say. No method is named here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from dpfedbench.methods import METHODS
+from dpfedbench.reporting import values
+from dpfedbench.reporting.privacy import Row
+from dpfedbench.reporting.values import Shown
+
+TITLE = "What papers claim, and what holds"
+NOTES = (
+    "ε claimed is the paper's accounting of what was run here; printed is the number in the paper, at the paper's "
+    "scale. ε that holds is what the sampler and the observer justify; ∞: nothing finite.",
+    "The row of a paper is the first configuration of its own methods that a repair mends, or the first with a claim.",
+    "The repair is the most accurate configuration of the paper's methods on the same data and task that protects the "
+    "same unit from the same observer, at a proved ε that is at most the claimed one. That it was picked is not "
+    "accounted for. A claim is void where the paper's accounting is of another mechanism than the one that ran.",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A paper's published configuration, and the best valid one within the ε that it claims; None where there is none.
+
+    Where the claim itself holds the two may be the same.
+    """
+
+    paper: str
+    published: Row
+    repair: Row | None
+
+
+def read(rows: Sequence[Row]) -> list[Answer]:
+    """One answer for each paper that has a method of its own, with a claim, in a table.
+
+    Args:
+        rows: the table of privacy, in its order.
+    """
+    mended = {(place.paper, place.item, place.repairs) for row in rows for place in row.entry.tables if place.repairs}
+    answers = []
+    for paper in dict.fromkeys(place.paper for row in rows for place in row.entry.tables):
+        claimed = [
+            (any((place.paper, place.item, place.series) in mended for place in places), row)
+            for row in rows
+            if (places := [place for place in row.entry.tables if place.paper == paper])
+            and _paper(row) == paper
+            and not row.entry.repaired
+            and math.isfinite(row.claimed.high)
+        ]
+        if claimed:
+            # Of equal ones the first: those that a repair mends come before the others.
+            published = max(claimed, key=lambda pair: pair[0])[1]
+            fits = [row for row in rows if _paper(row) == paper and _is_valid(row, published)]
+            repair = max(fits, key=lambda row: row.accuracy, default=None)
+            answers.append(Answer(paper=paper, published=published, repair=repair))
+    return answers
+
+
+def _paper(row: Row) -> str:
+    return METHODS[row.entry.method].paper
+
+
+def _is_valid(row: Row, published: Row) -> bool:
+    """Whether a configuration keeps, provably, the ε that another claims, of the same thing measured on the same."""
+    same = (row.entry.dataset, row.entry.task, row.unit, row.adjacency, row.observer)
+    of = (published.entry.dataset, published.entry.task, published.unit, published.adjacency, published.observer)
+    proved = row.holds.status == "proved" and row.holds.high <= published.claimed.high
+    return same == of and row.delta <= published.delta and proved
+
+
+def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
+    """One row for each paper; what concerns the repair is empty where there is none."""
+    records = [
+        {
+            "paper": answer.paper,
+            "method": answer.published.entry.method,
+            "variant": answer.published.entry.variant,
+            "dataset": answer.published.entry.dataset,
+            "task": answer.published.entry.task,
+            "unit": answer.published.unit,
+            "delta": answer.published.delta,
+            "epsilon_printed": answer.published.printed,
+            "epsilon_claimed": answer.published.claimed.high,
+            "epsilon_holds_low": answer.published.holds.low,
+            "epsilon_holds": answer.published.holds.high,
+            "accuracy": answer.published.accuracy,
+            "ci_low": answer.published.cell.accuracy.low,
+            "ci_high": answer.published.cell.accuracy.high,
+            **_of_repair(answer.repair),
+        }
+        for answer in answers
+    ]
+    return pd.DataFrame(records) if records else pd.DataFrame(columns=["paper"])
+
+
+def _of_repair(row: Row | None) -> dict[str, object]:
+    names = ("method", "variant", "epsilon_holds", "accuracy", "ci_low", "ci_high")
+    if row is None:
+        found: tuple[object, ...] = (None,) * len(names)
+    else:
+        interval = row.cell.accuracy
+        found = (row.entry.method, row.entry.variant, row.holds.high, interval.mean, interval.low, interval.high)
+    return {f"repair_{name}": value for name, value in zip(names, found, strict=True)}
+
+
+def fields(answers: Sequence[Answer], titles: Mapping[str, str]) -> list[dict[str, Shown]]:
+    """The rows for people, by the columns' headings.
+
+    Args:
+        answers: as `read`.
+        titles: of papers; a paper without one keeps its name.
+    """
+    return [_fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers]
+
+
+def _fields(answer: Answer, title: str) -> dict[str, Shown]:
+    row, repair = answer.published, answer.repair
+    entry = row.entry
+    printed = "" if row.printed is None else f"printed: {row.printed:g}"
+    claimed = dataclasses.replace(
+        values.number(row.claimed.high), note=", ".join(filter(None, [printed, values.epsilon(row.claimed).note]))
+    )
+    holds = values.between(row.holds.low, row.holds.high)
+    reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
+    if repair is not None:
+        reaches = values.accuracy(repair.cell.accuracy)
+        itself = repair.entry == entry
+        other = repair.entry.variant if repair.entry.method == entry.method else _name(repair)
+        name = values.words(
+            "none needed: the claim holds" if itself else _whole(other),
+            f"ε\u00a0=\u00a0{values.number(repair.holds.high).text} holds",
+        )
+    of_what = _whole(f"{_name(row)}; {entry.dataset}, {entry.task}; of a {row.unit}, δ = {row.delta:g}")
+    return {
+        "paper": values.words(title, of_what),
+        "ε claimed": claimed,
+        "ε that holds": dataclasses.replace(holds, note="no finite ε" if math.isinf(row.holds.low) else ""),
+        "reaches, %": values.accuracy(row.cell.accuracy),
+        "repair reaches, %": reaches,
+        "best valid repair": name,
+    }
+
+
+def _name(row: Row) -> str:
+    """The method, and what a table calls the configuration where that says more."""
+    plain = {row.entry.title.casefold(), row.entry.method, "published", ""}
+    variant = row.entry.variant
+    return row.entry.title if variant.casefold() in plain else f"{row.entry.title}, {variant}"
+
+
+def _whole(text: str) -> str:
+    """No line ends within an equation."""
+    return text.replace(" = ", "\u00a0=\u00a0")
+
+
+def to_markdown(answers: Sequence[Answer], titles: Mapping[str, str], command: str) -> str:
+    """The table for people."""
+    rows = [{name: shown.line for name, shown in row.items()} for row in fields(answers, titles)]
+    headings = list(rows[0]) if rows else ["paper"]
+    table = values.markdown_table(headings, [list(row.values()) for row in rows])
+    return "\n".join([f"# {TITLE}", "", *table, "", *(f"- {note}" for note in NOTES), f"- Made by `{command}`.", ""])

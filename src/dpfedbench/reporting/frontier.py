@@ -1,0 +1,262 @@
+"""The frontier of a data set and task: accuracy over the epsilon that holds, of all methods and repairs.
+
+What a cell is follows from its run and its account, never from a name: without privacy it is a level line; a swept cell
+with a finite epsilon that holds is a point of its series' curve; any other is a claim, a mark at the epsilon that it
+claims and an arrow to the one that holds. What protects clients and what protects records stand in panels of their own,
+since their epsilons are not of the same thing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from dpfedbench.evaluation.intervals import Interval
+from dpfedbench.reporting import values
+from dpfedbench.reporting.described import Cell, Item
+from dpfedbench.reporting.figures import COLOURS, DPI, MARKERS
+from dpfedbench.reporting.results import CellResult, Epsilon, attributed_notices, read_cell, worst_epsilon
+from dpfedbench.reporting.values import Shown
+
+CURVE, CLAIM, LEVEL = "curve", "claim", "level"
+TITLE = "The frontier: accuracy over the ε that holds"
+_NOTHING = Epsilon(low=math.nan, high=math.nan, status="none", explanation="")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """A cell and one unit that it protects; `role` is CURVE, CLAIM or LEVEL, which has neither unit nor epsilons."""
+
+    cell: Cell
+    result: CellResult
+    role: str
+    unit: str = ""
+    delta: float = math.nan
+    claimed: Epsilon = _NOTHING
+    holds: Epsilon = _NOTHING
+
+
+def read(item: Item, results: str | Path) -> list[Point]:
+    """The points of a frontier; a cell that protects two units has two, unless a sweep leaves one of them where it is.
+
+    Of several seeds the worst account counts.
+
+    Raises:
+        BenchError: a file of a run is missing or damaged.
+    """
+    points: list[Point] = []
+    for cell in item.cells:
+        result = read_cell(results, cell.folders)
+        accounts = [(run.account, *run.account.also) for run in result.runs]
+        if result.unit is None:
+            points.append(Point(cell=cell, result=result, role=LEVEL))
+            continue
+        for of_unit in zip(*accounts, strict=True):
+            claimed, holds = (worst_epsilon(of_unit, profile) for profile in ("as_claimed", "holds"))
+            role = CURVE if cell.x is not None and math.isfinite(holds.high) else CLAIM
+            unit, delta = of_unit[0].unit or "", of_unit[0].delta
+            points.append(
+                Point(cell=cell, result=result, role=role, unit=unit, delta=delta, claimed=claimed, holds=holds)
+            )
+    order = (CURVE, CLAIM, LEVEL)  # in the legend, too
+    kept = [point for point in points if point.role != CURVE or _moves(point, points)]
+    return sorted(kept, key=lambda point: order.index(point.role))
+
+
+def _moves(point: Point, points: Iterable[Point]) -> bool:
+    """Whether the sweep moves the epsilon of this unit, or of none."""
+    curve = [other for other in points if other.cell.series == point.cell.series and other.role == CURVE]
+    moved = {unit for unit in {other.unit for other in curve} if len(_epsilons(curve, unit)) > 1}
+    return not moved or point.unit in moved
+
+
+def _epsilons(curve: Iterable[Point], unit: str) -> set[float]:
+    return {other.holds.high for other in curve if other.unit == unit}
+
+
+def tidy(points: Sequence[Point]) -> pd.DataFrame:
+    """One row for each point: where it stands, what it claims, what holds, and its accuracy with a 95 % interval.
+
+    `epsilon_asked` is the swept value, empty where nothing is swept; `epsilon_holds` the upper end, inf for none.
+    """
+    return pd.DataFrame(
+        {
+            "dataset": point.cell.dataset,
+            "task": point.cell.tested,
+            "series": point.cell.series,
+            "label": point.cell.label,
+            "method": point.cell.method,
+            "role": point.role,
+            "unit": point.unit,
+            "delta": point.delta,
+            "epsilon_asked": math.nan if point.cell.x is None else point.cell.x,
+            "epsilon_claimed": point.claimed.high,
+            "epsilon_holds_low": point.holds.low,
+            "epsilon_holds": point.holds.high,
+            "value": point.result.accuracy.mean,
+            "low": point.result.accuracy.low,
+            "high": point.result.accuracy.high,
+            "seeds": point.result.seeds,
+        }
+        for point in points
+    )
+
+
+def to_markdown(table: pd.DataFrame, command: str) -> str:
+    """The table of all frontiers, as `tidy` made it or as read from CSV, for people."""
+    rows = [{name: shown.line for name, shown in row.items()} for row in fields(table)]
+    lines = values.markdown_table(list(rows[0]), [list(row.values()) for row in rows])
+    return "\n".join([f"# {TITLE}", "", *lines, "", *(f"- {note}" for note in NOTES), f"- Made by `{command}`.", ""])
+
+
+def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
+    """The rows for people, by the columns' headings."""
+    return [
+        {
+            "method": values.words(row.label),
+            "data": values.words(row.dataset),
+            "task": values.words(row.task),
+            "role": values.words(row.role),
+            "accuracy, %": values.accuracy(
+                Interval(mean=row.value, low=row.low, high=row.high, count=row.seeds, over="seeds")
+            ),
+            "ε claimed": values.number(row.epsilon_claimed),
+            "ε that holds": values.between(row.epsilon_holds_low, row.epsilon_holds),
+            "unit": values.words(row.unit),
+            "δ": values.number(row.delta, "g"),
+            "seeds": values.number(row.seeds, "d"),
+        }
+        for row in table.fillna({"unit": ""}).itertuples()
+    ]
+
+
+NOTES = (
+    "A curve is at the least noise that keeps each ε, found by calibration. A claim was run as published: its ε as "
+    "claimed is the paper's accounting of what was run here. A level has no privacy and no ε.",
+    "ε that holds is of the worst seed; the intervals are 95 % t intervals, over seeds or over the tasks of one seed.",
+)
+
+
+def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
+    """Read a frontier's runs and draw it.
+
+    Args:
+        item: its description.
+        results: the results folder.
+        published: not read: what a paper printed was measured at another scale, and its claim is of what is run here.
+
+    Returns:
+        The figure and a table of what was drawn, as `tidy`.
+    """
+    points = read(item, results)
+    return draw(item, points), tidy(points)
+
+
+def draw(item: Item, points: Sequence[Point]) -> Figure:
+    """A panel for each unit, the ones with curves wider; one legend below."""
+    curved = {point.unit for point in points if point.role == CURVE}
+    units = list(dict.fromkeys(point.unit for point in points if point.role != LEVEL)) or [""]
+    units.sort(key=lambda unit: unit not in curved)
+    swept = [unit in curved for unit in units]
+    ratios = [1.0 if wide else 0.45 for wide in swept]
+    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 5.2), dpi=DPI, layout="constrained")
+    panels = figure.subplots(1, len(units), sharey=True, squeeze=False, width_ratios=ratios)[0]
+    style = {
+        series: (COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)])
+        for index, series in enumerate(dict.fromkeys(point.cell.series for point in points))
+    }
+    for axes, unit in zip(panels, units, strict=True):
+        _draw_panel(axes, [point for point in points if point.unit == unit or point.role == LEVEL], unit, style)
+        axes.set_xlabel(f"{item.spec['x']['label']}{axes.get_xlabel()}", fontsize=10)
+    panels[0].set_ylabel(item.spec["y"]["label"], fontsize=10)
+    figure.suptitle(item.spec["title"], fontsize=12)
+    handles = {}
+    for point in points:
+        colour, marker = style[point.cell.series]
+        handles[point.cell.series] = Line2D(
+            [], [], color=colour, linestyle={CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role],
+            marker="" if point.role == LEVEL else marker, mfc="none" if point.role == CLAIM else colour, ms=7,
+            label=point.cell.label,
+        )  # fmt: skip
+    legend = figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=3, fontsize=9, frameon=False)
+    legend.set_title(_said(item, points), prop={"size": 8.5})
+    legend.set_alignment("left")
+    return figure
+
+
+def _said(item: Item, points: Sequence[Point]) -> str:
+    """What stands below: what was measured on what, and what marks and bands are."""
+    data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in item.cells))
+    seeds = values.plural(values.span(point.result.seeds for point in points), "seed")
+    over = {point.result.accuracy.over for point in points}
+    bands = "seeds" if over == {"seeds"} else " or ".join(sorted(over)) + " where there is one seed"
+    said = [
+        f"Measured on {data}, {seeds}. Bands and bars: 95 % t intervals over {bands}.",
+        "Hollow: as published, at the ε that it claims; the arrow leads to the ε that holds (∞: none is finite).",
+        *attributed_notices([(point.cell.label, point.result) for point in points]),
+    ]
+    return "\n".join(dict.fromkeys(said))
+
+
+def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:
+    given = [
+        end for point in points for end in (point.claimed.high, point.holds.high) if math.isfinite(end) and end > 0
+    ]
+    low, high = (min(given) / 1.5, max(given) * 1.5) if given else (0.5, 8.0)
+    edge = high * 1.35
+    for series in dict.fromkeys(point.cell.series for point in points):
+        found = [point for point in points if point.cell.series == series]
+        colour, marker = style[series]
+        curve = sorted((point for point in found if point.role == CURVE), key=lambda point: point.holds.high)
+        if curve:
+            xs = [point.holds.high for point in curve]
+            axes.plot(xs, [point.result.accuracy.mean for point in curve], color=colour, marker=marker, lw=2, zorder=3)
+            ends = [[getattr(point.result.accuracy, end) for point in curve] for end in ("low", "high")]
+            axes.fill_between(xs, *ends, color=colour, alpha=0.15, linewidth=0)
+        for point in found:
+            if point.role == LEVEL:
+                axes.axhline(point.result.accuracy.mean, color=colour, linestyle="--", lw=1.6, zorder=1)
+            elif point.role == CLAIM:
+                _draw_claim(axes, point, edge, colour, marker)
+    axes.set_xscale("log")
+    axes.set_xlim(low, edge * 1.25)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(-6, 11)]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.tick_params(labelsize=9.5)
+    axes.grid(color="#e3e3e3", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    deltas = " or ".join(f"{delta:g}" for delta in sorted({point.delta for point in points if point.role != LEVEL}))
+    axes.set_xlabel(f" of a {unit},\nδ = {deltas}" if unit else "")
+
+
+def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str) -> None:
+    """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
+    y, interval = point.result.accuracy.mean, point.result.accuracy
+    end = min(point.holds.high, edge)
+    start = end if math.isnan(point.claimed.high) else min(point.claimed.high, edge)
+    spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
+    axes.errorbar(
+        start, y, yerr=spread, fmt=marker, ms=8, mec=colour, mew=1.6, mfc="white", ecolor=colour, elinewidth=1,
+        capsize=2, zorder=4,
+    )  # fmt: skip
+    if end != start:
+        axes.annotate(
+            "", (end, y), (start, y), zorder=3,
+            arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6},
+        )  # fmt: skip
+    if math.isinf(point.holds.high):
+        axes.annotate("∞", (edge, y), xytext=(3, 0), textcoords="offset points", va="center", color=colour, fontsize=12)
