@@ -127,7 +127,7 @@ POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "p
 
 
 def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
-    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; dp-accounting's PLD is an independent upper end."""
+    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by dp-accounting's."""
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 

@@ -34,6 +34,7 @@ REPORT = f"results/{CONFIGURATION.preset}" if CONFIGURATION.preset else "results
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
 PRIVATE = PLAN.private()
+SEARCHES = PLAN.searches
 AUDITED = {entry["audited"]: None for entry in PRIVATE}
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
@@ -105,6 +106,12 @@ def test_of(wildcards):
     rules = ("shots", "steps", "rate", "tasks", "query_per_class")
     values = {"shots": test.task.shots} | test.evaluation.plain()
     return {key: values[key] for key in rules}
+
+
+def search_of(wildcards):
+    """The search for settings that the run is one of, else what the configuration declares for its method."""
+    declared = config.get("tuning", {}).get(wildcards.method)
+    return SEARCHES.get(run_of(wildcards).folder, declared)
 
 
 def references_of(wildcards):

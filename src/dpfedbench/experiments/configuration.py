@@ -89,6 +89,14 @@ class Curve(Settings):
     dashed: bool = setting(False, doc="draw it dashed")
 
 
+class SearchSpace(Settings):
+    """Settings that are tried for a series of a table: each combination, or so many of them drawn at random."""
+
+    values: dict[str, tuple[Any, ...]] = setting(doc="values by the run's dotted key; one may be a group of keys")
+    runs: int | None = setting(None, ge=1, doc="combinations that are drawn; null: all of them are tried")
+    seed: int = setting(0, ge=0, doc="of the draw")
+
+
 class Series(Settings):
     """A row of a table, or a line of a figure: a method, with an overlay of its run."""
 
@@ -99,6 +107,9 @@ class Series(Settings):
     use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
     run: Overlay = setting({}, doc="overlay of the run")
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
+    search: SearchSpace | None = setting(
+        None, doc="of a table: a row for each combination of settings, of which validation tasks choose one"
+    )
     sweep: bool = setting(True, doc="of a sweep: false is a level line")
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw")
     profile: Literal["as_claimed", "holds"] | None = setting(None, doc="of a figure of accounts: whose delta")

@@ -19,7 +19,8 @@ from dpfedbench.reporting.values import Shown
 class Row:
     """A cell of the plan with its value, what its runs say of privacy, and the published value where there is one.
 
-    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not.
+    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not. `chosen` is whether
+    it is the best of its series on the validation tasks, where settings are searched.
     """
 
     cell: Cell
@@ -27,6 +28,7 @@ class Row:
     value: Interval
     published: float | None
     comparable: bool
+    chosen: bool = False
 
     @property
     def place(self) -> str:
@@ -37,11 +39,20 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy."""
+    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy.
+
+    One whose series are `searched` shows the accuracy on validation tasks, and of the settings that this chooses what
+    they come to at the meta-test.
+    """
 
     item: Item
     rows: Sequence[Row]
     of_time: bool
+
+    @property
+    def searched(self) -> bool:
+        """Whether its rows are tries."""
+        return any(row.cell.searched for row in self.rows)
 
     def fields(self, row: Row) -> dict[str, Shown]:
         """A row for people, by the column's heading."""
@@ -55,6 +66,7 @@ class Table:
             "task": values.words(cell.task),
             "method": values.words(name),
             self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
+            **({"accuracy, % at the meta-test, of the chosen": self._tested(row)} if self.searched else {}),
             "ε claimed": values.epsilon(result.claimed),
             "ε that holds": values.epsilon(result.holds),
             "δ": values.number(result.delta, "g"),
@@ -62,10 +74,14 @@ class Table:
             f"published, {'ms' if self.of_time else '%'}": printed,
         }
 
+    def _tested(self, row: Row) -> Shown:
+        return values.accuracy(row.result.accuracy) if row.chosen else values.words("")
+
     @property
     def measured(self) -> str:
         """The heading of what was measured."""
-        return f"{'time, ms a task' if self.of_time else 'accuracy, %'} (95 % interval)"
+        shown = "time, ms a task" if self.of_time else "accuracy, %" + " on validation tasks" * self.searched
+        return f"{shown} (95 % interval)"
 
 
 def read(item: Item, results: str | Path, published: str | Path) -> Table:
@@ -82,7 +98,12 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
     rows = []
     for cell in item.cells:
         result = read_cell(results, cell.folders)
-        value = result.milliseconds if of_time else result.accuracy
+        value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
+        if value is None and cell.searched:
+            raise BenchError(
+                f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
+                "that folder and run the workflow again"
+            )
         if value is None:
             raise BenchError(
                 f"{item.paper} {item.name} shows times, which an older run does not have: "
@@ -92,7 +113,16 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not of_time
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
-    return Table(item=item, rows=rows, of_time=of_time)
+    return Table(item=item, rows=[_chosen(row, rows) for row in rows], of_time=of_time)
+
+
+def _chosen(row: Row, rows: Sequence[Row]) -> Row:
+    """A try with whether it is the best of its series and data; the first of those that are equal."""
+    if not row.cell.searched:
+        return row
+    place = (row.cell.series, row.cell.dataset, row.cell.task)
+    tries = [other for other in rows if (other.cell.series, other.cell.dataset, other.cell.task) == place]
+    return dataclasses.replace(row, chosen=max(tries, key=lambda one: one.value.mean) is row)
 
 
 def tidy(table: Table) -> pd.DataFrame:
@@ -118,6 +148,7 @@ def tidy(table: Table) -> pd.DataFrame:
             "unit": row.result.unit,
             "published": row.published,
             "comparable": row.comparable,
+            **({"chosen": row.chosen} if table.searched else {}),
         }
         for row in table.rows
     )
@@ -160,6 +191,12 @@ def notes(table: Table) -> list[str]:
             f"Accuracy is the mean over seeds of the mean over each seed's test {counted}s ({seeds}, {tasks} each).",
             _interval_note(table.rows),
         ]
+    if table.searched:
+        count = max(row.cell.searched for row in table.rows)
+        said[0] = (
+            f"A search of {values.plural(count, 'run')} a method at most: the settings with the best accuracy on the "
+            f"validation tasks are chosen, and those alone are read at the meta-test. {said[0]}"
+        )
     said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):

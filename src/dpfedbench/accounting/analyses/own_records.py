@@ -44,8 +44,8 @@ def describe(*, clients: int, rounds: int, records: int, steps: int, batches: st
     """
     cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
     return {
-        "kind": POISSON if batches == "poisson" else KIND, "clients": clients, "records": records, "cohort": cohort, "rounds": rounds,
-        "rate": cohort / records, "steps": steps,
+        "kind": POISSON if batches == "poisson" else KIND, "clients": clients, "records": records, "cohort": cohort,
+        "rounds": rounds, "rate": cohort / records, "steps": steps,
     }  # fmt: skip
 
 
