@@ -94,7 +94,7 @@ def test_a_figure_does_not_search() -> None:
 
 
 def test_each_run_of_a_search_declares_all_of_it() -> None:
-    """Six combinations on two seeds are twelve runs that were compared; on private validation tasks they are paid for."""
+    """Six combinations on two seeds are twelve runs that were compared, on whatever the validation tasks are."""
     found = plan(configuration())
     (item,) = found.items.values()
     assert len(item.cells) == 6 and len(found.runs) == 12
