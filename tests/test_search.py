@@ -151,3 +151,30 @@ def test_only_what_is_searched_is_described_as_such() -> None:
     (item,) = plan(found).items.values()
     assert [cell.searched for cell in item.cells] == [0] and plan(found).searches == {}
     assert dataclasses.asdict(item.describe())["cells"][0]["searched"] == 0
+
+
+def test_shares_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    """40 of 50 and 30 of 60 are 80 and 50 %: 65 in the mean, where the means' share would be 63.6."""
+    found = configuration(None)
+    table = found["experiments"]["mine"]["tables"]["table3"]
+    table |= {"share_of": "reptile", "series": {"reptile": {"method": "reptile"}, **table["series"]}}
+    (item,) = plan(found).items.values()
+    for cell, accuracies in zip(item.cells, ((50.0, 60.0), (40.0, 30.0)), strict=True):
+        for run, accuracy in zip(cell.runs, accuracies, strict=True):
+            write_run(tmp_path, run, [accuracy, accuracy])
+    read = tables.read(Item.read(item.describe().plain()), tmp_path, PUBLISHED)
+    assert [row.value.mean for row in read.rows] == [100.0, 65.0]
+    assert "accuracy, % of that of Non-private Reptile (95 % interval)" in read.fields(read.rows[0])
+    table["share_of"] = "nobody"
+    with pytest.raises(BenchError, match="there is no series 'nobody'"):
+        plan(found)
+
+
+def test_a_table_and_a_figure_of_one_name_are_refused() -> None:
+    found = configuration(None)
+    paper = found["experiments"]["mine"]
+    axes = {"x": {"label": "x", "column": "round"}, "y": {"label": "y"}, "curves": {"test_accuracy": {}}}
+    series = paper["tables"]["table3"]["series"]
+    paper["figures"] = {"table3": {"kind": "history", "title": "t", "task": "text", "series": series, **axes}}
+    with pytest.raises(BenchError, match="has a table and a figure table3"):
+        plan(found)

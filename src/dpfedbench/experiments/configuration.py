@@ -124,6 +124,7 @@ class Table(Settings):
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
     value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
+    share_of: str | None = setting(None, doc="accuracies as shares of this series', in percent, seed by seed")
     series: dict[str, Series | None] = setting(doc="its rows by name; null leaves one out")
 
 

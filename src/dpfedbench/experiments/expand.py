@@ -59,6 +59,8 @@ def make_plan(
         expand = _Expansion(configuration, paper, experiment, methods, datasets)
         for group, specs in (("tables", experiment.tables), ("figures", experiment.figures)):
             for name, spec in specs.items():
+                if spec is not None and (paper, name) in items:
+                    raise BenchError(f"experiments.{paper} has a table and a figure {name}: give one another name")
                 if spec is not None:
                     items[paper, name] = expand.item(group, name, spec)
     if not items:
@@ -151,6 +153,8 @@ class _Expansion:
         return Item(paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells))
 
     def _table(self, spec: Table, where: str) -> list[Cell]:
+        if spec.share_of is not None:
+            known_name(spec.share_of, [name for name, one in spec.series.items() if one], f"{where}.share_of", "series")
         tried = {
             name: points(series.search, f"{where}.series.{name}.search")
             for name, series in spec.series.items()

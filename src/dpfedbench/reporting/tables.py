@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval
+from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
@@ -50,6 +50,11 @@ class Table:
     of_time: bool
 
     @property
+    def shared(self) -> Cell | None:
+        """Whose accuracy the others are shown as shares of; None where they are shown as they are."""
+        return next((cell for cell in self.item.cells if cell.series == self.item.spec.get("share_of")), None)
+
+    @property
     def searched(self) -> bool:
         """Whether its rows are tries."""
         return any(row.cell.searched for row in self.rows)
@@ -81,6 +86,8 @@ class Table:
     def measured(self) -> str:
         """The heading of what was measured."""
         shown = "time, ms a task" if self.of_time else "accuracy, %" + " on validation tasks" * self.searched
+        if self.shared is not None:
+            shown = f"accuracy, % of that of {self.shared.title}"
         return f"{shown} (95 % interval)"
 
 
@@ -96,8 +103,13 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
         for number in reversed(read_published(published, item.paper, item.name))
     }
     rows = []
-    for cell in item.cells:
-        result = read_cell(results, cell.folders)
+    found = [read_cell(results, cell.folders) for cell in item.cells]
+    whole = {
+        (cell.dataset, cell.task): result
+        for cell, result in zip(item.cells, found, strict=True)
+        if cell.series == item.spec.get("share_of")
+    }
+    for cell, result in zip(item.cells, found, strict=True):
         value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
         if value is None and cell.searched:
             raise BenchError(
@@ -109,11 +121,22 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
                 f"{item.paper} {item.name} shows times, which an older run does not have: "
                 "delete its folder and run the workflow again"
             )
+        if whole:
+            value = _share(result, whole[cell.dataset, cell.task])
         known = printed.get((cell.published_dataset, cell.task, cell.method, cell.variant))
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not of_time
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
     return Table(item=item, rows=[_chosen(row, rows) for row in rows], of_time=of_time)
+
+
+def _share(result: CellResult, whole: CellResult) -> Interval:
+    """Accuracies in percent of another cell's, seed by seed as far as both go."""
+    pairs = zip(result.runs, whole.runs, strict=False)
+    shares = [100 * float(one.metrics["accuracy"]) / float(other.metrics["accuracy"]) for one, other in pairs]
+    if len(shares) > 1:
+        return mean_interval(shares, over="seeds")
+    return Interval(mean=shares[0], low=math.nan, high=math.nan, count=1, over="seeds")
 
 
 def _chosen(row: Row, rows: Sequence[Row]) -> Row:
@@ -191,6 +214,8 @@ def notes(table: Table) -> list[str]:
             f"Accuracy is the mean over seeds of the mean over each seed's test {counted}s ({seeds}, {tasks} each).",
             _interval_note(table.rows),
         ]
+    if table.shared is not None:
+        said.insert(0, f"Shares of the accuracy of {table.shared.title}, seed by seed; the interval is of the shares.")
     if table.searched:
         count = max(row.cell.searched for row in table.rows)
         said[0] = (
