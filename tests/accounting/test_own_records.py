@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from dpfedbench.accounting import account as accounts
@@ -10,7 +11,7 @@ from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_S
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import one_own_run
-from dpfedbench.audit.report import bounds_of
+from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import Release
 from tests.federation.conftest import make_config
@@ -120,3 +121,67 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
     found = one_own_run(config, seed=5, canaries=4000)
     bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
     assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
+
+
+POISSON = {"clients": 48, "rounds": 12, "records": 10, "steps": 5, "batches": "poisson"}
+
+
+def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
+    """z = 0.585 at q = 1/5: 9.4964 by TensorFlow Privacy's accountant; what holds by dp-accounting's."""
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    sampler = own_records.describe(**POISSON)
+    assert (sampler["rate"], sampler["cohort"]) == (0.2, 2.0)
+    claims = {"own-records-poisson": REPTILE_STEPS}
+    rounds = [
+        dataclasses.replace(release("task-gradient-sum", 0.585, round_=index), sampler=sampler) for index in range(12)
+    ]
+    found = account(rounds, claims, delta=1e-3)["profiles"]
+    assert found["as_claimed"]["epsilon_high"] == pytest.approx(9.4964, abs=5e-4)
+    assert found["as_claimed"]["status"] == found["holds"]["status"] == "proved"
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=1e-4)
+    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(0.585)), 5))
+    wanted = accountant.get_epsilon(1e-3)
+    assert wanted == pytest.approx(6.4547, abs=1e-3)
+    low, high = found["holds"]["epsilon_low"], found["holds"]["epsilon_high"]
+    assert low <= wanted + 1e-9 and high == pytest.approx(wanted, abs=1e-3) and high - low < 1e-3
+    # An example that the observer knows to be in one of five disjoint batches would have 6.18, in all of them 18.4.
+    assert 6.18 < high < 18.4
+
+
+def test_the_noise_of_poisson_steps_is_found_from_epsilon():
+    """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for the same number."""
+    sampler = {"a": own_records.describe(**POISSON)}
+    given = {"epsilon": 9.5, "delta": 1e-3, "claims": {"own-records-poisson": REPTILE_STEPS}}
+    z = own_records.calibrate(sampler, **given, profile="as_claimed")
+    assert z == pytest.approx(0.5849, abs=2e-4)
+    less = own_records.calibrate(sampler, **given, profile="holds")
+    assert less < z and own_records.epsilon_of(sampler["a"], less, 1e-3) <= 9.5
+
+
+def _audited(seed, *, inserted=True, canaries=4000, z=0.585):
+    config = make_config(
+        {"method": "dp-reptile"},
+        {"within_task": {"multiplier": z, "delta": 1e-3}, "client_update": {"batches": "poisson", "inner_steps": 5}},
+    )
+    found = one_own_run(config, seed=seed, canaries=canaries, inserted=inserted)
+    bound = bounds_of(found, own_family(found.releases), delta=1e-3, confidence=0.95, seed=seed)[0]
+    return found, bound.epsilon
+
+
+def test_the_audit_of_poisson_steps_is_zero_on_a_null_and_not_above_what_holds():
+    """At a fixed seed; by chance one audit in twenty would be above, and one null in twenty above 0."""
+    found, bound = _audited(5)
+    sampler = found.releases[0].sampler
+    assert 1.0 < bound <= own_records.epsilon_of(sampler, 0.585, 1e-3)
+    assert _audited(5, inserted=False)[1] == 0
+
+
+def test_steps_that_read_everything_are_found_out(monkeypatch):
+    """A mutant: the ledger says that a step reads a fifth of the examples, but each reads all of them."""
+    from dpfedbench.parts.client_updates import reptile
+
+    monkeypatch.setattr(reptile, "sampled", lambda rng, steps, count: [np.arange(count)] * steps)
+    found, bound = _audited(5, z=1.2)
+    assert bound > own_records.epsilon_of(found.releases[0].sampler, 1.2, 1e-3)

@@ -27,7 +27,7 @@ rule account:
         runtime=60,
         gpu=0,
     params:
-        search=lambda wildcards: config.get("tuning", {}).get(wildcards.method),
+        search=search_of,
         claims=claims_of,
         code=digest(
             "src/dpfedbench/accounting/**/*.py",

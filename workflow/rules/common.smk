@@ -60,6 +60,7 @@ FRONTIERS = [
 ]
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
+SEARCHES = PLAN.searches
 # Of all papers together ("") and of each: the private configurations that it shows.
 PRIVATE_OF = {paper: PLAN.private(paper or None) for paper in ("", *PAPERS)}
 PRIVATE = PRIVATE_OF[""]
@@ -147,6 +148,12 @@ def test_of(wildcards):
     rules = ("shots", "steps", "rate", "tasks", "query_per_class")
     values = {"shots": test.task.shots} | test.evaluation.plain()
     return {key: values[key] for key in rules}
+
+
+def search_of(wildcards):
+    """The search for settings that the run is one of, else what the configuration declares for its method."""
+    declared = config.get("tuning", {}).get(wildcards.method)
+    return SEARCHES.get(run_of(wildcards).folder, declared)
 
 
 def references_of(wildcards):

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.accounting import analyses
-from dpfedbench.accounting.analyses import own_records
 from dpfedbench.accounting.claims import Claims
 from dpfedbench.accounting.composed import Stage, composed_ends
 from dpfedbench.accounting.context import AccountContext
@@ -144,8 +143,11 @@ def account(
         raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
-    own = [event for event in releases if event.sampler["kind"] == own_records.KIND]
-    served = [event for event in releases if event.sampler["kind"] != own_records.KIND]
+    taken = {(event.mechanism, event.sampler["kind"]): analyses.of([event]).own for event in releases}
+    own, served = (
+        [event for event in releases if taken[event.mechanism, event.sampler["kind"]] is by_client]
+        for by_client in (True, False)
+    )
     given = given or AccountContext()
     # Only the server's noise may follow a loss.
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)

@@ -83,7 +83,9 @@ def _several_steps(sampler: Sampler) -> str:
 
 
 def _disjoint_batches(sampler: Sampler) -> str:
-    return ", as if each batch were a Poisson sample; disjoint batches were run" if sampler["rate"] < 1 else ""
+    if sampler["rate"] == 1 or sampler["kind"].endswith("poisson"):
+        return ""
+    return ", as if each batch were a Poisson sample; disjoint batches were run"
 
 
 POISSON_MOMENTS = renyi_claim(
@@ -108,7 +110,7 @@ REPTILE_STEPS = renyi_claim(
     "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy",
     void=_disjoint_batches,
 )
-"""Task-global DP Reptile, for "own-records": its steps one by one, at q = batch / records."""
+"""Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by one, at q = batch / records."""
 
 
 def _gdp(schedule: Schedule, sampler: Sampler, delta: float, *, square: Callable[[float, int], float]) -> float:

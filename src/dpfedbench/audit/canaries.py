@@ -461,10 +461,13 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
     scores, sums, seen = np.zeros(coins.shape), np.zeros(coins.shape), np.zeros(coins.shape, bool)
     releases: list[Release] = []
 
-    def show(client: int, made: Any, released: torch.Tensor) -> None:
-        own = source.read
+    def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
+        # Which examples were sampled in secret the observer does not know.
+        known, rate = find(entry.sum.noise.mechanism, entry.sampler["kind"]).known, entry.sampler["rate"]
+        own = source.read if known else np.arange(examples)
         x = released.numpy()[net.ordinary + own] / made.threshold
-        scores[client, own] += (2 * x - 1) / (2 * made.noise_multiplier**2)
+        ratio = (2 * x - 1) / (2 * made.noise_multiplier**2)
+        scores[client, own] += ratio if known or rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
         sums[client, own] += x
         seen[client, own] = True
 
@@ -480,7 +483,7 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         )
     )  # fmt: skip
     for entry in book.entries:
-        entry.open = functools.partial(_Shown, show, entry)  # type: ignore[method-assign]
+        entry.open = functools.partial(_Shown, functools.partial(show, entry), entry)  # type: ignore[method-assign]
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
         pass
     return Found(holders=holders, coins=coins[seen], scores=scores[seen], sums=sums[seen], releases=releases)

@@ -152,11 +152,24 @@ def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confi
     assert delta is not None
     found = one_own_run(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], found.releases)
-    bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
-    holds = gaussian_epsilon(own_records.joint(releases), delta)
+    bounds = bounds_of(found, own_family(releases), delta=delta, confidence=confidence, seed=seed)
+    least = {event.name: event for event in sorted(releases, key=lambda event: -event.noise_multiplier)}
+    holds = max(own_records.epsilon_of(one.sampler, one.noise_multiplier, delta) for one in least.values())
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
     }  # fmt: skip
+
+
+def own_family(releases: Sequence[Release]) -> Family:
+    """As `family_of`, of the releases that few-shot clients make over their own examples."""
+    first, analysis = releases[0], of(releases)
+    if analysis.known:
+        return Gaussian()
+
+    def epsilon(leak: float, delta: float) -> float:
+        return own_records.epsilon_of(first.sampler, first.noise_multiplier / leak, delta)
+
+    return Curves(f"{first.sampler['kind']} with any noise", epsilon, first.noise_multiplier / _SMALLEST)
 
 
 def _audit_update(

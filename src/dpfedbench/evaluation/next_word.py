@@ -79,27 +79,35 @@ def text_scores(
 
 
 class TextMeasures:
-    """What a language model in training is measured on: public validation tasks; arguments as of `FewShotMeasures`."""
+    """What a language model in training is measured on: public validation tasks, and some of the test's.
 
-    columns: tuple[str, ...] = ("validation_loss",)
+    Arguments as of `FewShotMeasures`.
+    """
+
+    columns: tuple[str, ...] = ("validation_loss", "test_accuracy", "test_accuracy_before_refining")
 
     def __init__(self, run: Any, known: KnownText, choice: Choice, *, threads: int) -> None:
         self._run, self._known, self._choice, self._threads = run, known, choice, threads
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the validation tasks, after refining."""
-        scores, _ = text_scores(
-            self._choice, theta, self._known, self._run, split="validation", tasks=self._run.validation.tasks,
-            threads=self._threads,
-        )  # fmt: skip
+        scores, _ = self._scores(theta, "validation", self._run.validation.tasks)
         return {
             "validation_accuracy": 100 * float(scores.accuracies.mean()),
             "validation_loss": float(scores.losses.mean()),
         }
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing: a meta-model is tested when it is finished."""
-        return {}
+        """Accuracies in percent on the first `evaluation.while_training` test tasks."""
+        tests = self._run.evaluation
+        after, before = self._scores(theta, "test", min(tests.while_training, tests.tasks))
+        return {
+            "test_accuracy": 100 * float(after.accuracies.mean()),
+            "test_accuracy_before_refining": 100 * float(before.accuracies.mean()),
+        }
+
+    def _scores(self, theta: np.ndarray, split: str, tasks: int) -> tuple[Scores, Scores]:
+        return text_scores(self._choice, theta, self._known, self._run, split=split, tasks=tasks, threads=self._threads)
 
 
 def text_test(

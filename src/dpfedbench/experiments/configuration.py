@@ -100,6 +100,14 @@ class Curve(Settings):
     dashed: bool = setting(False, doc="draw it dashed")
 
 
+class SearchSpace(Settings):
+    """Settings that are tried for a series of a table: each combination, or so many of them drawn at random."""
+
+    values: dict[str, tuple[Any, ...]] = setting(doc="values by the run's dotted key; one may be a group of keys")
+    runs: int | None = setting(None, ge=1, doc="combinations that are drawn; null: all of them are tried")
+    seed: int = setting(0, ge=0, doc="of the draw")
+
+
 class Series(Settings):
     """A row of a table, or a line of a figure: a method, with an overlay of its run."""
 
@@ -113,6 +121,9 @@ class Series(Settings):
         "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
     )
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
+    search: SearchSpace | None = setting(
+        None, doc="of a table: a row for each combination of settings, of which validation tasks choose one"
+    )
     sweep: bool | str = setting(
         True,
         doc="of a sweep or frontier: false is a level line, or a claim's mark; a name is a key that is swept in place "
@@ -131,6 +142,7 @@ class Table(Settings):
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
     value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
+    share_of: str | None = setting(None, doc="accuracies as shares of this series', in percent, seed by seed")
     series: dict[Name, Series | None] = setting(doc="its rows by name; null leaves one out")
 
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import keyword
+import math
+import random
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from dpfedbench.errors import BenchError
@@ -11,6 +14,7 @@ from dpfedbench.experiments.configuration import (
     Experiment,
     Figure,
     MetaTest,
+    SearchSpace,
     Series,
     Table,
     given,
@@ -71,6 +75,8 @@ def make_plan(
         expand = _Expansion(configuration, paper, experiment, methods, datasets, holdings or {})
         for group, specs in (("tables", experiment.tables), ("figures", experiment.figures)):
             for name, spec in specs.items():
+                if spec is not None and (paper, name) in items:
+                    raise BenchError(f"experiments.{paper} has a table and a figure {name}: give one another name")
                 if spec is not None:
                     items[paper, name] = expand.item(group, name, spec)
     if not items:
@@ -168,11 +174,21 @@ class _Expansion:
     def _table(self, spec: Table, where: str) -> list[Cell]:
         for task in spec.task_seeds:
             known_name(task, self.experiment.tasks, f"{where}.task_seeds", "task")
+        if spec.share_of is not None:
+            known_name(spec.share_of, [name for name, one in spec.series.items() if one], f"{where}.share_of", "series")
+        tried = {
+            name: points(series.search, f"{where}.series.{name}.search")
+            for name, series in spec.series.items()
+            if series is not None
+        }
         return [
-            self._cell(spec, task, name, series, where)
+            self._cell(
+                spec, task, name, series, where, point=point, tried=len(tried[name]) * (series.search is not None)
+            )
             for task in spec.tasks
             for name, series in spec.series.items()
             if series is not None
+            for point in tried[name]
         ]
 
     def _figure(self, spec: Figure, where: str) -> list[Cell]:
@@ -196,6 +212,8 @@ class _Expansion:
         for name, series in spec.series.items():
             if series is None:
                 continue
+            if series.search is not None:
+                raise BenchError(f"{where}.series.{name}.search is for a table: leave it out of a figure")
             if spec.kind == "history" and series.curves is None and spec.curves is None:
                 raise BenchError(f"{where}.series.{name}.curves is missing: name the columns of history.csv to draw")
             if spec.kind == "account" and (series.profile is None or series.epsilon is None):
@@ -226,6 +244,8 @@ class _Expansion:
         where: str,
         x: float | None = None,
         more: Mapping[str, Any] | None = None,
+        point: Mapping[str, Any] = MappingProxyType({}),
+        tried: int = 0,
     ) -> Cell:
         known_name(task, self.experiment.tasks, where, "task")
         known_name(series.method, self.methods, f"{where}.series.{name}.method", "method")
@@ -238,7 +258,7 @@ class _Expansion:
         uses = (series.use,) if isinstance(series.use, str) else series.use
         for used in uses:
             known_name(used, self.experiment.variants, f"{where}.series.{name}.use", "variant")
-        overlay = layers.merge(cls, *(self.experiment.variants[used] for used in uses), series.run)
+        overlay = layers.merge(cls, *(self.experiment.variants[used] for used in uses), series.run, point)
         own = spec.test if isinstance(spec, Figure) else None
         test: dict[str, Any] = (given(own) if own else {}) | (given(series.test) if series.test else {})
         if x is not None and swept.startswith(_TEST):
@@ -251,7 +271,8 @@ class _Expansion:
         if self.datasets is not None:
             known_name(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
         searches = self._searches(spec, task, name, series, where)
-        point = f" at {swept} {x:g}" if x is not None else ""
+        place = f" at {swept} {x:g}" if x is not None else ""
+        searched = ", ".join(f"{key} {_short(value)}" for key, value in leaves(point).items())
         seeds = self.configuration.seeds if spec.seeds is None else spec.seeds
         if isinstance(spec, Table):
             seeds = spec.task_seeds.get(task) or seeds
@@ -263,16 +284,19 @@ class _Expansion:
                 values["model"] = {**values["model"], "genotype": genotype}
             first = cls.read({**values, "method": series.method, "seed": seeds[0]})
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
+            if series.search is not None and not first.validation.every:
+                raise BenchError("a search chooses by validation tasks: set validation.every above 0")
             checked = given(MetaTest.read(test, f"{where}.test"))
             tests = tuple(run.tested_at(**checked) for run in runs) if test else ()
             for asked in (first, *tests[:1]):
                 check_holdings(asked, self.holdings.get(first.dataset, ""))
         except BenchError as error:
-            raise BenchError(f"{error} [in {where}, task {task}, series {name}{point}]") from error
+            raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
         return Cell(
             series=name,
             label=series.label or name,
-            variant=f"{symbol}={x:g}" if symbol and x is not None else series.variant,
+            variant=f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant,
+            searched=tried * len(runs),
             repairs=self._repaired(spec, name, series, where),
             x=None if x is None else float(x),
             runs=runs,
@@ -380,6 +404,33 @@ def check_drawable(text: str, where: str) -> None:
             f"{where} is {shown(text)}, whose LaTeX matplotlib cannot set ({str(error).splitlines()[-1]}): correct it, "
             r"or write \$ for a dollar sign"
         ) from error
+
+
+def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
+    """The overlays that a search tries, in the order of the grid; one that is empty where nothing is searched.
+
+    Raises:
+        BenchError: a key without values, or more combinations asked for than there are.
+    """
+    if search is None:
+        return [{}]
+    sizes = [len(values) for values in search.values.values()]
+    count = math.prod(sizes)
+    if not sizes or not count:
+        raise BenchError(f"{where}.values is empty, or a key of it: give each key at least one value")
+    if search.runs is not None and search.runs > count:
+        raise BenchError(f"{where}.runs is {search.runs}, but there are {count} combinations: set it to that or null")
+    drawn = (
+        range(count) if search.runs is None else sorted(random.Random(search.seed).sample(range(count), search.runs))
+    )
+    found = []
+    for place in drawn:
+        point, rest = dict[str, Any](), place
+        for (key, values), size in zip(search.values.items(), sizes, strict=True):
+            rest, index = divmod(rest, size)
+            point = set_key(point, key, values[index])
+        found.append(point)
+    return found
 
 
 def _whole(value: float) -> float | int:

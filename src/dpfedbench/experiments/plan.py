@@ -23,6 +23,7 @@ class Cell:
     `published_dataset` is the data set the paper used, which `runs` may replace by a stand-in;
     `mismatch` says why our value may not be read against the published one, "" where it may.
     `tests` are the runs under a meta-test that is not their own, none where it is.
+    `searched` is how many runs, this cell's among them, a search for settings compares; 0 where nothing is searched.
     """
 
     series: str
@@ -34,6 +35,7 @@ class Cell:
     published_dataset: str
     mismatch: str
     tests: tuple[Method, ...] = ()
+    searched: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,7 @@ class Item:
                     mismatch=cell.mismatch,
                     metrics=f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
                     folders=() if computed else tuple(run.folder for run in cell.runs),
+                    searched=cell.searched,
                     mechanism=_mechanism(cell.runs[0]) if computed else None,
                 )
                 for cell in self.cells
@@ -146,6 +149,16 @@ class Plan:
     def tests(self) -> dict[tuple[str, str], Method]:
         """The meta-tests of all items besides the runs' own, by the run's folder and the test's name."""
         return {place: test for item in self.items.values() for place, test in item.tests.items()}
+
+    @property
+    def searches(self) -> dict[str, dict[str, Any]]:
+        """For each run that a search compares, by folder: the largest such search, as `tuning` would declare it."""
+        found: dict[str, dict[str, Any]] = {}
+        for cell in (cell for item in self.items.values() for cell in item.cells if cell.searched):
+            for run in cell.runs:
+                runs = max(cell.searched, found.get(run.folder, {"runs": 0})["runs"])
+                found[run.folder] = {"runs": runs, "data": "public" if run.validation.public else "private"}
+        return found
 
     def tables(self, paper: str | None = None) -> list[Item]:
         """The tables of one paper, or of all."""

@@ -23,7 +23,7 @@ class DpReptile(NonPrivateReptile):
 
     name: ClassVar[str] = "dp-reptile"
     title: ClassVar[str] = "Task-global DP Reptile (GBML)"
-    claims: ClassVar[Claims] = {"own-records": REPTILE_STEPS}
+    claims: ClassVar[Claims] = {"own-records": REPTILE_STEPS, "own-records-poisson": REPTILE_STEPS}
     defaults: ClassVar[dict[str, Any]] = {
         **NonPrivateReptile.defaults,
         "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 9.5, "delta": 1.0e-3, "profile": "as_claimed"},

@@ -109,10 +109,16 @@ class Client:
     def mean(
         self, name: str, theta: np.ndarray, examples: Examples, worker: Worker, step: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2]."""
-        total = self._clients.entries[name].open(self.round, step=step, client=self.client)
-        found, _ = worker.add_each(theta, *examples, total)
-        return (total.release() / len(examples[1])).numpy().astype(np.float32), _measures(found)
+        """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2].
+
+        The sum is divided by the number that was to be read, which is public, and not by the number that came.
+        """
+        entry = self._clients.entries[name]
+        total, measures = entry.open(self.round, step=step, client=self.client), np.empty((0, 2))
+        if len(examples[1]):
+            found, _ = worker.add_each(theta, *examples, total)
+            measures = _measures(found)
+        return (total.release() / entry.sampler["cohort"]).numpy().astype(np.float32), measures
 
 
 def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:

@@ -69,6 +69,7 @@ class Cell(_OfRuns):
         metrics: the meta-test's file in a run's folder.
         folders: of the runs, one for each seed, below results/runs; none where nothing is trained.
         mechanism: what is accounted for where nothing is trained.
+        searched: how many runs a search compares, this cell's among them; 0 where nothing is searched.
     """
 
     series: str
@@ -85,6 +86,7 @@ class Cell(_OfRuns):
     metrics: str
     folders: tuple[str, ...]
     mechanism: Mechanism | None = None
+    searched: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

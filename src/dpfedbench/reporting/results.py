@@ -42,12 +42,14 @@ class CellResult:
 
     `tasks` is how many test tasks, or records, the seeds have in all, and `counted` which of the two it is.
     `milliseconds` is the time of training for each client or record, over seeds; None where a run says nothing of it.
+    `validated` is the accuracy on validation tasks, over seeds, of the checkpoints that are tested; None without any.
     `delta` and `unit` are None where no privacy is claimed.
     """
 
     runs: tuple[RunFiles, ...]
     accuracy: Interval
     milliseconds: Interval | None
+    validated: Interval | None
     tasks: int
     counted: str
     claimed: Epsilon
@@ -104,6 +106,7 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
         runs=runs,
         accuracy=accuracy,
         milliseconds=_milliseconds([run.training for run in runs]),
+        validated=_validated([run.training for run in runs]),
         tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
         counted="record" if by_record else "task",
         claimed=worst_epsilon(accounts, "as_claimed"),
@@ -137,12 +140,21 @@ def read_history(path: Path) -> pd.DataFrame:
 
 def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
     """The time of training a unit; of a single seed without an interval."""
-    found = [run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training]
+    return _of_seeds([run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training])
+
+
+def _validated(training: Sequence[Mapping[str, Any]]) -> Interval | None:
+    """The mean validation accuracy of a run's members; of a single seed without an interval."""
+    members = [[float(member["accuracy"]) for member in run.get("members", ())] for run in training]
+    return _of_seeds([sum(found) / len(found) if found else None for found in members])
+
+
+def _of_seeds(found: Sequence[Any]) -> Interval | None:
     if any(value is None for value in found):
         return None
     if len(found) > 1:
-        return mean_interval([float(value) for value in found if value is not None], over="seeds")
-    return Interval(mean=float(found[0] or 0), low=math.nan, high=math.nan, count=1, over="seeds")
+        return mean_interval([float(value) for value in found], over="seeds")
+    return Interval(mean=float(found[0]), low=math.nan, high=math.nan, count=1, over="seeds")
 
 
 def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:

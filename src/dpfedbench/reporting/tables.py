@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval
+from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
@@ -19,7 +19,8 @@ from dpfedbench.reporting.values import Shown
 class Row:
     """A cell of the plan with its value, what its runs say of privacy, and the published value where there is one.
 
-    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not.
+    `comparable` is whether the two may be read against each other; `cell.mismatch` says why not. `chosen` is whether
+    it is the best of its series on the validation tasks, where settings are searched.
     """
 
     cell: Cell
@@ -27,6 +28,7 @@ class Row:
     value: Interval
     published: float | None
     comparable: bool
+    chosen: bool = False
 
     @property
     def place(self) -> str:
@@ -37,11 +39,25 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy."""
+    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy.
+
+    One whose series are `searched` shows the accuracy on validation tasks, and of the settings that this chooses what
+    they come to at the meta-test.
+    """
 
     item: Item
     rows: Sequence[Row]
     of_time: bool
+
+    @property
+    def shared(self) -> Cell | None:
+        """Whose accuracy the others are shown as shares of; None where they are shown as they are."""
+        return next((cell for cell in self.item.cells if cell.series == self.item.spec.get("share_of")), None)
+
+    @property
+    def searched(self) -> bool:
+        """Whether its rows are tries."""
+        return any(row.cell.searched for row in self.rows)
 
     def fields(self, row: Row) -> dict[str, Shown]:
         """A row for people, by the column's heading."""
@@ -55,6 +71,7 @@ class Table:
             "task": values.words(cell.task),
             "method": values.words(name),
             self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
+            **({"accuracy, % at the meta-test, of the chosen": self._tested(row)} if self.searched else {}),
             "ε claimed": values.epsilon(result.claimed),
             "ε that holds": values.epsilon(result.holds),
             "δ": values.number(result.delta, "g"),
@@ -62,10 +79,16 @@ class Table:
             f"published, {'ms' if self.of_time else '%'}": printed,
         }
 
+    def _tested(self, row: Row) -> Shown:
+        return values.accuracy(row.result.accuracy) if row.chosen else values.words("")
+
     @property
     def measured(self) -> str:
         """The heading of what was measured."""
-        return f"{'time, ms a task' if self.of_time else 'accuracy, %'} (95 % interval)"
+        shown = "time, ms a task" if self.of_time else "accuracy, %" + " on validation tasks" * self.searched
+        if self.shared is not None:
+            shown = f"accuracy, % of that of {self.shared.title}"
+        return f"{shown} (95 % interval)"
 
 
 def read(item: Item, results: str | Path, published: str | Path) -> Table:
@@ -80,19 +103,49 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
         for number in reversed(read_published(published, item.paper, item.name))
     }
     rows = []
-    for cell in item.cells:
-        result = read_cell(results, cell.folders)
-        value = result.milliseconds if of_time else result.accuracy
+    found = [read_cell(results, cell.folders) for cell in item.cells]
+    whole = {
+        (cell.dataset, cell.task): result
+        for cell, result in zip(item.cells, found, strict=True)
+        if cell.series == item.spec.get("share_of")
+    }
+    for cell, result in zip(item.cells, found, strict=True):
+        value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
+        if value is None and cell.searched:
+            raise BenchError(
+                f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
+                "that folder and run the workflow again"
+            )
         if value is None:
             raise BenchError(
                 f"{item.paper} {item.name} shows times, which an older run does not have: "
                 "delete its folder and run the workflow again"
             )
+        if whole:
+            value = _share(result, whole[cell.dataset, cell.task])
         known = printed.get((cell.published_dataset, cell.task, cell.method, cell.variant))
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not of_time
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
-    return Table(item=item, rows=rows, of_time=of_time)
+    return Table(item=item, rows=[_chosen(row, rows) for row in rows], of_time=of_time)
+
+
+def _share(result: CellResult, whole: CellResult) -> Interval:
+    """Accuracies in percent of another cell's, seed by seed as far as both go."""
+    pairs = zip(result.runs, whole.runs, strict=False)
+    shares = [100 * float(one.metrics["accuracy"]) / float(other.metrics["accuracy"]) for one, other in pairs]
+    if len(shares) > 1:
+        return mean_interval(shares, over="seeds")
+    return Interval(mean=shares[0], low=math.nan, high=math.nan, count=1, over="seeds")
+
+
+def _chosen(row: Row, rows: Sequence[Row]) -> Row:
+    """A try with whether it is the best of its series and data; the first of those that are equal."""
+    if not row.cell.searched:
+        return row
+    place = (row.cell.series, row.cell.dataset, row.cell.task)
+    tries = [other for other in rows if (other.cell.series, other.cell.dataset, other.cell.task) == place]
+    return dataclasses.replace(row, chosen=max(tries, key=lambda one: one.value.mean) is row)
 
 
 def tidy(table: Table) -> pd.DataFrame:
@@ -118,6 +171,7 @@ def tidy(table: Table) -> pd.DataFrame:
             "unit": row.result.unit,
             "published": row.published,
             "comparable": row.comparable,
+            **({"chosen": row.chosen} if table.searched else {}),
         }
         for row in table.rows
     )
@@ -160,6 +214,14 @@ def notes(table: Table) -> list[str]:
             f"Accuracy is the mean over seeds of the mean over each seed's test {counted}s ({seeds}, {tasks} each).",
             _interval_note(table.rows),
         ]
+    if table.shared is not None:
+        said.insert(0, f"Shares of the accuracy of {table.shared.title}, seed by seed; the interval is of the shares.")
+    if table.searched:
+        count = max(row.cell.searched for row in table.rows)
+        said[0] = (
+            f"A search of {values.plural(count, 'run')} a method at most: the settings with the best accuracy on the "
+            f"validation tasks are chosen, and those alone are read at the meta-test. {said[0]}"
+        )
     said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):

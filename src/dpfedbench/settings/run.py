@@ -135,7 +135,10 @@ class Evaluation(Section):
     """The meta-test: tasks of the test classes. A model that is used as it is, is tested on the whole test part."""
 
     every: int = setting(
-        0, ge=0, doc="rounds between tests while training, of models that are used as they are; they change nothing"
+        0, ge=0, doc="rounds between tests while training, of models used as they are and of texts; they change nothing"
+    )
+    while_training: int = setting(
+        20, ge=1, le=1_000_000, doc="of a text: tasks of each of those tests, the first of `tasks`"
     )
     tasks: int = setting(200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes")
     query_per_class: int = setting(15, ge=1, le=100_000, doc="examples of a class that a meta-test task is scored on")

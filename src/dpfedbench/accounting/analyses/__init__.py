@@ -7,6 +7,7 @@
 | poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
 | poisson-lots | the same for the records of one client: no record is at two clients | bracket |
 | own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
+| own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
 | own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
 
 All are of the mechanism "gaussian". Another pair of mechanism and sampler raises and prints no number; a new one is a

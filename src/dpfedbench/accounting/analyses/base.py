@@ -56,6 +56,7 @@ class Analysis:
         shared_records: whether its records are examples that several simulated clients may hold.
         explanation: what it takes for granted, for people.
         images: the same of the image level; "{uses}" is the number of clients that use the worst image.
+        own: whether its releases are those that few-shot clients make over their own examples.
     """
 
     mechanism: ClassVar[str] = "gaussian"
@@ -65,6 +66,7 @@ class Analysis:
     shared_records: ClassVar[bool] = False
     explanation: ClassVar[str]
     images: ClassVar[str] = ""
+    own: ClassVar[bool] = False
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         """Proved ends of epsilon: the low one below, the high one above the exact value."""

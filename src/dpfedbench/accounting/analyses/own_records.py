@@ -13,17 +13,22 @@ from typing import Any
 
 import scipy
 
+from dpfedbench.accounting.analyses import find
 from dpfedbench.accounting.analyses.base import Reading, rounds_of, schedule_of
 from dpfedbench.accounting.analyses.one_pass import OnePass
 from dpfedbench.accounting.claims import NO_CLAIM, Claim, Claims
 from dpfedbench.accounting.gaussian import gaussian_epsilon, rounded_up
 from dpfedbench.accounting.image_level import ImageUse
-from dpfedbench.accounting.schedule import Bracket, Sampler, ends
+from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule, ends
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import Release
 
 KIND = "own-records"
 """The sampler of these releases: every client that takes part, over its own records."""
+
+
+POISSON = "own-records-poisson"
+"""The same where each release reads each of the records with the same chance (`own_records_poisson`)."""
 
 
 def describe(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> dict[str, Any]:
@@ -34,12 +39,13 @@ def describe(*, clients: int, rounds: int, records: int, steps: int, batches: st
         rounds: planned.
         records: those of one client that its releases of this kind read.
         steps: releases of this kind that one client makes.
-        batches: "full": each reads all of the records; "disjoint": each reads a part of its own.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each
+            reads each record with the chance 1/steps, so that `cohort` is the mean number.
     """
-    cohort = records if batches == "full" else records // steps
+    cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
     return {
-        "kind": KIND, "clients": clients, "records": records, "cohort": cohort, "rounds": rounds,
-        "rate": cohort / records, "steps": steps,
+        "kind": POISSON if batches == "poisson" else KIND, "clients": clients, "records": records, "cohort": cohort,
+        "rounds": rounds, "rate": cohort / records, "steps": steps,
     }  # fmt: skip
 
 
@@ -60,6 +66,18 @@ def _claimed(claim: Claim, sampler: Sampler, noise_multiplier: float, delta: flo
     return claim.epsilon(((noise_multiplier, int(sampler["steps"])),), sampler, delta)
 
 
+def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
+    """What one client's releases of one name are for one of its records."""
+    if sampler["kind"] == POISSON:
+        return ((noise_multiplier, int(sampler["steps"])),)
+    return ((noise_multiplier / releases_with(sampler) ** 0.5, 1),)
+
+
+def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float:
+    """What holds of one record, at most, after all of its client's releases of one name."""
+    return find("gaussian", sampler["kind"]).high(one_client(sampler, noise_multiplier), sampler, delta)
+
+
 def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, profile: str, claims: Claims) -> float:
     """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
 
@@ -74,12 +92,13 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
     """
     if profile == "as_claimed" and not claims:
         raise BenchError(f"{NO_CLAIM}: set within_task.profile to holds")
-    claim = claims.get(KIND) if profile == "as_claimed" else None
+
+    def one(sampler: Sampler, z: float) -> float:
+        claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
+        return epsilon_of(sampler, z, delta) if claim is None else _claimed(claim, sampler, z, delta)
 
     def excess(z: float) -> float:
-        if claim is None:
-            return max(gaussian_epsilon(z / releases_with(s) ** 0.5, delta) for s in samplers.values()) - epsilon
-        return max(_claimed(claim, sampler, z, delta) for sampler in samplers.values()) - epsilon
+        return max(one(sampler, z) for sampler in samplers.values()) - epsilon
 
     low, high = 0.05, 10_000.0
     if excess(high) > 0:
@@ -96,6 +115,7 @@ class OwnRecords(OnePass):
     """Releases of several names, each over a set of records of its own: one Gaussian for each, exactly."""
 
     sampler = KIND
+    own = True
     shared_records = True
     images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own"
 

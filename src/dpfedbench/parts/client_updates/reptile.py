@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
 
 TASK = "task-gradient-sum"
 
@@ -28,8 +31,10 @@ class Reptile(ClientUpdate):
     inner_steps: int = setting(5, ge=1, le=100_000, doc="optimiser steps")
     inner_rate: float = setting(0.001, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Adam(), doc="what takes them")
-    batches: Literal["full", "disjoint"] = setting(
-        "full", doc="full: each step reads all examples; disjoint: each example is in one step"
+    batches: Literal["full", "disjoint", "poisson"] = setting(
+        "full",
+        doc="full: each step reads all examples; disjoint: each example is in one step; poisson: in each step with the "
+        "chance 1/inner_steps",
     )
     largest: float | None = setting(
         None,
@@ -64,9 +69,12 @@ class Reptile(ClientUpdate):
             ) -> np.ndarray:  # fmt: skip
                 images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
                 batches = [np.arange(len(labels))] * update.inner_steps
-                if update.batches == "disjoint":
-                    order = stream(run.seed, "task-batches", client.round, client.client).permutation(len(labels))
-                    batches = np.split(order, update.inner_steps)
+                if update.batches != "full":
+                    rng = stream(run.seed, "task-batches", client.round, client.client)
+                    if update.batches == "disjoint":
+                        batches = np.split(rng.permutation(len(labels)), update.inner_steps)
+                    else:
+                        batches = sampled(rng, update.inner_steps, len(labels))
                 weights = torch.from_numpy(theta.copy())
                 state, measured = update.optimizer.begin(weights), []
                 for step, own in enumerate(batches):
@@ -76,6 +84,13 @@ class Reptile(ClientUpdate):
                         mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
                     update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
                 out[0] = torch.from_numpy(theta - weights.numpy())
-                return measured[0].mean(axis=0)
+                return measured[0].mean(axis=0) if len(measured[0]) else np.full(2, np.nan)
 
         return _Trained(setup, {TASK: describer(setup)(examples, self.inner_steps, self.batches)})
+
+
+def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:
+    """For each step the places of the examples it reads: each of `count` with the chance 1/steps, apart from others."""
+    import numpy as np
+
+    return [np.flatnonzero(drawn) for drawn in rng.random((steps, count)) < 1 / steps]

@@ -1,0 +1,43 @@
+"""Private sums that a few-shot client takes over a sample of its own examples: each with the same chance, in each step.
+
+A client takes part once. What it does then is known but for the samples, which it draws in secret: for one of its
+examples its releases are as many composed sampled Gaussians as it takes steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpfedbench.accounting import poisson
+from dpfedbench.accounting.analyses.base import Reading
+from dpfedbench.accounting.analyses.own_records import POISSON, one_client
+from dpfedbench.accounting.analyses.poisson import Poisson
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.schedule import Bracket, Sampler
+from dpfedbench.privacy.ledger import Release
+
+
+class OwnRecordsPoisson(Poisson):
+    """By the privacy loss distribution of one client's steps; of rounds of different noise the least noisy one's."""
+
+    sampler = POISSON
+    own = True
+    shared_records = True
+    explanation = (
+        "a client takes part once, and one of its examples is in each of its steps with the same chance, in secret; "
+        "privacy loss distribution, bracketed"
+    )
+    images = (
+        "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
+    )
+
+    def read(self, releases: Sequence[Release]) -> Reading:
+        read = super().read(releases)
+        schedule = one_client(read.sampler, min(read.multipliers))
+        return Reading(samplers=read.samplers, schedule=schedule, claimed=schedule, multipliers=read.multipliers)
+
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
+        ((z, steps),) = one_client(sampler, min(multipliers))
+        rate, most = float(sampler["rate"]), steps * int(use.counts().max())
+        low = poisson.lower_epsilon(one_client(sampler, max(multipliers)), rate, delta)
+        return low, poisson.upper_epsilon(((z, most),), rate, delta)
