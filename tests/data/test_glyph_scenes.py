@@ -17,13 +17,13 @@ from dpfedbench.errors import BenchError
 SAMPLE = "AЖᕗ"
 DRAWN_WITH = ("13.0.0", "2.14.3")  # Pillow and its FreeType, whose rendering the checksum depends on
 CHECKSUMS = {
-    32: "6b7c23358aa9215f0d7d781ff3608eed3d7d0900151b9c2512c41dcc6a03c054",
-    84: "918eec4eb377c391678bf99de9ac86f3b326bf8b4dc84d2ec1ebed706cc3925c",
+    32: "e69c0b0e932db5833dd0d80c002e402d48bac5fdfe7448fff773c200a5a5415a",
+    84: "bb92d30a2db048a41a47089a486d451f2d7826ee9620e14f47374a3db68d2579",
 }
 # Mean colour of the first twelve scenes of a letter, as bytes; measured with the versions above.
 COARSE = {
-    (32, "A"): "908191",
-    (84, "Ж"): "80768c",
+    (32, "A"): "868289",
+    (84, "Ж"): "798c7d",
 }
 
 
@@ -31,7 +31,7 @@ def draw(letter: str, size: int, count: int = 12, **change: object) -> np.ndarra
     import dataclasses
 
     out = np.empty((count, size, size, 3), np.uint8)
-    recipe = dataclasses.replace(glyph_scenes.RECIPES[size], **change) if change else None  # type: ignore[arg-type]
+    recipe = dataclasses.replace(glyph_scenes.Recipe(), **change)  # type: ignore[arg-type]
     glyph_scenes.draw_scenes(letter, size, out, recipe)
     return out
 
@@ -81,44 +81,22 @@ def test_a_smaller_set_is_the_beginning_of_a_larger_one() -> None:
     assert len(np.unique(many.reshape(120, -1), axis=0)) == 120
 
 
-def test_with_no_clutter_the_letter_stands_out_from_a_flat_ground() -> None:
-    """Ink of the least contrast on one of two colours; a share of the image that a pen's trace can have."""
-    scenes = draw("T", 32, 20, below=0, above=0, light=0.0, noise=(0.0, 0.0), ground_habit=1.0, ink_habit=0.0) / 255
-    assert (scenes.max(axis=(1, 2)) - scenes.min(axis=(1, 2))).max(axis=1).min() > 0.2
-    still = (
-        draw(
-            "T",
-            32,
-            20,
-            below=0,
-            above=0,
-            light=0.0,
-            noise=(0.0, 0.0),
-            ground_habit=1.0,
-            ink_habit=0.0,
-            pen=(-1.0, -1.0),
-        )
-        / 255
-    )  # a pen that leaves no trace: the same draws, without the letter
-    ink = np.abs(scenes - still).max(axis=3) > 0.1
-    share = ink.mean(axis=(1, 2))
+def test_the_letter_stands_out_from_its_ground() -> None:
+    """Ink of the least contrast; a share of the image that a pen's trace can have."""
+    plain = {"light": 0.0, "noise": (0.0, 0.0), "texture": (0.0, 0.0)}
+    scenes = draw("T", 32, 20, **plain) / 255
+    # A pen that leaves no trace: the same draws, without the letter.
+    still = draw("T", 32, 20, **plain, pen=(-1.0, -1.0)) / 255
+    apart = np.sqrt(((scenes - still) ** 2).sum(axis=3))
+    assert apart.max(axis=(1, 2)).min() > 0.55  # 0.6 from each of the ground's colours, but mixtures lie between them
+    share = (apart > 0.1).mean(axis=(1, 2))
     assert share.min() > 0.02 and share.max() < 0.35
 
 
-def test_habits_bind_colours_to_the_class_and_only_as_far_as_the_recipe_says() -> None:
-    """The mean colour's spread between classes over that within: far above one with habits, below a half without."""
-
-    def ratio(habit: float) -> float:
-        colours = np.stack(
-            [
-                draw(letter, 32, 40, ground_habit=habit, ink_habit=habit).mean(axis=(1, 2))
-                for letter in glyph_scenes.read_letters()[:12]
-            ]
-        )
-        return float(colours.mean(axis=1).var(axis=0).mean() / colours.var(axis=1).mean())
-
-    assert ratio(0.9) > 2
-    assert ratio(0.0) < 0.1  # 1/40 is expected of means of forty
+def test_colours_tell_nothing_of_the_class() -> None:
+    """The mean colour's spread between classes over that within: 1/40 is expected of means of forty."""
+    colours = np.stack([draw(letter, 32, 40).mean(axis=(1, 2)) for letter in glyph_scenes.read_letters()[:12]])
+    assert colours.mean(axis=1).var(axis=0).mean() / colours.var(axis=1).mean() < 0.1
 
 
 def test_read_has_the_split_and_refuses_another_size() -> None:
