@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import account_of
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.client_updates.reptile import TASK
 from dpfedbench.parts.within_task import Client
@@ -125,6 +126,17 @@ def test_each_example_keeps_its_epsilon(federation, tmp_path):
         z = {entry.noise_multiplier for entry in rounds.clients.entries.values()}
         assert len(z) == 1
         assert gaussian_epsilon(z.pop() / steps**0.5, 1e-5) == pytest.approx(2.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("profile", ["as_claimed", "holds"])
+def test_the_profile_says_whose_epsilon_the_noise_is_for(profile, federation, tmp_path):
+    within = {"multiplier": None, "epsilon": 4.0, "delta": 1e-3, "profile": profile}
+    config = make_config(REPTILE, {"within_task": within, "client_update": {"inner_steps": 3}})
+    rounds = rounds_of(config, federation, tmp_path)
+    contributions(rounds, theta_of(rounds))
+    found = account_of(config, read_ledger(tmp_path / "ledger.jsonl")).profiles
+    ends = {name: found[name].epsilon_high for name in ("as_claimed", "holds")}
+    assert ends.pop(profile) == pytest.approx(4.0, rel=1e-3) and abs(ends.popitem()[1] - 4.0) > 0.1
 
 
 def test_noise_is_of_the_stated_size_and_never_used_twice(federation, tmp_path):

@@ -60,6 +60,17 @@ def test_gradients_of_records_are_autograds(tied: bool, layers: int) -> None:
     np.testing.assert_allclose(mean[0], wanted.mean(axis=0), atol=1e-12)
 
 
+def test_a_word_that_is_not_known_is_never_told() -> None:
+    """Also where the model's most likely word is number 0, by which unknown words go."""
+    net, x = net_of(False), np.zeros((4, RECORD), np.int64)
+    theta = weights(net)
+    theta[-WORDS * WIDTH : -(WORDS - 1) * WIDTH] *= 50  # the first word's row of the softmax
+    assert (net.logits(torch.from_numpy(theta), torch.from_numpy(x)).argmax(dim=2) == 0).any()
+    for enabled in (True, False):
+        found = choose(net, enabled=enabled, dtype=torch.float64).make().evaluate(theta, x, x)
+        assert found.right.tolist() == [0] * 4 and found.of.tolist() == [RECORD] * 4
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_clipped_sums_and_norms_are_those_of_the_records(tied: bool, dtype: torch.dtype, close: float) -> None:
