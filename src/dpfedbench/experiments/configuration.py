@@ -116,6 +116,9 @@ class Table(Settings):
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
     value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
+    columns: tuple[Literal["weights", "seconds"], ...] = setting(
+        (), doc="what is shown beside it: weights of the model, seconds of training; means over seeds"
+    )
     series: dict[str, Series | None] = setting(doc="its rows by name; null leaves one out")
 
 
