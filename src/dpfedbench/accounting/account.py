@@ -186,20 +186,24 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
 def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
     """The account of sums over clients, or over records; of records in parts the worst part's.
 
-    Where several clients' releases are added up before others see them, it is followed by what holds against these:
-    another client, who knows its own noise, and everyone, who sees the model; or a server, were the sums added securely.
+    Where several clients' releases are added up before `others` see them, it is followed by what holds against these.
     """
-    first = _worst_part(releases, delta, claims, given)
-    clients = releases[0].adds or 1
-    if clients == 1:
-        return first
-    also = []
-    for who, noises in {"another client": clients - 1, "everyone": clients}.items():
+    first, clients, also = _worst_part(releases, delta, claims, given), releases[0].adds, list[Account]()
+    for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
-        before = tuple(_added(event, noises, who) if event.adds == clients else event for event in given.before)
+        before = tuple(seen_by(event, noises, who) if event.adds == clients else event for event in given.before)
         seen = dataclasses.replace(given, before=before)
-        also.append(_worst_part([_added(event, noises, who) for event in releases], delta, claims, seen))
+        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, seen))
     return dataclasses.replace(first, also=tuple(also))
+
+
+def others(releases: Sequence[Release]) -> dict[str, int]:
+    """Who else sees the releases, and of how many clients each sees the noise, all added up.
+
+    Another client knows its own noise, and everyone knows none; a server sees as little if the sums are added securely.
+    """
+    clients = releases[0].adds or 1
+    return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
 
 
 def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
@@ -254,7 +258,7 @@ def _stage(releases: Sequence[Release]) -> Stage:
     return reading.schedule, float(reading.sampler["rate"])
 
 
-def _added(event: Release, clients: int, observer: str) -> Release:
+def seen_by(event: Release, clients: int, observer: str) -> Release:
     """The sum of so many clients' releases as one: as far as one record moves one of them, with the noise of all."""
     more = clients**0.5
     std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more

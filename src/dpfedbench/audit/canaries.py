@@ -10,6 +10,7 @@ the published seed of the run would tell.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import os
@@ -61,6 +62,8 @@ class Coordinates:
 
     def __init__(self, *, ordinary: int, reserved: int) -> None:
         self.ordinary, self.reserved, self.dimension = ordinary, reserved, ordinary + reserved
+        # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
+        self.blocks = collections.defaultdict(lambda: slice(0, self.dimension))
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""
@@ -96,19 +99,23 @@ class Units:
         out[canaries, ordinary + self.place[ids[canaries]]] = self.size[ids[canaries]]
 
 
-def canary_units(units: int, coins: np.ndarray, *, norm: float, seed: int, holder: int) -> Units:
+def canary_units(
+    units: int, coins: np.ndarray, *, norm: float, seed: int, holder: int, places: np.ndarray | None = None
+) -> Units:  # fmt: skip
     """A canary for each coin, then ordinary units: gradients in random directions, their norms spread around `norm`.
 
-    Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training.
+    Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training. The canaries
+    are the first of all units, or of those at `places`.
     """
     canaries = len(coins)
+    own = np.arange(canaries) if places is None else places[:canaries]
     place, size = np.full(units, -1), np.zeros(units, np.float32)
-    place[:canaries], size[:canaries] = np.arange(canaries), np.where(coins, LARGE, 0.0)
+    place[own], size[own] = np.arange(canaries), np.where(coins, LARGE, 0.0)
     rng = stream(seed, "audit-gradients", holder)
     gradients = np.zeros((units, ORDINARY), np.float32)
     drawn = rng.standard_normal((units - canaries, ORDINARY))
     drawn *= norm * np.exp(rng.standard_normal((units - canaries, 1))) / np.linalg.norm(drawn, axis=1, keepdims=True)
-    gradients[canaries:] = drawn
+    gradients[np.setdiff1d(np.arange(units), own)] = drawn
     return Units(place, size, gradients)
 
 
@@ -144,7 +151,9 @@ class RecordSource:
         self.images = [np.arange(len(units.place)) for units in holders]
         self.labels = [np.full(len(units.place), client) for client, units in enumerate(holders)]
 
-    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
+    def add_each(
+        self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any, *, block: str = ""
+    ) -> tuple[Measured, np.ndarray]:  # fmt: skip
         """Add the records' gradients, whatever the model is, as `models.gradients.Gradients.add_each` does."""
         norms = np.empty(len(x))
         for start in range(0, len(x), _CHUNK):
@@ -282,12 +291,15 @@ class Scores:
         holders: 1 for clients, or how many clients have canaries among their records.
         members: the canaries that are in each round, where that is known.
         once: whether each is in one round.
+        added: how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
+            are the first client's then.
     """
 
     def __init__(
         self, net: Coordinates, *, name: str, extra: str = "", holders: int = 1,
-        members: Sequence[np.ndarray] | None = None, once: bool = False,
+        members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
     ) -> None:  # fmt: skip
+        self._added = added
         self._ordinary, self._name, self._extra, self._members, self._once = net.ordinary, name, extra, members, once
         secret = once and members is None
         self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
@@ -302,6 +314,8 @@ class Scores:
         values = np.stack([mean.numpy() for _, mean in made])
         scaled = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
         z, rate = line.noise_multiplier, line.sampler["rate"]
+        if self._added:
+            scaled, z = scaled[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
         if line.name == self._name:
             self._x = scaled[:, self._ordinary :]
             self._ratio = (2 * self._x - 1) / (2 * z**2)
@@ -368,6 +382,7 @@ def one_run(
     steps: int = 1,
     multipliers: Sequence[float] = (),
     inserted: bool = True,
+    added: int = 0,
     progress: Progress | None = None,
 ) -> Found:
     """Run the mechanism once with canaries.
@@ -386,6 +401,7 @@ def one_run(
         steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
+        added: of how many clients' releases the observer sees the sum alone, see `Scores`.
         progress: told of each round.
     """
     run = run.replace(seed=seed)
@@ -400,19 +416,28 @@ def one_run(
     own, holders, each = sum_ in loop.own, 1, canaries
     if own:
         lots = rounds * steps
-        holders = min(run.clients.count, max(1, _STEPS // lots))
+        holders = 1 if added else min(run.clients.count, max(1, _STEPS // lots))
         each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * records // 4)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
     net = Coordinates(ordinary=ORDINARY, reserved=each)
-    count = records if own else run.clients.count
-    units = [canary_units(count, row, norm=norm, seed=seed, holder=holder) for holder, row in enumerate(present)]
+    # A record is in one part of its client's, and the sum is over one of these.
+    count = records * len({one.part for one in loop.own}) if own else run.clients.count
+    places = functools.partial(loop.client.places, sum_, seed=seed, records=count)
+    units = [
+        canary_units(count, row, norm=norm, seed=seed, holder=holder, places=places(client=holder) if own else None)
+        for holder, row in enumerate(present)
+    ]
+    if added:
+        none = np.zeros(0, bool)
+        units += [canary_units(count, none, norm=norm, seed=seed, holder=k) for k in range(1, run.clients.count)]
     plan = loop.participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: Scores | Decorrelated
     if own:
-        source, scores = RecordSource(net, units), Scores(net, name=sum_.name, extra=scored, holders=holders)
+        source = RecordSource(net, units)
+        scores = Scores(net, name=sum_.name, extra=scored, holders=holders, added=added)
     else:
         members = None
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.accounting.account import others, seen_by
 from dpfedbench.accounting.analyses import find, of, own_records
 from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
 from dpfedbench.accounting.gaussian import gaussian_epsilon
@@ -129,9 +130,10 @@ def audit(
             f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
         )
     parts = [
-        _audit_served(run, sum_, own, canaries=canaries, confidence=confidence, runs=runs)
+        _audit_served(run, sum_, own, canaries=canaries, confidence=confidence, runs=runs, seen=seen)
         for sum_, own in lines
         if sum_.within_task is None
+        for seen in ("", *others(own))
     ]
     updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
     parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=confidence) for sum_, own in updates]
@@ -142,6 +144,11 @@ def audit(
     if len({(part["unit"], part["observer"]) for part in parts}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
         parts.sort(key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+    if len(parts) > 2:
+        # Of each observer the worst: first the sums' own, then the others'.
+        worst = sorted(parts, key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+        parts = list({(part["unit"], part["observer"]): part for part in reversed(worst)}.values())
+        parts.sort(key=lambda part: part["observer"] != releases[0].observer)
     found = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
     return found | ({"also": parts[1:]} if parts[1:] else {})
 
@@ -188,9 +195,10 @@ def _audit_update(
 
 
 def _audit_served(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, seen: str = ""
 ) -> dict[str, Any]:
-    """The audit of the server's private sum, or of those of clients that hold records."""
+    """The audit of the server's private sum, or of those of clients that hold records; `seen`: as who else sees them.
+    """
     loop, rule, delta, seed = run.loop(), sum_.clipping, sum_.delta, audit_seed(run)
     assert loop is not None and rule is not None and delta is not None
     first, rounds, own = releases[0], rounds_of(releases), sum_ in loop.own
@@ -200,10 +208,14 @@ def _audit_served(
     most = records * run.clients.count if own else run.clients.count
     found = one_run(
         run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
-        records=records, steps=steps, multipliers=[events[0].noise_multiplier for events in rounds][::steps],
+        records=records, steps=steps, added=others(releases).get(seen, 0), multipliers=[events[0].noise_multiplier for events in rounds][::steps],
         progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
     )  # fmt: skip
     check_same_mechanism(releases, found.releases)
+    if seen:
+        releases = [seen_by(event, others(releases)[seen], seen) for event in releases]
+        first, rounds = releases[0], rounds_of(releases)
+        found = dataclasses.replace(found, releases=releases)
     family = family_of(releases)
     bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
     if not rule.private and not rule.reference:  # what comes from another run does not leak from round to round

@@ -143,6 +143,9 @@ class Table(Settings):
     task_seeds: dict[str, Seeds | None] = setting({}, doc="in place of `seeds` for some of its tasks")
     value: Literal["accuracy", "milliseconds"] = setting("accuracy", doc="what is shown")
     share_of: str | None = setting(None, doc="accuracies as shares of this series', in percent, seed by seed")
+    columns: tuple[Literal["weights", "seconds"], ...] = setting(
+        (), doc="what is shown beside it: weights of the model, seconds of training; means over seeds"
+    )
     series: dict[Name, Series | None] = setting(doc="its rows by name; null leaves one out")
 
 

@@ -125,7 +125,7 @@ def read_ledger(path: Path | str) -> list[Release]:
 
 _COMPARED = (
     "name", "mechanism", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "counted_by_paper",
-    "data_dependent_threshold", "part", "adds",
+    "data_dependent_threshold", "part",
 )  # fmt: skip
 
 

@@ -15,6 +15,10 @@ from dpfedbench.reporting.results import CellResult, attributed_notices, read_ce
 from dpfedbench.reporting.values import Shown
 
 
+_COLUMNS = {"weights": ("weights", "parameters"), "seconds": ("training, s", "seconds")}
+"""Headings, and keys of training.json."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
     """A cell of the plan with its value, what its runs say of privacy, and the published value where there is one.
@@ -77,7 +81,12 @@ class Table:
             "δ": values.number(result.delta, "g"),
             "unit": values.words(result.unit or ""),
             f"published, {'ms' if self.of_time else '%'}": printed,
-        }
+        } | {_COLUMNS[name][0]: values.number(_mean(row, name), ",.0f") for name in self.columns}
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """What is shown beside the value."""
+        return self.item.spec.get("columns", ())
 
     def _tested(self, row: Row) -> Shown:
         return values.accuracy(row.result.accuracy) if row.chosen else values.words("")
@@ -89,6 +98,12 @@ class Table:
         if self.shared is not None:
             shown = f"accuracy, % of that of {self.shared.title}"
         return f"{shown} (95 % interval)"
+
+
+def _mean(row: Row, column: str) -> float:
+    """The mean over seeds of a number in training.json."""
+    key = _COLUMNS[column][1]
+    return math.fsum(float(run.training[key]) for run in row.result.runs) / row.result.seeds
 
 
 def read(item: Item, results: str | Path, published: str | Path) -> Table:
@@ -173,6 +188,7 @@ def tidy(table: Table) -> pd.DataFrame:
             "comparable": row.comparable,
             **({"chosen": row.chosen} if table.searched else {}),
         }
+        | {name: _mean(row, name) for name in table.columns}
         for row in table.rows
     )
 
