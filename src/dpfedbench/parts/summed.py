@@ -93,11 +93,6 @@ class Parties(Clients):
             for sum_ in setup.own
         ]
         self._told = update.told(run, net)
-        self.columns = tuple(self._told(theta)) + tuple(
-            f"{phase.name}_{what}"
-            for phase in self._phases[1:]
-            for what in ("released_norm", "noise_multiplier" if phase.entry.sum.private else "mean_norm")
-        )
         self._row: Row = {}
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
@@ -137,7 +132,9 @@ class Parties(Clients):
         raw = [] if phase.entry.sum.private else total.norms
         return total.release(), found.losses, raw
 
-    def _said(self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool) -> Row:
+    def _said(
+        self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool
+    ) -> Row:
         """What the history may say of a phase."""
         entry = phase.entry
         norms = [float(released.norm()) for released, _, _ in found]

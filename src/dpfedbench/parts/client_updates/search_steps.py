@@ -36,9 +36,7 @@ class SearchSteps(SummedUpdate):
     sends = WEIGHTS
 
     weights: StepOfSum = setting(StepOfSum(), doc="the step of the weights, W")
-    architecture: StepOfSum = setting(
-        StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A"
-    )
+    architecture: StepOfSum = setting(StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A")
 
     @property
     def halves(self) -> Mapping[str, str]:
@@ -54,6 +52,9 @@ class SearchSteps(SummedUpdate):
             raise BenchError(
                 f"model.kind is {run.model.kind}, which has no architecture to search: set it to darts-search"
             )
+
+    def columns(self, run: Any) -> tuple[str, ...]:
+        return (*(f"entropy_{kind}" for kind in run.model.space.kinds), *super().columns(run))
 
     def block_of(self, sum_: Sum) -> str:
         return _BLOCKS[sum_.name]

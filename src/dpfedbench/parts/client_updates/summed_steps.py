@@ -24,7 +24,9 @@ class SummedUpdate(ClientUpdate):
     by_record = True
 
     parties: Literal["mean", "sum"] = setting(
-        "mean", doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean", paper="sum"
+        "mean",
+        doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean",
+        paper="sum",
     )
 
     @property
@@ -39,6 +41,10 @@ class SummedUpdate(ClientUpdate):
     def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
         """What the history says of a model that was released, given its weights [d]."""
         return lambda theta: {}
+
+    def columns(self, run: Any) -> tuple[str, ...]:
+        told = ("released_norm", "noise_multiplier" if run.private else "mean_norm")
+        return tuple(f"{name}_{what}" for name in list(self.steps)[1:] for what in told)
 
     def clients(self, setup: Setup) -> Clients:
         from dpfedbench.parts.summed import Parties
