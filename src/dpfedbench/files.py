@@ -15,6 +15,9 @@ from dpfedbench.errors import BenchError
 
 _HOST = platform.node().replace("/", "-") or "here"
 
+written: set[Path] = set()
+"""What this process has put in place."""
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -34,6 +37,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         with open(temporary, "rb") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, final)
+        written.add(final)
     except PermissionError as error:
         raise BenchError(f"no permission to write {final}: make its folder writable, or choose another") from error
     finally:

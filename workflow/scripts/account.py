@@ -4,12 +4,12 @@ from pathlib import Path
 
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.federation.accounts import account_run
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "account"):
+    with rule_job(snakemake, "account"):
         clients = snakemake.input.get("clients")
         account_run(
             read_run_file(snakemake.input.config[0]),

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dpfedbench.evaluation import evaluate
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "meta-test"):
+    with rule_job(snakemake, "meta-test"):
         run, test = read_run_file(snakemake.input.config[0]), snakemake.params.get("test")
         evaluate(
             run.tested_at(**test) if test else run,

@@ -9,7 +9,7 @@ from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import load_any_records
 from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.data.tokens import is_text, load_texts
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def partition(
@@ -26,7 +26,7 @@ def partition(
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}"):
+    with rule_job(snakemake, f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}"):
         partition(
             Path(snakemake.input[0]).parent,
             Path(snakemake.output.clients).parent,

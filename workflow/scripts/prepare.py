@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.data.registry import prepare
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, int], None]:
@@ -25,7 +25,7 @@ def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, 
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"prepare {snakemake.wildcards.dataset}") as logger:
+    with rule_job(snakemake, f"prepare {snakemake.wildcards.dataset}") as logger:
         prepare(
             snakemake.wildcards.dataset,
             Path(snakemake.output.images).parent,

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dpfedbench.files import write_json
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.reporting.provenance import provenance
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "provenance"):
+    with rule_job(snakemake, "provenance"):
         found = provenance(
             Path(snakemake.scriptdir).parents[1],
             snakemake.params.command,

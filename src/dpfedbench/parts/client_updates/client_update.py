@@ -60,13 +60,11 @@ class Clients:
         each: contributions that each of them makes to the server's sum.
         columns: of history.csv, that they fill.
         served: what their work is counted in.
-        lots: releases of their own of one kind that a round makes.
     """
 
     each: int = 1
     columns: tuple[str, ...] = ()
     served: str = "clients"
-    lots: int = 1
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients of round `index` send, given the model's weights [d]."""
@@ -88,6 +86,21 @@ class Clients:
         """The inverse of `state`."""
 
 
+def within_task(run: Any, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
+    """The sampler of a sum that each client takes, once in all, over its own examples.
+
+    Args:
+        run: the run (a method).
+        records: the examples of a client that it reads.
+        steps, batches: see `accounting.analyses.own_records.describe`.
+    """
+    from dpfedbench.accounting.analyses import own_records
+
+    return own_records.describe(
+        clients=run.clients.count, rounds=run.participation.rounds, records=records, steps=steps, batches=batches
+    )
+
+
 class ClientUpdate(Part):
     """Base of the client updates.
 
@@ -107,6 +120,15 @@ class ClientUpdate(Part):
     def adapted(self, net: Net) -> Sequence[str] | None:
         """Names of the tensors that adapting to a task moves; None: all."""
         return None
+
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
+
+        Args:
+            run: the run (a method).
+            records: those that a client holds, where the data say how many.
+        """
+        return {}
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.
