@@ -124,11 +124,13 @@ class ClientUpdate(Part):
     def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
+        Asked of an update whose clients take private sums: the ledger is compared with it.
+
         Args:
             run: the run (a method).
             records: those that a client holds, where the data say how many.
         """
-        return {}
+        raise NotImplementedError
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.
