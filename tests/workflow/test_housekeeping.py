@@ -1,4 +1,4 @@
-"""The targets `prune` and `verify`, the mark of a results folder, and a cluster that is not there, as a user meets them."""
+"""The targets `prune` and `verify`, the mark of a results folder, a cluster that is not there, as a user meets them."""
 
 import json
 import subprocess
