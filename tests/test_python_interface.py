@@ -19,6 +19,7 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import held_out
 from dpfedbench.files import write_text
+from dpfedbench.manifest import seal
 from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "python.md"
@@ -41,6 +42,8 @@ def results(federation: Any, silos: Any, tmp_path_factory: pytest.TempPathFactor
         train(run, places, place)
         accounted(run, place, places[1] if run.holds == "tasks" else None)
     (first,) = (results / "runs").glob("dp-agr/*/*/*/seed0")
+    for place in {path.parent for path in results.rglob("*") if path.is_file()}:
+        seal("rule", sorted(path for path in place.iterdir() if path.is_file()))
     cells = f"paper\titem\tseries\tx\tseed\tfolder\np\tfigure1\ta\t2\t0\t{first.relative_to(results / 'runs')}\n"
     write_text(results / "smoke" / "cells.tsv", cells)
     return results

@@ -27,7 +27,7 @@ def test_a_newer_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_former_format_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps({"format": FORMAT - 1}), encoding="utf-8")
-    with pytest.raises(BenchError, match=r"former format 1, which this version .* move that folder aside"):
+    with pytest.raises(BenchError, match=rf"former format {FORMAT - 1}, which this version .* move that folder aside"):
         check_format(tmp_path)
     assert (tmp_path / NAME).exists()
 

@@ -17,6 +17,9 @@ from dpfedbench.errors import BenchError
 
 _HOST = platform.node().replace("/", "-") or "here"
 
+written: set[Path] = set()
+"""What this process has put in place."""
+
 
 _NO_ROOM = "no room to write {path}: free some space and run the same command again"
 _FORBIDDEN = "no permission to write {path}: make its folder writable, or choose another"
@@ -96,6 +99,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             with open(temporary, "rb") as handle:
                 os.fsync(handle.fileno())
             os.replace(temporary, final)
+            written.add(final)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

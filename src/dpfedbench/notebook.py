@@ -15,11 +15,12 @@ import pandas as pd
 
 from dpfedbench.accounting.account import PROFILES, Account
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import account_of
+from dpfedbench.federation.accounts import account_of, ledger_of
 from dpfedbench.files import read_json
+from dpfedbench.manifest import checked
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.privacy.ledger import Release, read_ledger
+from dpfedbench.privacy.ledger import Release
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_history, worst_epsilon
 from dpfedbench.results_format import refuse_newer
@@ -38,13 +39,15 @@ _RUNS = "runs/*/*/*/*/seed*"
 def open_run(folder: str | Path) -> FinishedRun:
     """Open the folder of a finished run; `list_runs` has those of a results folder.
 
+    What is read of it, now or later, has to be what the workflow wrote (`dpfedbench.manifest`).
+
     Raises:
-        BenchError: it is no run's folder, the run is not finished, or it is a newer or the former version's.
+        BenchError: it is no run's folder, the run is not finished or damaged, or it is a newer or the former version's.
     """
     place = Path(folder).resolve()
     if not (place / "config.yaml").exists():
         raise BenchError(f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder")
-    run = FinishedRun(folder=place, settings=read_run_file(place / "config.yaml"))
+    run = FinishedRun(folder=place, settings=read_run_file(checked(place / "config.yaml")))
     refuse_newer(run.training, str(folder))
     return run
 
@@ -67,9 +70,10 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     for place in sorted(results.glob(_RUNS)):
         method, dataset, task, key, seed = place.parts[-5:]
         metrics, training = (
-            read_json(place / name) if (place / name).exists() else {} for name in ("metrics.json", "training.json")
+            read_json(checked(place / name)) if (place / name).exists() else {}
+            for name in ("metrics.json", "training.json")
         )
-        accounts = [Account.read(place / "privacy.json")] if (place / "privacy.json").exists() else []
+        accounts = [Account.read(checked(path)) for path in place.glob("privacy.json")]
         private = [account for account in accounts if account.unit is not None]
         rows.append(
             {
@@ -112,27 +116,29 @@ class FinishedRun:
     @functools.cached_property
     def history(self) -> pd.DataFrame:
         """One row for each round; empty where something was not measured."""
-        return read_history(self.folder / "history.csv")
+        return read_history(checked(self.folder / "history.csv"))
 
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
         """The test: accuracy in percent, its interval, and what it was measured on."""
-        return dict(read_json(self.folder / "metrics.json"))
+        return dict(read_json(checked(self.folder / "metrics.json")))
 
     @functools.cached_property
     def training(self) -> dict[str, Any]:
         """What training said of itself: rounds, seconds, machine, versions, notices."""
-        return dict(read_json(self.folder / "training.json"))
+        return dict(read_json(checked(self.folder / "training.json")))
 
     @functools.cached_property
     def ledger(self) -> list[Release]:
         """Every release, in order."""
-        return read_ledger(self.folder / "ledger.jsonl")
+        for name in ("training.json", "ledger.jsonl"):
+            checked(self.folder / name)
+        return ledger_of(self.settings, self.folder)
 
     @functools.cached_property
     def account(self) -> Account:
         """The account that the workflow made."""
-        return Account.read(self.folder / "privacy.json")
+        return Account.read(checked(self.folder / "privacy.json"))
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run protects.
@@ -144,6 +150,8 @@ class FinishedRun:
         """
         clients = self._results / "clients" / self.settings.clients_folder
         given = clients if (clients / "summary.json").exists() else None
+        for name in ("clients.npz", "summary.json") if given else ():
+            checked(clients / name)
         return account_of(self.settings, self.ledger, clients_dir=given, delta=delta)
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
@@ -225,11 +233,10 @@ class FinishedRun:
         from dpfedbench.models.members import load_members
 
         place = self._results / "data" / self.settings.dataset / "summary.json"
-        try:
-            summary = read_json(place)
-        except BenchError as error:
-            raise BenchError(f"{place} is missing: the shape of the model's inputs stands there") from error
-        text, path = self.settings.task.text, self.folder / "model.safetensors"
+        if not place.exists():
+            raise BenchError(f"{place} is missing: the shape of the model's inputs stands there")
+        summary = read_json(checked(place))
+        text, path = self.settings.task.text, checked(self.folder / "model.safetensors")
         shape = tuple(summary["image_shape"]) if text is None else (text.record,)
         if self.settings.task.shots:
             train_classes = summary.get("split_classes", {}).get("train", 0)

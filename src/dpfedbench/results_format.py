@@ -9,7 +9,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
 # Raise it when a file of a run, or its place, changes so that older code would read it wrongly.
-FORMAT = 2
+FORMAT = 3
 NAME = "format.json"
 
 HISTORY = (

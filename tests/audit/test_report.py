@@ -11,7 +11,8 @@ from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import audit_seed
 from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import check_same_mechanism
+from dpfedbench.files import write_json
+from dpfedbench.privacy.ledger import Ledger, check_same_mechanism
 from tests.federation.test_book import rounds_without_data
 
 from .conftest import LOTS, experiment, make_config
@@ -41,12 +42,15 @@ def test_what_it_says(overlay, tmp_path):
     assert "not above" in found["status"] and found["versions"]["torch"]
 
     # Written whole, and the same again but for the time it took.
-    (tmp_path / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    lines = "".join(json.dumps(vars(event)) + "\n" for event in releases)
-    (tmp_path / "ledger.jsonl").write_text(lines, encoding="utf-8")
+    folder, other = tmp_path / config.folder, str(audit_seed(config, 99))
+    ledger = Ledger(folder / "ledger.jsonl")
+    for event in releases:
+        ledger.append(dataclasses.replace(event, noise_stream=event.noise_stream.replace(other, str(config.seed))))
+    (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    write_json(folder / "training.json", {"rounds_run": config.participation.rounds, "ledger": ledger.chain})
     written = []
     for name in ("one", "two"):
-        audit_run(tmp_path, tmp_path / f"{name}.json")
+        audit_run(folder, tmp_path / f"{name}.json")
         written.append(json.loads((tmp_path / f"{name}.json").read_text()))
         written[-1].pop("seconds")
     assert written[0] == written[1]

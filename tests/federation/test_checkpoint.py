@@ -1,4 +1,4 @@
-"""The lock of a run's folder: who comes second waits, and takes what the first one finished."""
+"""Checkpoints that were damaged, and the lock of a run's folder: who comes second takes what the first one finished."""
 
 import fcntl
 import multiprocessing
@@ -8,11 +8,47 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
+import torch
 
+from dpfedbench.errors import BenchError
 from dpfedbench.federation import engine
-from dpfedbench.federation.checkpoint import run_lock
+from dpfedbench.federation.checkpoint import Checkpoint, run_lock
 
-from .conftest import make_config
+from .conftest import make_config, stop_before, train
+
+
+def test_any_flipped_byte_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    """Most of them would load, and change the model."""
+    checkpoint = Checkpoint(tmp_path, identity={"run": "0123456789"}, seconds=0)
+    checkpoint.save({"theta": torch.arange(300.0), "round": 3})
+    loaded = checkpoint.load()
+    assert loaded is not None and torch.equal(loaded["theta"], torch.arange(300.0))
+    whole = checkpoint.path.read_bytes()
+    for place in [*range(40), *range(40, len(whole), 7)]:
+        checkpoint.path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(BenchError, match=r"state\.pt is damaged .*: delete it to train from the start"):
+            checkpoint.load()
+    for length in (0, 10, 32, len(whole) - 1):
+        checkpoint.path.write_bytes(whole[:length])
+        with pytest.raises(BenchError, match=r"state\.pt is damaged"):
+            checkpoint.load()
+
+
+def test_a_training_does_not_go_on_after_a_ledger_that_was_cut(
+    federation: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config({"participation": {"rounds": 4}})
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
+        train(config, federation, tmp_path, checkpoint_seconds=0)
+    ledger = tmp_path / "checkpoint" / "ledger.jsonl"
+    whole = ledger.read_bytes()
+    for damaged in (whole[: whole[:-1].rfind(b"\n") + 1], whole.replace(b'"threshold": 0.5', b'"threshold": 0.6', 1)):
+        assert damaged != whole
+        ledger.write_bytes(damaged)
+        with pytest.raises(BenchError, match=r"checkpoint/ledger\.jsonl.*delete the"):
+            train(config, federation, tmp_path)
+    ledger.write_bytes(whole + b'{"round": 3, "na')  # what a kill leaves is no damage
+    train(config, federation, tmp_path)
 
 
 def hold(folder: Path, held: Event, release: Event) -> None:

@@ -34,15 +34,48 @@ def test_releases_are_read_back(tmp_path):
 
 
 def test_a_restart_keeps_what_the_checkpoint_knows_of(tmp_path):
-    ledger = written(tmp_path / "ledger.jsonl", 4)
+    ledger = written(tmp_path / "ledger.jsonl", 2)
+    known = ledger.chain
+    for event in events(4)[2:]:
+        ledger.append(event)
     whole = ledger.path.read_bytes()
     with open(ledger.path, "a", encoding="utf-8") as handle:
         handle.write('{"round": 4, "na')  # torn by a kill
-    ledger.truncate_to(2)
+    ledger = Ledger(ledger.path)
+    ledger.go_on_after(known)
     assert read_ledger(ledger.path) == events(2)
     for event in events(4)[2:]:
         ledger.append(event)
     assert ledger.path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("cut", [slice(0, 1), slice(0, 0), slice(1, 4)])
+def test_a_restart_misses_lines_that_its_checkpoint_knows_of(tmp_path, cut):
+    ledger = written(tmp_path / "ledger.jsonl", 4)
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    ledger.path.write_text("".join(lines[cut]))
+    with pytest.raises(BenchError, match=r"not the ledger that the checkpoint .* delete the folder"):
+        Ledger(ledger.path).go_on_after(ledger.chain)
+
+
+def test_each_line_vouches_for_those_before_it(tmp_path):
+    """What is changed, taken out, put in or exchanged is refused; what is cut off the end by its length and head."""
+    ledger = written(tmp_path / "ledger.jsonl", 4)
+    lines = ledger.path.read_text().splitlines(keepends=True)
+    changed = lines[1].replace('"noise_multiplier": 1.0', '"noise_multiplier": 2.0')
+    assert changed != lines[1]
+    for others in (
+        [lines[0], changed, *lines[2:]], lines[1:], [lines[0], *lines[2:]], [lines[1], lines[0], *lines[2:]],
+        [lines[0], *lines],
+    ):  # fmt: skip
+        ledger.path.write_text("".join(others))
+        with pytest.raises(BenchError, match="line before it is not the one"):
+            read_ledger(ledger.path)
+    for others in (lines[:3], [*lines[:3], lines[3].replace("1.0", "2.0")], []):
+        ledger.path.write_text("".join(others))
+        read_ledger(ledger.path)
+        with pytest.raises(BenchError, match=rf"has {len(others)} lines, and training.json .* of 4 that end otherwise"):
+            read_ledger(ledger.path, ledger.chain)
 
 
 @pytest.mark.parametrize("line", ["not json", "{}", json.dumps({**dataclasses.asdict(EVENT), "extra": 1})])

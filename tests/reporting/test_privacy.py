@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from matplotlib.text import Annotation
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.privacy.ledger import Release
+from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.reporting import privacy, values
 from dpfedbench.reporting.described import Private
 
@@ -114,8 +115,8 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     (tmp_path / "runs" / entry.folders[0] / "audit.json").unlink()  # not needed
     privacy.read([entry], tmp_path, published)
-    release = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
-    (tmp_path / "runs" / entry.audited / "ledger.jsonl").write_text(json.dumps(release) + "\n")
+    release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
+    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release))
     with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
         privacy.read([entry], tmp_path, published)
 

@@ -1,4 +1,4 @@
-"""The target `prune`, the mark of a results folder, and a cluster that is not there, as a user meets them."""
+"""The targets `prune` and `verify`, the mark of a results folder, a cluster that is not there, as a user meets them."""
 
 import json
 import subprocess
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dpfedbench.files import write_text
+from dpfedbench.manifest import seal
 from dpfedbench.results_format import FORMAT
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -34,6 +36,22 @@ def test_prune_asks_nothing_and_removes_only_if_told(
     assert said[0] == f"prune: {OLD}: {'not needed' if left else 'removed'} (0.0 MB)" and len(said) == 2
     # The folder is marked with what this version writes, and a second call finds nothing to say.
     assert json.loads((tmp_path / "results" / "format.json").read_text(encoding="utf-8"))["format"] == FORMAT
+
+
+def test_verify_looks_through_a_folder_that_somebody_sent(snakemake: Call, tmp_path: Path) -> None:
+    """Whichever part of one it is: what is there has to be as it was written."""
+    tables = tmp_path / "sent" / "results" / "tables"
+    for name in ("one.csv", "two.csv"):
+        write_text(tables / name, "epsilon\n2.46\n")
+        seal("table", [tables / name])
+    write_text(tables / "two.csv", "epsilon\n1.86\n")
+    done = snakemake("verify", directory=tmp_path / "sent")
+    assert done.returncode == 1
+    line, end = ours(done, "verify: ")
+    assert line.startswith(
+        "verify: results/tables/two.csv is damaged or was edited, it is not what the rule table wrote"
+    )
+    assert end == "verify: 1 of 2 checks of files and runs in results failed, see above"
 
 
 def test_a_results_folder_of_a_newer_version_is_one_line(snakemake: Call, tmp_path: Path) -> None:

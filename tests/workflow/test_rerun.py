@@ -19,9 +19,10 @@ import pathlib
 for path in map(pathlib.Path, snakemake.output):
     path.parent.mkdir(parents=True, exist_ok=True)
     if snakemake.rule == "audit":
-        path.mkdir()
         for ledger in map(pathlib.Path, snakemake.input.ledgers):
-            (path / f"{ledger.parent.parent.name}-{ledger.parent.name}.json").write_text("{}")
+            own = path / f"{ledger.parent.parent.name}-{ledger.parent.name}"
+            own.mkdir(parents=True)
+            (own / "audit.json").write_text("{}")
     else:
         path.write_text(str(path))
 """

@@ -4,7 +4,7 @@ Requires the configurations and ledgers of trained runs; trains nothing. Adds au
 """
 
 
-# Copies a small file: not worth a place in a cluster's queue.
+# Copies two small files: not worth a place in a cluster's queue.
 localrules:
     audited,
 
@@ -14,6 +14,7 @@ rule audit:
     input:
         configs=files_of_batch("config.yaml"),
         ledgers=files_of_batch("ledger.jsonl"),
+        trainings=files_of_batch("training.json"),
     output:
         directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
     log:
@@ -40,7 +41,7 @@ rule audit:
 
 
 rule audited:
-    """Put a run's audit into its folder."""
+    """Put a run's audit into its folder, and its manifest, which tells whether the copy is the audit."""
     input:
         batch_of,
     output:
@@ -55,4 +56,4 @@ rule audited:
         runtime=1,
         gpu=0,
     shell:
-        "cp {input}/{wildcards.key}-seed{wildcards.seed}.json {output} 2> {log}"
+        "cp -R {input}/{wildcards.key}-seed{wildcards.seed}/. $(dirname {output}) 2> {log}"

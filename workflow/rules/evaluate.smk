@@ -9,6 +9,7 @@ rule meta_test:
     input:
         config=rules.configure.output,
         images=rules.prepare.output.images,
+        data=[rules.prepare.output.classes, rules.prepare.output.summary],
         model=rules.train.output.model,
         references=references_of,
     output:

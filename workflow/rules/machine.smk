@@ -1,4 +1,4 @@
-"""What surrounds the results: is the folder ours to write, is the cluster there, which runs can go.
+"""What surrounds the results: is the folder ours to write, is the cluster there, which runs can go, is all as written.
 
 Requires common.smk. Makes results/format.json, and removes runs on request.
 """
@@ -54,3 +54,19 @@ rule prune:
         delete=PRUNE,
     script:
         "../scripts/prune.py"
+
+
+rule verify:
+    """Check a whole results folder, also one that somebody sent: every file as written, every ledger whole and its run's."""
+    log:
+        "results/logs/verify.log",
+    localrule: True
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=30,
+        gpu=0,
+    script:
+        "../scripts/verify.py"

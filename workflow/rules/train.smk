@@ -36,7 +36,9 @@ rule train:
     input:
         config=rules.configure.output,
         images=rules.prepare.output.images,
+        data=[rules.prepare.output.classes, rules.prepare.output.summary],
         clients=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/clients.npz",
+        summary=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/summary.json",
         references=references_of,
     output:
         model=f"{RUN}/model.safetensors",

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "audit"):
+    with rule_job(snakemake, "audit"):
         from dpfedbench.audit.report import audit_run
 
         folder = Path(snakemake.output[0])
-        folder.mkdir(parents=True, exist_ok=True)
         for ledger in snakemake.input.ledgers:
             run = Path(ledger).parent
-            audit_run(run, folder / f"{run.parent.name}-{run.name}.json")
+            # A folder for each, whose content goes into the run's: the audit, and the manifest that vouches for it.
+            audit_run(run, folder / f"{run.parent.name}-{run.name}" / "audit.json")

@@ -5,13 +5,13 @@ import io
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 COLUMNS = ("paper", "item", "series", "x", "seed", "folder")
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "cells"):
+    with rule_job(snakemake, "cells"):
         text = io.StringIO()
         writer = csv.writer(text, delimiter="\t", lineterminator="\n")
         writer.writerow(COLUMNS)

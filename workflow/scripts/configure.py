@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.files import write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def configure(values: Mapping[str, Any], path: Path) -> None:
@@ -17,5 +17,5 @@ def configure(values: Mapping[str, Any], path: Path) -> None:
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "configure"):
+    with rule_job(snakemake, "configure"):
         configure(snakemake.params.run, Path(snakemake.output[0]))

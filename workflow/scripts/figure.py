@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpfedbench.files import atomic_path, write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.reporting.described import Item
 
 
@@ -19,7 +19,7 @@ def figure(item: Item, *, results: Path, published: Path, image: Path, csv: Path
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
+    with rule_job(snakemake, f"figure {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
         figure(
             Item.read(snakemake.params.description),
             results=Path("results"),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def table(drawn: Sequence[str], *, command: str, csv: Path, markdown: Path) -> None:
@@ -20,7 +20,7 @@ def table(drawn: Sequence[str], *, command: str, csv: Path, markdown: Path) -> N
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "table of frontiers"):
+    with rule_job(snakemake, "table of frontiers"):
         table(
             snakemake.input,
             command=snakemake.config["command"].replace("{target}", "frontier"),

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.methods import read_run_file
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "genotype"):
+    with rule_job(snakemake, "genotype"):
         from dpfedbench.reporting.found_cells import write_cells
 
         write_cells(

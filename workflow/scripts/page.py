@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.reporting.described import Item, Private
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "page"):
+    with rule_job(snakemake, "page"):
         from dpfedbench.reporting.page import Made, make
 
         with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def partition(
@@ -27,7 +27,7 @@ def partition(
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}"):
+    with rule_job(snakemake, f"partition {snakemake.wildcards.dataset} {snakemake.wildcards.clients}"):
         partition(
             Path(snakemake.input[0]).parent,
             Path(snakemake.output.clients).parent,

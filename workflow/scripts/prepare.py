@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 
 def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, int], None]:
@@ -24,7 +24,7 @@ def reporter(logger: logging.Logger, every: float = 5.0) -> Callable[[str, int, 
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"prepare {snakemake.wildcards.dataset}") as logger:
+    with rule_job(snakemake, f"prepare {snakemake.wildcards.dataset}") as logger:
         from dpfedbench.data.registry import prepare
 
         prepare(

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dpfedbench.files import atomic_path, write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.reporting.described import Private
 
 
@@ -38,7 +38,7 @@ def table_and_figure(
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "table of privacy"):
+    with rule_job(snakemake, "table of privacy"):
         table_and_figure(
             [Private.read(entry) for entry in snakemake.params.entries],
             results=Path("results"),

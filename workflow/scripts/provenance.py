@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from dpfedbench.files import write_json
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "provenance"):
+    with rule_job(snakemake, "provenance"):
         from dpfedbench.reporting.provenance import provenance
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")

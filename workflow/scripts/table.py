@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpfedbench.files import write_text
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 from dpfedbench.reporting.described import Item
 
 
@@ -18,7 +18,7 @@ def table(item: Item, *, results: Path, published: Path, command: str, csv: Path
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], f"table {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
+    with rule_job(snakemake, f"table {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
         table(
             Item.read(snakemake.params.description),
             results=Path("results"),

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from dpfedbench.jobs import job
+from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with job(snakemake.log[0], "train"):
+    with rule_job(snakemake, "train"):
         from dpfedbench.federation.engine import train
         from dpfedbench.methods import read_run_file
 

@@ -32,11 +32,12 @@ from dpfedbench.audit.bounds import (
 from dpfedbench.audit.canaries import Found, audit_seed, lines_of, one_own_run, one_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.errors import BenchError
+from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import Release, check_same_mechanism, read_ledger
+from dpfedbench.privacy.ledger import Release, check_same_mechanism
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 
@@ -274,8 +275,8 @@ def audit_run(run_dir: Path | str, out_path: Path | str) -> None:
     """Audit a finished run's mechanism and write its audit.json.
 
     Raises:
-        BenchError: the ledger is missing, damaged, or of another mechanism than the code's.
+        BenchError: the ledger is missing, damaged, or of another mechanism than the configuration's or the code's.
     """
     run_dir = Path(run_dir)
     run = read_run_file(run_dir / "config.yaml")
-    write_json(out_path, audit(run, read_ledger(run_dir / "ledger.jsonl")))
+    write_json(out_path, audit(run, ledger_of(run, run_dir)))

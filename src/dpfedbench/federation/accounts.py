@@ -14,8 +14,34 @@ from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import load_partition
 from dpfedbench.errors import BenchError
-from dpfedbench.files import write_json
+from dpfedbench.federation.agreement import check_agrees
+from dpfedbench.files import read_json, write_json
 from dpfedbench.privacy.ledger import Release, read_ledger
+
+
+def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
+    """The releases of a finished run, all of them and as its configuration has them.
+
+    Raises:
+        BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
+            mechanism than the configuration.
+    """
+    training = read_json(Path(run_dir, "training.json"))
+    try:
+        chain, rounds = training["ledger"], int(training["rounds_run"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BenchError(f"{run_dir}/training.json does not say {error}: train the run again") from error
+    path = Path(run_dir, "ledger.jsonl")
+    releases = read_ledger(path, chain)
+    if run.private and not releases:
+        raise BenchError(f"{path} is empty, but {run.method} is private: train the run again")
+    if releases and not run.private:
+        raise BenchError(f"{path} has releases, but {run.method} claims no privacy")
+    try:
+        check_agrees(run, releases, rounds)
+    except BenchError as error:
+        raise BenchError(f"{path}: {error}") from error
+    return releases
 
 
 def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
@@ -54,12 +80,8 @@ def account_of(
         before: the ledger of the run that this one rests on, where there is one.
 
     Raises:
-        BenchError: the ledger is inconsistent, or not of this run; or delta out of bounds.
+        BenchError: the ledger is inconsistent, or delta out of bounds.
     """
-    if run.private and not releases:
-        raise BenchError(f"{run.folder}/ledger.jsonl is empty, but {run.method} is private: train the run again")
-    if releases and not run.private:
-        raise BenchError(f"{run.folder}/ledger.jsonl has releases, but {run.method} claims no privacy")
     records = run.holds == "records"
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
@@ -98,14 +120,14 @@ def account_run(
     """Read a finished run's ledger and write its privacy.json; arguments as for `account_of` and `engine.train`.
 
     Raises:
-        BenchError: the ledger is missing, damaged or inconsistent, or a private run's is empty.
+        BenchError: as `ledger_of` and `account_of`.
     """
-    releases = read_ledger(Path(run_dir) / "ledger.jsonl")
     before: list[Release] = []
     if "ledger.jsonl" in run.references:
         if "ledger.jsonl" not in (references or {}):
             other = run.references["ledger.jsonl"].folder
             raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
         before = read_ledger(references["ledger.jsonl"])  # type: ignore[index]
+    releases = ledger_of(run, run_dir)
     found = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
     write_json(out_path, found.to_json())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import io
 import os
 import platform
 import sys
@@ -17,9 +19,11 @@ import torch
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, writing
 
+_DIGEST = hashlib.sha256().digest_size
+
 
 class Checkpoint:
-    """A run's checkpoint file: written whole, every so many seconds.
+    """A run's checkpoint file: the SHA-256 of its content, then that; written whole, every so many seconds.
 
     Args:
         folder: the run's checkpoint folder.
@@ -38,8 +42,10 @@ class Checkpoint:
 
     def save(self, state: dict[str, Any]) -> None:
         """Write `state` (tensors and plain values)."""
+        content = io.BytesIO()
+        torch.save({"identity": self._identity, "state": state}, content)
         with atomic_path(self.path) as temporary:
-            torch.save({"identity": self._identity, "state": state}, temporary)
+            temporary.write_bytes(hashlib.sha256(content.getbuffer()).digest() + content.getbuffer())
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
@@ -50,8 +56,11 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
+        content = self.path.read_bytes()
+        if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
+            raise BenchError(f"checkpoint {self.path} is damaged and cannot be read: delete it to train from the start")
         try:
-            found = torch.load(self.path, weights_only=True)
+            found = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
             identity, state = found["identity"], found["state"]
         except Exception as error:  # torch raises many kinds for a damaged file
             raise BenchError(

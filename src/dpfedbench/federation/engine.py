@@ -95,7 +95,7 @@ def train(
             run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
             kernels=kernels, first=first, references=references,
         )  # fmt: skip
-        _Training(run, rounds, run_dir, folder, checkpoint_seconds, first).run()
+        _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -253,11 +253,6 @@ class Rounds:
             "released_norm": norm
         }
 
-    @property
-    def per_round(self) -> int:
-        """Lines of the ledger's numbering that one round takes."""
-        return self.clients.lots
-
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
         return {
@@ -276,7 +271,7 @@ class Rounds:
 class Untrained:
     """A model of which nothing is trained."""
 
-    planned, per_round, columns, measures = 0, 1, (), NoMeasures()
+    planned, columns, measures = 0, (), NoMeasures()
 
     def __init__(self, net: Any, gradients: Choice, run: Any) -> None:
         self.net, self.gradients, self.threads = net, gradients, 1
@@ -327,20 +322,20 @@ class _Training:
     """One run: its rounds, its state and the loop over them."""
 
     def __init__(
-        self, run: Any, rounds: Rounds | Untrained, run_dir: Path, folder: Path, checkpoint_seconds: float,
+        self, run: Any, rounds: Rounds | Untrained, run_dir: Path, ledger: Ledger, checkpoint_seconds: float,
         first: float | None,
     ) -> None:  # fmt: skip
         self.config, self.rounds, self.run_dir = run, rounds, run_dir
-        self.ledger, self.book = Ledger(folder / "ledger.jsonl"), rounds.book
+        self.ledger, self.book = ledger, rounds.book
         self.device = rounds.gradients.device
         self.checkpoint = Checkpoint(
-            folder,
+            ledger.path.parent,
             identity={
                 "run": run.key,
                 "seed": run.seed,
                 "version": run.version,
                 "device": self.device,
-                "checkpoint format": 3,
+                "checkpoint format": 4,
             }
             | ({} if first is None else {"threshold": first}),
             seconds=checkpoint_seconds,
@@ -440,17 +435,17 @@ class _Training:
         # The ledger first: a checkpoint must not know of a release that the ledger could lose.
         self.ledger.sync()
         state = {field.name: getattr(self.state, field.name) for field in dataclasses.fields(self.state)}
-        self.checkpoint.save(state | {"rounds": self.rounds.state()})
+        self.checkpoint.save(state | {"rounds": self.rounds.state(), "ledger": self.ledger.chain})
 
     def _restore(self) -> None:
         saved = self.checkpoint.load()
+        # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
+        self.ledger.go_on_after(self.ledger.chain if saved is None else saved.pop("ledger"))
         if saved is not None:
             self.rounds.restore(saved.pop("rounds"))
             self.state = _State(**saved)
             self.state.resumed += 1
             print(f"going on after round {self.state.round} of {self.config.folder}", file=sys.stderr, flush=True)
-        # Rounds after the checkpoint are run again with the same noise, so they are the same releases.
-        self.ledger.truncate_to(self.state.round * self.rounds.per_round)
 
     # Results
 
@@ -478,6 +473,7 @@ class _Training:
                 "written_by": __version__,
                 "rounds_planned": planned,
                 "rounds_run": state.round,
+                "ledger": self.ledger.chain,
                 "stopped_by": stopped_by,
                 f"{served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
                 f"milliseconds_per_{served.removesuffix('s')}": (

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from dpfedbench.errors import BenchError
+from dpfedbench.manifest import mend
 from dpfedbench.methods.method import Method
 from dpfedbench.settings.run import read_yaml
 from dpfedbench.settings.words import nearest
@@ -63,9 +64,15 @@ def read_run(values: Mapping[str, Any]) -> Method:
 
 
 def read_run_file(path: Path | str) -> Method:
-    """A run from its config.yaml.
+    """A run from the config.yaml in its folder.
 
     Raises:
-        BenchError: it is missing, damaged, of the former format, or holds a bad value.
+        BenchError: it is missing, damaged, of the former format, holds a bad value, or is another run's than its
+            folder, whose name follows from what it says.
     """
-    return read_run(read_yaml(path))
+    run, place = read_run(read_yaml(path)), Path(path).resolve().parent
+    if place.parts[-5:] != Path(run.folder).parts:
+        raise BenchError(
+            f"{path} does not belong there, its values are those of {run.folder}: {mend(Path(path), 'configure')}"
+        )
+    return run

@@ -75,11 +75,7 @@ class Parties(Clients):
             name = update.block_of(sum_)
             place = blocks[name] if name else slice(0, net.dimension)
             size = len(update.places(sum_, seed=run.seed, client=0, records=held))
-            lots = run.participation.lots(
-                clients=self._count, seed=run.seed, steps=1, records=size,
-                purpose=f"lot/{sum_.part}" if sum_.part else "lot",
-                whose=f"the {sum_.part} of a client" if sum_.part else "a client",
-            )  # fmt: skip
+            lots = update.lots(run, sum_, clients=self._count, records=size)
             cut = steps[sum_.name].cut
             entry = setup.book.enter(
                 sum_, sampler=lots.describe(), denominator=lots.denominator, dimension=place.stop - place.start,

@@ -10,13 +10,12 @@ one. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import own_records
 from dpfedbench.models.gradients import Found, Gradients, Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
@@ -135,13 +134,9 @@ class MamlByRecord(TaskClients):
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         run = setup.run
-        describe = describer(setup)
-        query = run.task.ways * run.clients.query_per_class
-        samplers = {SUPPORT: describe(run.task.ways * run.clients.support_per_class, update.inner_steps)}
         self._by_server = run.sums_query_examples
-        if not self._by_server:
-            samplers[QUERY] = describe(query, 1)
-        super().__init__(setup, samplers, each=query if self._by_server else 1)
+        query = run.task.ways * run.clients.query_per_class
+        super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
         self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
 
     def contribute(
@@ -156,18 +151,6 @@ class MamlByRecord(TaskClients):
         mean, found = client.mean(QUERY, adapted, query, worker)
         out[0] = torch.from_numpy(mean)
         return found.mean(axis=0)
-
-
-def describer(setup: Setup) -> Callable[..., dict[str, Any]]:
-    """Describes a sum that each client takes over its own examples, for the ledger."""
-
-    def describe(records: int, steps: int, batches: str = "full") -> dict[str, Any]:
-        rounds = setup.run.participation.rounds
-        return own_records.describe(
-            clients=setup.run.clients.count, rounds=rounds, records=records, steps=steps, batches=batches
-        )
-
-    return describe
 
 
 def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:

@@ -2,15 +2,19 @@
 
 A release is written down after the noise was drawn and before anything else uses it, from the mechanism's own
 values, so that the ledger says what was done and not what was planned.
+
+It is a chain: each line begins with the SHA-256 of the line before it. So the last line's stands for all of them, and
+`training.json` has it, with their number.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,53 +78,79 @@ class Release:
     part: str | None = None
     adds: int | None = None
 
-    def line(self) -> str:
-        """The ledger's line."""
+    def line(self, previous: str) -> str:
+        """The ledger's line, after one whose `digest` is given."""
         said = {key: value for key, value in vars(self).items() if value is not None}
-        return json.dumps(said, allow_nan=False) + "\n"
+        return json.dumps({_CHAIN: previous} | said, allow_nan=False) + "\n"
 
 
+_CHAIN = "previous"
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
 _OPTIONAL = {"combines", "part", "adds"}
+
+
+def digest(line: str) -> str:
+    """What the next line says of a line, its line break included."""
+    return hashlib.sha256(line.encode()).hexdigest()
 
 
 def parse(text: str, where: str) -> list[Release]:
     """Releases from the text of a ledger.
 
     Raises:
-        BenchError: a line is not a release.
+        BenchError: a line is not a release, or not the one that the next was written after.
     """
-    releases = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    releases, previous = [], ""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
             values = json.loads(line)
-            if isinstance(values, dict) and values.get("name") and "mechanism" not in values:
+            if number == 1 and "name" in values and not {"mechanism", _CHAIN} <= set(values):
                 raise BenchError(
-                    f"{where} is of a former version, which did not name the mechanism of a release: "
-                    "move the run's folder away and train the run again"
+                    f"{where} is of a former version, which did not name the mechanism of a release or the line "
+                    "before: move the run's folder away and train the run again"
                 )
+            if values.pop(_CHAIN) != previous:
+                raise ValueError("the line before it is not the one that it was written after")
+            previous = digest(line)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
             releases.append(Release(**values))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise BenchError(
                 f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
             ) from error
     return releases
 
 
-def read_ledger(path: Path | str) -> list[Release]:
+def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> list[Release]:
     """The releases of a finished run, in order.
 
+    Args:
+        path: of the ledger.
+        chain: its number of lines and the digest of the last, as training.json has them (`Ledger.chain`); None: they
+            are not compared.
+
     Raises:
-        BenchError: the file is missing or a line is not a release.
+        BenchError: the file is missing, a line is not a release, or lines were cut off or changed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    return parse(text, str(path))
+    releases = parse(text, str(path))
+    found = chain_of(text.splitlines(keepends=True))
+    if chain is not None and chain != found:
+        raise BenchError(
+            f"{path} has {found['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
+            "otherwise: lines were cut off or changed"
+        )
+    return releases
+
+
+def chain_of(lines: Sequence[str]) -> dict[str, Any]:
+    """How many lines a ledger has, and the digest of the last."""
+    return {"lines": len(lines), "head": digest(lines[-1]) if lines else ""}
 
 
 _COMPARED = (
@@ -175,32 +205,46 @@ class Ledger:
 
     Args:
         path: its file; made if missing.
+
+    Attributes:
+        chain: how many lines were written, and the digest of the last; see `chain_of`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+        self.path, self.chain = Path(path), chain_of(())
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
 
     def append(self, release: Release) -> None:
         """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
+        line = release.line(self.chain["head"])
         with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
-            handle.write(release.line())
+            handle.write(line)
+        self.chain = {"lines": self.chain["lines"] + 1, "head": digest(line)}
 
     def sync(self) -> None:
         """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
         with writing(self.path), open(self.path, "rb") as handle:
             os.fsync(handle.fileno())
 
-    def truncate_to(self, rounds: int) -> None:
-        """Keep the releases of rounds 0 to `rounds` - 1, the ones a checkpoint knows of.
+    def go_on_after(self, chain: Mapping[str, Any]) -> None:
+        """Keep the lines that a checkpoint knows of, whose `chain` is given.
 
-        A last line that was being written when the process died is dropped. The rounds after the checkpoint are run
-        again with the same noise, and so are the same releases, not further ones.
+        Lines after them, the last of which was perhaps being written when the process died, are dropped: their rounds
+        are run again with the same noise, and so are the same releases, not further ones.
+
+        Raises:
+            BenchError: lines that the checkpoint knows of are not there.
         """
-        text = self.path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        kept = [release for release in parse(whole, str(self.path)) if release.round < rounds]
+        lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
+        kept = [line.decode("utf-8", "replace") for line in lines]
+        if chain_of(kept) != chain:
+            raise BenchError(
+                f"{self.path} is not the ledger that the checkpoint beside it was written with: delete the folder "
+                f"{self.path.parent} to train from the start"
+            )
+        parse("".join(kept), str(self.path))
         with atomic_path(self.path) as temporary:
-            temporary.write_text("".join(release.line() for release in kept), encoding="utf-8")
+            temporary.write_text("".join(kept), encoding="utf-8")
+        self.chain = dict(chain)

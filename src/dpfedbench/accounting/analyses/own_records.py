@@ -50,8 +50,8 @@ def describe(*, clients: int, rounds: int, records: int, steps: int, batches: st
 
 
 def releases_with(sampler: Sampler) -> int:
-    """How many of its client's releases one record is in."""
-    return int(sampler["steps"]) if sampler["cohort"] == sampler["records"] else 1
+    """How many of its client's releases one record is in; where no records are told apart, all that it holds."""
+    return int(sampler["steps"]) if sampler["cohort"] == sampler.get("records", sampler["cohort"]) else 1
 
 
 def joint(releases: Iterable[Release]) -> float:

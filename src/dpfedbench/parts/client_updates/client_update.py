@@ -59,12 +59,10 @@ class Clients:
     Attributes:
         each: contributions that each of them makes to the server's sum.
         served: what their work is counted in.
-        lots: releases of their own of one kind that a round makes.
     """
 
     each: int = 1
     served: str = "clients"
-    lots: int = 1
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients of round `index` send, given the model's weights [d]."""
@@ -84,6 +82,21 @@ class Clients:
 
     def restore(self, state: Any) -> None:
         """The inverse of `state`."""
+
+
+def within_task(run: Any, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
+    """The sampler of a sum that each client takes, once in all, over its own examples.
+
+    Args:
+        run: the run (a method).
+        records: the examples of a client that it reads.
+        steps, batches: see `accounting.analyses.own_records.describe`.
+    """
+    from dpfedbench.accounting.analyses import own_records
+
+    return own_records.describe(
+        clients=run.clients.count, rounds=run.participation.rounds, records=records, steps=steps, batches=batches
+    )
 
 
 class ClientUpdate(Part):
@@ -115,6 +128,17 @@ class ClientUpdate(Part):
     def columns(self, run: Any) -> tuple[str, ...]:
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
+
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
+
+        Asked of an update whose clients take private sums: the ledger is compared with it.
+
+        Args:
+            run: the run (a method).
+            records: those that a client holds, where the data say how many.
+        """
+        raise NotImplementedError
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.

@@ -41,6 +41,13 @@ class LocalSteps(ClientUpdate):
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
+    def lots(self, run: Any, *, clients: int, records: int) -> Any:
+        """The lots of so many clients that hold so many records each."""
+        return run.participation.lots(clients=clients, seed=run.seed, steps=self.inner_steps, records=records)
+
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
+
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
 
@@ -67,10 +74,7 @@ class _Silos(Clients):
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
         self._dimension = setup.net.dimension
-        self.lots = update.inner_steps
-        self._lots = run.participation.lots(
-            clients=self._count, seed=run.seed, steps=update.inner_steps, records=len(setup.held.images[0])
-        )
+        self._lots = update.lots(run, clients=self._count, records=len(setup.held.images[0]))
         self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()

@@ -39,10 +39,21 @@ class Noised(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        return {OWN_UPDATE: _sampler(run)}
+
     def clients(self, setup: Setup) -> Clients:
         import dataclasses
 
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
+
+
+def _sampler(run: Any) -> dict[str, Any]:
+    from dpfedbench.accounting.analyses import own_update
+
+    return own_update.describe(
+        clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
+    )
 
 
 class NoisedClients(Clients):
@@ -54,21 +65,14 @@ class NoisedClients(Clients):
     """
 
     def __init__(self, setup: Setup, inner: Clients) -> None:
-        from dpfedbench.accounting.analyses import own_update
-
         self._inner, run = inner, setup.run
         self.served = inner.served
         (sum_,) = setup.own
         given = sum_.within_task
         assert given is not None and inner.each == 1
-        sampler = own_update.describe(
-            clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
-        )
-        # As one release that reads one record, all of which the client holds.
-        one = {own_update.KIND: sampler | {"records": 1, "cohort": 1}}
         self._entry = setup.book.enter(
-            sum_, sampler=sampler, denominator=1.0, dimension=setup.net.dimension, indices=("round", "client"),
-            multiplier=given.noise_multiplier(one, run.claims),
+            sum_, sampler=_sampler(run), denominator=1.0, dimension=setup.net.dimension, indices=("round", "client"),
+            multiplier=given.noise_multiplier({OWN_UPDATE: _sampler(run)}, run.claims),
         )  # fmt: skip
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, within_task
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.part import setting
@@ -52,15 +52,18 @@ class Reptile(ClientUpdate):
                 "into disjoint batches: change one of them"
             )
 
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
+        return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
+
     def clients(self, setup: Setup) -> Clients:
         import numpy as np
         import torch
 
-        from dpfedbench.parts.within_task import Client, Examples, TaskClients, Worker, describer
+        from dpfedbench.parts.within_task import Client, Examples, TaskClients, Worker
         from dpfedbench.randomness import stream
 
         update, run = self, setup.run
-        examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
 
         class _Trained(TaskClients):
             def contribute(
@@ -86,7 +89,7 @@ class Reptile(ClientUpdate):
                 out[0] = torch.from_numpy(theta - weights.numpy())
                 return measured[0].mean(axis=0) if len(measured[0]) else np.full(2, np.nan)
 
-        return _Trained(setup, {TASK: describer(setup)(examples, self.inner_steps, self.batches)})
+        return _Trained(setup, self.samplers(run, 0))
 
 
 def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.models.net import Net
+    from dpfedbench.parts.participation.poisson_lots import Lots
     from dpfedbench.parts.sum import Sum
 
 
@@ -41,6 +42,17 @@ class SummedUpdate(ClientUpdate):
     def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
         """What the history says of a model that was released, given its weights [d]."""
         return lambda theta: {}
+
+    def lots(self, run: Any, sum_: Sum, *, clients: int, records: int) -> Lots:
+        """The lots of a sum, of so many clients that each hold so many records which it may read."""
+        return run.participation.lots(
+            clients=clients, seed=run.seed, steps=1, records=records, purpose=f"lot/{sum_.part}" if sum_.part else "lot",
+            whose=f"the {sum_.part} of a client" if sum_.part else "a client",
+        )  # fmt: skip
+
+    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+        lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.loop().own)
+        return {sum_.name: each.describe() for sum_, each in zip(run.loop().own, lots, strict=True)}
 
     def columns(self, run: Any) -> tuple[str, ...]:
         told = ("released_norm", "noise_multiplier" if run.private else "mean_norm")

@@ -93,6 +93,11 @@ class ClippingRule(Part):
             raise BenchError(f"clipping.threshold is null: the rule {self.kind} needs a first threshold")
 
     @property
+    def moves(self) -> bool:
+        """Whether the threshold moves after the first round."""
+        return type(self).observe is not ClippingRule.observe
+
+    @property
     def finds_threshold(self) -> bool:
         """Whether `threshold` null means that the first threshold is found elsewhere."""
         return False

@@ -37,6 +37,9 @@ class Decaying(Noise):
         if self.multiplier is None:
             raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
 
+    def successors(self, multiplier: float) -> tuple[float, ...]:
+        return multiplier, multiplier * self.decay
+
     def plan(
         self,
         budget: Budget,

@@ -56,6 +56,10 @@ class Noise(Part):
             counted=counted, every_round=not stepwise,
         )  # fmt: skip
 
+    def successors(self, multiplier: float) -> tuple[float, ...]:
+        """The multipliers that a round may have after one that had this."""
+        return (multiplier,)
+
     def combines(self, index: int) -> list[float] | None:
         """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
 

@@ -1,0 +1,133 @@
+"""Whether a ledger says what its run's configuration determines; else an account of it is of another mechanism.
+
+Compared are unit, adjacency, observer, mechanism, sampler, rounds, streams of noise, what has no event, and the
+multiplier of each round: the configured one, or what a budget calibrates it to; noise that follows a loss has to move
+as it may. Of thresholds what the rule determines is compared. How many records a client holds is in no configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.accounting.gaussian import rest_multiplier
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.loop import Loop
+from dpfedbench.parts.sum import Sum
+from dpfedbench.privacy.ledger import Release
+
+Samplers = Mapping[str, Mapping[str, Any]]
+
+
+def check_agrees(run: Any, releases: Sequence[Release], rounds: int) -> None:
+    """Raise where a ledger says something else than the configuration.
+
+    Args:
+        run: the run (a method).
+        releases: its ledger.
+        rounds: how many were run, by training.json.
+
+    Raises:
+        BenchError: at the first difference.
+    """
+    loop, named = run.loop(), dict[str, list[Release]]()
+    for line in releases:
+        named.setdefault(line.name, []).append(line)
+    private = [sum_ for sum_ in run.sums if sum_.private]
+    if private:
+        budgets = [sum_.budget for sum_ in private if sum_.budget is not None]
+        if not any(budget.epsilon is not None and budget.stop for budget in budgets):
+            _same("rounds", rounds, run.participation.rounds)
+        samplers = _samplers(run, loop, releases)
+        for sum_ in private:
+            _Checked(run, sum_, samplers, rounds).check(named)
+    _same("further releases, of", sorted(named), [])
+
+
+def _same(what: str, found: Any, expected: Any) -> None:
+    if found != expected:
+        raise BenchError(
+            f"the ledger has {what} {found}, but the run's configuration makes that {expected}: the ledger is not of "
+            "this run, or was changed; train the run again"
+        )
+
+
+def _samplers(run: Any, loop: Loop, releases: Sequence[Release]) -> Samplers:
+    records = next((int(line.sampler["records"]) for line in releases if "records" in line.sampler), 1)
+    own = loop.client.samplers(run, records) if any(sum_.private for sum_ in loop.own) else {}
+    plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+    return {sum_.name: own[sum_.name] for sum_ in loop.own if sum_.private} | {loop.server.name: plan.describe()}
+
+
+class _Checked:
+    """One private sum of a run, and what its rule releases beside it."""
+
+    def __init__(self, run: Any, sum_: Sum, samplers: Samplers, rounds: int) -> None:
+        self.run, self.sum, self.sampler = run, sum_, samplers[sum_.name]
+        self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
+        self.multiplier = self._multiplier(samplers)
+
+    def _multiplier(self, samplers: Samplers) -> float:
+        """Of the first round, where the rule takes nothing out of it."""
+        given, noise, budget = self.sum.within_task, self.sum.noise, self.sum.budget
+        assert noise is not None
+        if given is not None:
+            own = {sum_.name: samplers[sum_.name] for sum_ in self.run.sums if sum_.within_task is not None}
+            return given.noise_multiplier(own, self.run.claims)
+        if noise.multiplier is not None:
+            return noise.multiplier
+        assert budget is not None
+        plan = noise.plan(budget, self.sampler, claims=self.run.claims, counted=False, uncounted=0, stepwise=True)
+        return plan.noise_multiplier
+
+    def check(self, named: dict[str, list[Release]]) -> None:
+        """Check the lines of the sum, which are taken out of those given by name."""
+        rule, noise, name = self.sum.clipping, self.sum.noise, self.sum.name
+        assert rule is not None and noise is not None
+        lines = named.pop(name, [])
+        self._check_lines(name, self.sum.stream, lines, counted=True)
+        if not lines:
+            return
+        first = np.atleast_1d(lines[0].threshold)
+        if rule.threshold is not None:
+            _same(f"a first threshold of {name} of", set(first.tolist()), {rule.threshold})
+        state, beside, candidates = rule.begin(float(first[0])), list[Release](), (self.multiplier,)
+        extra = rule.extra(state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"])
+        if extra is not None:
+            beside = named.pop(extra.name, [])
+            self._check_lines(extra.name, extra.stream, beside, counted=extra.counted)
+        for number, line in enumerate(lines):
+            if not rule.moves:
+                _same(f"thresholds of {name} of", set(np.atleast_1d(line.threshold).tolist()), set(first.tolist()))
+            stated = {self._stated(rule, state, z): z for z in candidates}
+            found = (line.noise_multiplier, *(other.noise_multiplier for other in beside[number : number + 1]))
+            if found not in stated:
+                _same(f"in round {line.round} multipliers of {name} of", found, " or ".join(map(str, stated)))
+            candidates = noise.successors(stated[found])
+
+    def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
+        """The multipliers of a round that costs z: the sum's, and that of what the rule releases beside it."""
+        extra = rule.extra(state, noise_multiplier=z, cohort=self.sampler["cohort"])
+        if extra is None:
+            return (z,)
+        return (rest_multiplier(z, extra.noise_multiplier) if extra.within else z), extra.noise_multiplier
+
+    def _check_lines(self, name: str, stream: str, lines: Sequence[Release], *, counted: bool) -> None:
+        rule, noise, run = self.sum.clipping, self.sum.noise, self.run
+        assert rule is not None and noise is not None
+        without_event = [*run.unaccounted, *([] if rule.private else [rule.reason])]
+        _same(f"rounds of {name}", len(lines), self.lines)
+        expected = {
+            "unit": self.sum.unit, "adjacency": self.sum.adjacency, "observer": self.sum.observer,
+            "mechanism": noise.mechanism, "sampler": dict(self.sampler), "counted_by_paper": counted,
+            "part": self.sum.part or None,
+        }  # fmt: skip
+        for line in lines:
+            for field, value in expected.items():
+                _same(f"in round {line.round} a {field} of {name} of", getattr(line, field), value)
+            _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], [str(run.seed), stream])
+            told = line.reason if line.data_dependent_threshold else ""
+            said = [reason for reason in without_event if reason in told]
+            _same(f"in round {line.round} as what {name} does not account for", said, without_event)
