@@ -269,7 +269,12 @@ def _others() -> Iterator[Figure]:
         yield f"Reptile, z = 0.585, a record in {steps} steps", stated, f"{found:.2f}", "gaussian.gaussian_epsilon"
     steps_of_fifths = ((0.585, 5),)
     claim = poisson.renyi_epsilon(steps_of_fifths, 0.2, 1e-3, TF_PRIVACY_ORDERS)
-    yield "Reptile, z = 0.585, 5 steps of a sampled fifth, as claimed", "9.4964", f"{claim:.4f}", "poisson.renyi_epsilon"
+    yield (
+        "Reptile, z = 0.585, 5 steps of a sampled fifth, as claimed",
+        "9.4964",
+        f"{claim:.4f}",
+        "poisson.renyi_epsilon",
+    )
     found = poisson.upper_epsilon(steps_of_fifths, 0.2, 1e-3)
     yield "the same, holds", "6.455", f"{found:.3f}", "poisson.upper_epsilon"
     shared = 400_000 * 10 / (round(1623 * 0.71) * 20)

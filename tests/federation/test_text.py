@@ -17,6 +17,7 @@ from dpfedbench.methods import read_run
 from dpfedbench.methods.method import Method
 from dpfedbench.models.members import load_members
 from dpfedbench.privacy.ledger import read_ledger
+from dpfedbench.reporting.results import read_history
 from tests.data.text import tiny_texts
 
 RUN: dict[str, Any] = {
@@ -138,6 +139,28 @@ def test_the_test_is_on_unseen_tasks_with_and_without_refining(tmp_path: Path) -
     bad = run.replace(evaluation=run.evaluation.replace(tasks=3))
     with pytest.raises(BenchError, match=r"evaluation\.tasks is 3, but tiny has 2 test tasks"):
         evaluate(bad, data_dir=tmp_path / "data", model_path=out / "model.safetensors", out_path=out / "metrics.json")
+
+
+def test_tests_while_training_are_of_the_first_test_tasks_and_change_nothing(tmp_path: Path) -> None:
+    plain = run_of("dp-reptile")
+    watched = plain.replace(evaluation=plain.evaluation.replace(every=2, while_training=1))
+    out = {}
+    for name, run in (("plain", plain), ("watched", watched)):
+        (tmp_path / name).mkdir()
+        out[name] = trained(tmp_path / name, run)
+        evaluate(
+            run, data_dir=tmp_path / name / "data", model_path=out[name] / "model.safetensors",
+            out_path=out[name] / "metrics.json",
+        )  # fmt: skip
+    for file in ("model.safetensors", "ledger.jsonl", "metrics.json"):
+        assert (out["plain"] / file).read_bytes() == (out["watched"] / file).read_bytes()
+    history = read_history(out["watched"] / "history.csv")
+    measured = history.dropna(subset=["test_accuracy"])
+    assert measured["round"].tolist() == [2, 4]
+    final = json.loads((out["watched"] / "metrics.json").read_text())
+    assert measured["test_accuracy"].iloc[-1] == pytest.approx(final["per_task"][0])
+    assert measured["test_accuracy_before_refining"].between(0, 100).all()
+    assert read_history(out["plain"] / "history.csv")["test_accuracy"].isna().all()
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,50 @@ def test_disjoint_batches_read_each_example_once(federation, tmp_path, monkeypat
     assert (line.sampler["cohort"], line.sampler["records"], line.denominator) == (3, 9, 3.0)
 
 
+def test_poisson_batches_read_each_with_a_chance_and_divide_by_the_mean_number(federation, tmp_path, monkeypatch):
+    """Two rounds of three clients with three steps of nine examples: 162 chances of 1/3, so 54 +- 6 at a fixed seed."""
+    config = make_config(PLAIN_REPTILE, {"client_update": {"inner_steps": 3, "batches": "poisson"}})
+    rounds, read = rounds_of(config, federation, tmp_path), []
+    own = Client.mean
+
+    def spy(self, name, theta, examples, *args, **k):
+        read.append(len(examples[1]))
+        return own(self, name, theta, examples, *args, **k)
+
+    theta, client = theta_of(rounds), Client(rounds.clients, 0, int(COHORT[0]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "mean", spy)
+        for index in range(2):
+            contributions(rounds, theta, index)
+    assert len(read) == 18 and len(set(read)) > 2 and abs(sum(read) - 54) < 18
+    tasks = held_of(rounds).gather(COHORT)
+    x, y = tasks.support_x[0], tasks.support_y[0]
+    with rounds.clients._workers.worker() as worker:
+        each = torch.empty((len(y), rounds.net.dimension))
+        worker.each(theta, x, y, each)
+        means = [client.mean(TASK, theta, (x[:count], y[:count]), worker)[0] for count in (0, 1, 2)]
+    assert not means[0].any()
+    for count in (1, 2):
+        np.testing.assert_allclose(means[count], each[:count].sum(0).numpy() / 3, atol=1e-6)
+
+
+def test_the_ledger_of_poisson_batches_says_the_chance_and_a_step_of_nobody_is_noise(federation, tmp_path):
+    config = make_config(REPTILE, {"client_update": {"inner_steps": 3, "batches": "poisson"}})
+    rounds = rounds_of(config, federation, tmp_path)
+    theta, client = theta_of(rounds), Client(rounds.clients, 0, int(COHORT[0]))
+    tasks = held_of(rounds).gather(COHORT)
+    with rounds.clients._workers.worker() as worker:
+        noise, found = client.mean(TASK, theta, (tasks.support_x[0][:0], tasks.support_y[0][:0]), worker)
+    entry = rounds.clients.entries[TASK]
+    assert found.shape == (0, 2)
+    deviation = entry.noise_multiplier * config.within_task.threshold / 3
+    assert np.std(noise) == pytest.approx(deviation, rel=0.2)
+    contributions(rounds, theta)
+    line = read_ledger(tmp_path / "ledger.jsonl")[-1]
+    assert (line.sampler["kind"], line.sampler["rate"], line.sampler["steps"]) == ("own-records-poisson", 1 / 3, 3)
+    assert line.denominator == 3.0
+
+
 def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation, tmp_path):
     rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
     rows = torch.zeros((2, rounds.net.dimension))
