@@ -9,6 +9,7 @@ import torch
 
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
+from dpfedbench.models.darts import CellNet
 from dpfedbench.models.gradients import Choice, Gradients
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
@@ -49,4 +50,8 @@ def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
         from dpfedbench.kernels.lstm import FastLstm
 
         return FastLstm
+    if isinstance(net.module, CellNet):
+        from dpfedbench.kernels.cells import CellGradients
+
+        return CellGradients
     return None

@@ -1,0 +1,241 @@
+"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes, of which 10,000 are for testing.
+
+Two data sets, since results on one say nothing of the other: `cifar-10` is the release, in its form for Python or in
+its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
+"""
+
+import io
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.entry import DatasetEntry
+from dpfedbench.data.images import Progress
+from dpfedbench.data.records import SPLITS, RawRecords
+from dpfedbench.data.sources import ENVIRONMENT, fetch, find_local, read_pickle
+from dpfedbench.errors import BenchError
+
+SIZE = 32
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+EXAMPLES = {"train": 5000, "test": 1000}
+"""Pictures of each class."""
+PLACES = ("cifar-10", "CIFAR10", "cifar10")
+"""Subfolders of a local data folder."""
+PYTHON, BINARY = "cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"
+BINARY_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"  # as its authors' page states it
+FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin")
+JPEG, JPEG_FOLDER = "cifar-10-images.zip", "cifar-10-images"
+
+_PARTS = {"train": tuple(f"data_batch_{part}" for part in range(1, 6)), "test": ("test_batch",)}
+
+_Files = dict[str, Callable[[], bytes]]
+"""A way to read each file, by its path below the archive's or folder's root, with slashes."""
+
+
+def read_cifar_10(
+    local: Path | None,
+    download_dir: Path,
+    progress: Progress | None = None,
+    *,
+    examples: dict[str, int] = EXAMPLES,
+    check_md5: bool = True,
+) -> RawRecords:
+    """Read the release.
+
+    Args:
+        local: a folder with an archive of the release (`cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`) or the
+            folder extracted from it (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its subfolder
+            `cifar-10`, `CIFAR10` or `cifar10`.
+        download_dir: where the download is kept when there is no local copy.
+        progress: told after each part.
+        examples: pictures of each class that each split must have (tests use tiny archives).
+        check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
+
+    Raises:
+        BenchError: no copy and no network; a local copy in neither form; or one that is damaged or incomplete.
+    """
+    path = find_local(local, PLACES, (PYTHON, BINARY, *FOLDERS))
+    if path is None:
+        _refuse_another_form(local)
+        from torchvision.datasets import CIFAR10  # slow to import, and not needed with a local copy
+
+        path = fetch(CIFAR10.url, CIFAR10.tgz_md5, download_dir, local=local, subfolder=PLACES[0])
+    elif check_md5 and path.is_file():
+        _check_md5(path)
+    files = _files(path)
+    images, labels = {}, {}
+    for done, split in enumerate(SPLITS):
+        read = [_part(path, files, part) for part in _PARTS[split]]
+        images[split], labels[split] = (np.concatenate(parts) for parts in zip(*read, strict=True))
+        _check_counts(path, split, labels[split], examples[split])
+        if progress:
+            progress("reading CIFAR-10", done + 1, len(SPLITS))
+    return RawRecords(
+        train_images=images["train"], train_labels=labels["train"], test_images=images["test"],
+        test_labels=labels["test"], class_names=CLASSES, versions={},
+    )  # fmt: skip
+
+
+def read_cifar_10_jpeg(
+    local: Path | None, download_dir: Path, progress: Progress | None = None, *, examples: dict[str, int] = EXAMPLES
+) -> RawRecords:
+    """Read a copy of JPEG pictures, which is in a local folder or nowhere.
+
+    Args:
+        local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`, either with `train/CLASS/*.jpg` and
+            `test/CLASS/*.jpg`, in itself or in its subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these
+            subfolders that has the folders `train` and `test` itself.
+        download_dir: not used; nobody publishes this copy as such.
+        progress: told after each class.
+        examples: as for `read_cifar_10`.
+
+    Raises:
+        BenchError: no copy; or a copy that is damaged or incomplete.
+    """
+    import PIL
+
+    del download_dir
+    path = find_local(local, PLACES, (JPEG, JPEG_FOLDER))
+    if path is None and local is not None:
+        path = next((local / place for place in PLACES if (local / place / "train").is_dir()), None)
+    if path is None:
+        place = local / PLACES[0] if local else f"FOLDER/{PLACES[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+        raise BenchError(
+            f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and test/CLASS/*.jpg, and found "
+            f"neither: put it in {place}, or take the data set cifar-10, which is fetched from where it is published"
+        )
+    files = _files(path)
+    pictures: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(files):
+        parts = name.split("/")
+        if len(parts) >= 3 and parts[-3] in SPLITS and parts[-2] in CLASSES and parts[-1].endswith(".jpg"):
+            pictures.setdefault((parts[-3], parts[-2]), []).append(name)
+    blocks: dict[str, Any] = {}
+    for split in SPLITS:
+        labels = np.repeat(
+            np.arange(len(CLASSES), dtype=np.int64), [len(pictures.get((split, name), ())) for name in CLASSES]
+        )
+        _check_counts(path, split, labels, examples[split])
+        images = np.empty((len(labels), SIZE, SIZE, 3), np.uint8)
+        for label, name in enumerate(CLASSES):
+            for place, file in enumerate(pictures[split, name]):
+                images[label * examples[split] + place] = _decoded(path, file, files[file])
+            if progress:
+                progress(f"reading {path.name}", SPLITS.index(split) * len(CLASSES) + label + 1, 2 * len(CLASSES))
+        blocks |= {f"{split}_images": images, f"{split}_labels": labels}
+    return RawRecords(**blocks, class_names=CLASSES, versions={"pillow": PIL.__version__})
+
+
+def _refuse_another_form(local: Path | None) -> None:
+    """Refuse a local copy that is there and is not the release; none at all is no fault, and is fetched."""
+    found = next((local / place for place in PLACES if (local / place).is_dir()), None) if local else None
+    content = sorted(file.name for file in found.iterdir()) if found else []
+    if found and content:
+        hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
+        raise BenchError(
+            f"looked in {found} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found {', '.join(content[:3])}"
+            f"{hint}: put one of them there, or take the folder away to download one"
+        )
+
+
+def _check_md5(path: Path) -> None:
+    from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import calculate_md5
+
+    wanted, found = CIFAR10.tgz_md5 if path.name == PYTHON else BINARY_MD5, calculate_md5(str(path))
+    if found != wanted:
+        folder = FOLDERS[path.name != PYTHON]
+        raise BenchError(
+            f"{path} is not the published archive (md5 {found}, not {wanted}): delete it and put an undamaged copy in "
+            f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
+            "from it there"
+        )
+
+
+def _files(path: Path) -> _Files:
+    if path.is_dir():
+        return {file.relative_to(path).as_posix(): file.read_bytes for file in path.rglob("*") if file.is_file()}
+    try:
+        if path.suffix == ".zip":
+            zipped = zipfile.ZipFile(path)
+            return {name: partial(zipped.read, name) for name in zipped.namelist() if "__MACOSX" not in name}
+        with tarfile.open(path) as archive:
+            held = {
+                member.name: content.read()
+                for member in archive
+                if member.isfile() and (content := archive.extractfile(member)) is not None
+            }
+        return {name: partial(bytes, content) for name, content in held.items()}
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _part(path: Path, files: _Files, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of one file of the release, in either form."""
+    named = {name.rpartition("/")[2]: read for name, read in files.items()}
+    called = f"{path} (part {part})"
+    try:
+        if part in named:
+            found = read_pickle(named[part](), called)
+            pixels, labels = np.asarray(found["data"], np.uint8), np.asarray(found["labels"], np.int64)
+        elif f"{part}.bin" in named:
+            rows = np.frombuffer(named[f"{part}.bin"](), np.uint8).reshape(-1, 1 + 3 * SIZE**2)
+            pixels, labels = rows[:, 1:], rows[:, 0].astype(np.int64)
+        else:
+            raise _damaged(path, f"it has neither {part} nor {part}.bin")
+        return pixels.reshape(len(labels), 3, SIZE, SIZE).transpose(0, 2, 3, 1), labels
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise _damaged(path, f"{part} has not the form of CIFAR-10: {error}") from error
+
+
+def _check_counts(path: Path, split: str, labels: np.ndarray, examples: int) -> None:
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(CLASSES):
+        raise _damaged(path, f"it has the label {labels.max()}")
+    for name, found in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
+        if found != examples:
+            raise _damaged(path, f"{split} has {found} pictures of {name}, not {examples}")
+
+
+def _decoded(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(read())) as image:
+            colour = image.convert("RGB")
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise _damaged(path, f"{name}: {type(error).__name__} {error}") from error
+    if colour.size != (SIZE, SIZE):
+        raise _damaged(path, f"{name} is {colour.size[0]}x{colour.size[1]}, not {SIZE}x{SIZE}")
+    return np.asarray(colour)
+
+
+def _damaged(path: Path, what: str) -> BenchError:
+    return BenchError(
+        f"{path} is damaged or not CIFAR-10's ({what}): delete it and put an undamaged copy in its place, or leave it "
+        "out to download one"
+    )
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="cifar-10",
+        version="1",
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="none stated; cite Krizhevsky 2009",
+        read=read_cifar_10,
+    ),
+    DatasetEntry(
+        name="cifar-10-jpeg",
+        version="1",
+        source="the pictures of https://www.cs.toronto.edu/~kriz/cifar.html, saved as JPEG",
+        licence="none stated; cite Krizhevsky 2009",
+        read=read_cifar_10_jpeg,
+        recorded_sha256="7b0ff7494215d9215f3ffdc2980db3bc3ff231b0967d8059f817b149f349b533",
+    ),
+)

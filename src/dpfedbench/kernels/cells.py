@@ -1,0 +1,240 @@
+"""Networks of cells (`models.darts`): the gradients of single records by one pass of torch, on one CPU thread.
+
+The records' losses are added up and differentiated once. On the way back each layer writes its own weights' gradients
+to the rows, record by record: a depthwise convolution's are one grouped convolution of its maps by what arrives, with a
+group for each channel of each record; a 1x1 convolution's are products of matrices, one a record. The gradient that a
+depthwise convolution hands on is a forward convolution, which is quicker than what torch has for it. The rows of the
+architecture weights come from one backward pass as well: each record is given its own copy of them.
+
+A record's numbers are made of its own numbers alone, and keep their bits whatever the others hold.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dpfedbench.models.darts import NORMALISATION_EPSILON, CellNet, Convolution, Linear, Norm, SearchNet
+from dpfedbench.models.gradients import Found, joined
+from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.models.torch_gradients import TorchGradients
+
+_TOGETHER, _NUMBERS = 64, 2**24
+"""Records of one pass: enough to outweigh the calls; fewer where their gradients would be more numbers than that."""
+
+
+class _Sink:
+    """Where layers write: the rows [n, d] of this pass, none where they are not asked for; a layer's place in them."""
+
+    def __init__(self) -> None:
+        self.rows: torch.Tensor | None = None
+        self.places: dict[nn.Module, slice] = {}
+
+    def write(self, layer: nn.Module, gradient: torch.Tensor) -> None:
+        """Each record's gradient in all of a layer's weights, [n, ...]."""
+        if self.rows is not None:
+            self.rows[:, self.places[layer]] = gradient.flatten(1)
+
+
+class _Depthwise(torch.autograd.Function):
+    """A filter for each channel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.sink = layer, sink
+        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, weight), layer, (g,) = ctx.saved_tensors, ctx.layer, arriving
+        own, side = x.shape[0] * x.shape[1], weight.shape[-1]
+        if ctx.sink.rows is not None:
+            taps = functional.conv2d(
+                x.reshape(1, own, *x.shape[2:]), g.reshape(own, 1, *g.shape[2:]), None, layer.dilation, layer.padding,
+                layer.stride, own,
+            )  # fmt: skip
+            ctx.sink.write(layer, taps[0, :, :side, :side].reshape(len(x), -1))
+        back = None
+        if ctx.needs_input_grad[0]:
+            if layer.stride > 1:
+                spread = torch.zeros_like(x)
+                spread[:, :, :: layer.stride, :: layer.stride] = g
+                g = spread
+            back = functional.conv2d(g, weight.flip(2, 3), None, 1, layer.padding, layer.dilation, layer.groups)
+        return back, None, None, None
+
+
+class _Pointwise(torch.autograd.Function):
+    """A matrix for each group of channels, the same at all positions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+        parts = x.reshape(len(x), layer.groups, -1, x.shape[2] * x.shape[3])
+        matrices = weight.reshape(layer.groups, -1, weight.shape[1])
+        ctx.save_for_backward(parts, matrices)
+        ctx.layer, ctx.sink, ctx.shape = layer, sink, x.shape
+        return torch.matmul(matrices, parts).reshape(len(x), -1, *x.shape[2:])
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (parts, matrices), (g,) = ctx.saved_tensors, arriving
+        g = g.reshape(len(g), len(matrices), -1, parts.shape[-1])
+        if ctx.sink.rows is not None:
+            ctx.sink.write(ctx.layer, torch.matmul(g, parts.mT))
+        back = torch.matmul(matrices.mT, g).reshape(ctx.shape) if ctx.needs_input_grad[0] else None
+        return back, None, None, None
+
+
+class _First(torch.autograd.Function):
+    """The convolution that reads the picture, which has no gradient to hand on."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Convolution, sink: _Sink) -> torch.Tensor:
+        windows = functional.unfold(x, weight.shape[-1], padding=layer.padding)
+        ctx.save_for_backward(windows)
+        ctx.layer, ctx.sink = layer, sink
+        return torch.matmul(weight.flatten(1), windows).unflatten(2, x.shape[2:])
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[None, ...]:
+        if ctx.sink.rows is not None:
+            ctx.sink.write(ctx.layer, torch.matmul(arriving[0].flatten(2), ctx.saved_tensors[0].mT))
+        return None, None, None, None
+
+
+class _Scaled(torch.autograd.Function):
+    """Scale and shift of each channel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, layer: Norm, sink: _Sink
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, scale)
+        ctx.layer, ctx.sink = layer, sink
+        return x * scale[:, None, None] + shift[:, None, None]
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, scale), (g,) = ctx.saved_tensors, arriving
+        if ctx.sink.rows is not None:
+            ctx.sink.write(ctx.layer, torch.cat([(g * x).sum((2, 3)), g.sum((2, 3))], 1))
+        return (g * scale[:, None, None] if ctx.needs_input_grad[0] else None), None, None, None, None
+
+
+class _Last(torch.autograd.Function):
+    """The linear layer."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layer: Linear, sink: _Sink
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.sink = layer, sink
+        return _matrix_by_rows(x, weight.T) + bias
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (x, weight), (g,) = ctx.saved_tensors, arriving
+        if ctx.sink.rows is not None:
+            ctx.sink.write(ctx.layer, torch.cat([(g[:, :, None] * x[:, None]).flatten(1), g], 1))
+        return _matrix_by_rows(g, weight), None, None, None, None
+
+
+def _matrix_by_rows(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Each row times a matrix, by a product of its own: a product of all may add up in an order that rows decide."""
+    return torch.matmul(rows[:, None], matrix)[:, 0]
+
+
+class CellGradients(TorchGradients):
+    """Gradients of a `CellNet`; arguments are those of `Gradients`."""
+
+    name = "cells"
+
+    def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(net, dtype=dtype)
+        self._sink = _Sink()
+        self._own: CellNet | None = None
+
+    def _together(self) -> int:
+        return max(1, min(_TOGETHER, _NUMBERS // self.net.weights))
+
+    @property
+    def _module(self) -> CellNet:
+        """A module of this object's own, whose layers write to the sink."""
+        if self._own is None:
+            made = self.net.build()
+            assert isinstance(made, CellNet)
+            self._own, start = made.to(self.dtype), 0
+            for layer in self._own.modules():
+                count = sum(value.numel() for value in layer.parameters(recurse=False))
+                self._sink.places[layer] = slice(start, start + count)
+                start += count
+                forward = _forward(layer, self._own, self._sink)
+                if forward is not None:
+                    layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
+        return self._own
+
+    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        return self._by_blocks(theta, x, y, out, tuple(self.net.blocks.values()) or (slice(0, self.net.weights),))
+
+    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found:
+        return self._by_blocks(theta, x, y, out, (self.net.blocks[block],))
+
+    def _by_blocks(self, theta: Array, x: Array, y: Array, out: Array, blocks: tuple[slice, ...]) -> Found:
+        """The gradients of blocks, which lie side by side from the first coordinate of the first one."""
+        module, weights, rows, found = self._module, self._theta(theta), torch.as_tensor(out), []
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(weights, module.parameters())
+        searched = self.net.weights
+        if isinstance(module, SearchNet):
+            searched -= module.space.size
+        of_weights = blocks[0].start < searched
+        of_architecture = blocks[-1].stop > searched
+        for name, value in module.named_parameters():
+            value.requires_grad_(of_weights and not name.startswith("architecture."))
+        for start in range(0, len(x), self._together()):
+            some = slice(start, start + self._together())
+            inputs, labels = self.net.inputs(x[some], self._like), tensor_of(y[some])
+            with torch.enable_grad():
+                mix, copies = None, []
+                if isinstance(module, SearchNet):
+                    for kind in module.space.kinds:
+                        own = getattr(module.architecture, kind).detach().expand(len(inputs), -1, -1)
+                        copies.append(own.clone().requires_grad_() if of_architecture else own)
+                    mix = {kind: own.softmax(-1) for kind, own in zip(module.space.kinds, copies, strict=True)}
+                logits = module.logits(inputs, mix)
+                losses = functional.cross_entropy(logits, labels, reduction="none")
+                self._sink.rows = rows[some, :searched] if of_weights else None
+                losses.sum().backward()
+            if of_architecture:
+                slopes = [own.grad.flatten(1) for own in copies if own.grad is not None]
+                rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(slopes, 1)
+            right = (logits.detach().argmax(1) == labels).double()
+            found.append(Found(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
+        self._sink.rows = None
+        return joined(found)
+
+
+def _forward(layer: nn.Module, module: CellNet, sink: _Sink) -> Callable[..., torch.Tensor] | None:
+    """What takes the place of a layer's forward pass; None: nothing, it has no weights."""
+    if isinstance(layer, Linear):
+        return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
+    if isinstance(layer, Norm) and layer.affine:
+        return lambda self, x: _Scaled.apply(_normed(self, x), self.scale, self.shift, self, sink)
+    if not isinstance(layer, Convolution):
+        return None
+    if layer is module.stem:
+        return lambda self, x: _First.apply(x, self.weight, self, sink)
+    if layer.weight.shape[-1] > 1:
+        return lambda self, x: _Depthwise.apply(x, self.weight, self, sink)
+    return lambda self, x: _Pointwise.apply(x[:, :, :: self.stride, :: self.stride], self.weight, self, sink)
+
+
+def _normed(layer: Norm, x: torch.Tensor) -> torch.Tensor:
+    return functional.group_norm(x, layer.channels, eps=NORMALISATION_EPSILON)
