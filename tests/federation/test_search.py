@@ -22,7 +22,8 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.methods import read_run
 from dpfedbench.models.torch_gradients import TorchGradients
-from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS
+from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.parts.summed import Parties
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
@@ -80,23 +81,25 @@ def test_halves_are_disjoint_and_of_one_size():
         assert not set(halves[0]) & set(halves[1])
 
 
-def test_a_round_without_noise_is_algorithm_1_by_autograd(silos, tmp_path, monkeypatch):
-    """W steps first, along clipped gradients of training lots; then A, at the new W, of validation lots; by torch."""
-    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+def check_algorithm_1(silos, folder):
+    """W steps first, along clipped gradients of training lots; then A, at the new W, of validation lots; by autograd.
+
+    Without noise, and with each record's gradient taken by torch of the records that each half should have.
+    """
     sgd = {"rate": 2.0, "optimizer": {"kind": "sgd", "momentum": 0.0}, "decay": 0.01}
     run = make_config({"client_update": {"architecture": sgd}})
-    found = rounds_of(run, silos, tmp_path)
+    found = rounds_of(run, silos, folder)
     dataset, partition = load_records(silos[0]), load_fragments(silos[1])
     net = run.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
-    halves, lots = halves_of(run), {WEIGHTS: "training half", ARCHITECTURE: "validation half"}
     for index in range(2):
-        for name, block, limit in ((WEIGHTS, "weights", 0.1), (ARCHITECTURE, "architecture", 0.01)):
+        for block, half, limit in (("weights", "training half", 0.1), ("architecture", "validation half", 0.01)):
             place, total = net.blocks[block], 0.0
             for party in range(4):
-                own = np.sort(partition.records[party])[halves[name][party]]
-                drawn = stream(0, f"lot/{lots[name]}", index, 0, party).random(50)
-                lot = own[drawn < 8 / 50]
+                order = stream(0, "halves", party).permutation(100)
+                places = np.sort(order[:50] if block == "weights" else order[50:])
+                drawn = stream(0, f"lot/{half}", index, 0, party).random(50)
+                lot = np.sort(partition.records[party])[places][drawn < 8 / 50]
                 if not len(lot):
                     continue
                 rows = torch.empty((len(lot), net.dimension))
@@ -105,10 +108,46 @@ def test_a_round_without_noise_is_algorithm_1_by_autograd(silos, tmp_path, monke
                 total = total + (rows * (limit / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(dim=0)
             mean = total / (4 * 8)  # of four expected lots, not of those that came
             # A decay is added to the mean, as torch's optimisers have it.
-            theta[place] -= 0.5 * mean if name == WEIGHTS else 2.0 * (mean + 0.01 * theta[place])
+            theta[place] -= 0.5 * mean if block == "weights" else 2.0 * (mean + 0.01 * theta[place])
         found.round(index)
         for place in net.blocks.values():
             torch.testing.assert_close(found.theta[place], theta[place], rtol=1e-4, atol=1e-6)
+
+
+def test_a_round_without_noise_is_algorithm_1_by_autograd(silos, tmp_path, monkeypatch):
+    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+    check_algorithm_1(silos, tmp_path)
+
+
+def clip_the_batch(monkeypatch):
+    monkeypatch.setattr(PrivateSum, "_limit", math.inf)
+    monkeypatch.setattr(
+        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / float(total.norm() + 1e-30))
+    )
+
+
+def divide_by_the_realised_lot(monkeypatch):
+    party = Parties._party
+
+    def realised(self, phase, places, theta, index, client):
+        released, losses, raw = party(self, phase, places, theta, index, client)
+        return released * phase.lots.size / max(len(phase.lots.lot(index, 0, client)), 1), losses, raw
+
+    monkeypatch.setattr(Parties, "_party", realised)
+
+
+def take_both_sums_of_one_half(monkeypatch):
+    places = SearchSteps.places
+    first = make_config().loop().own[0]
+    monkeypatch.setattr(SearchSteps, "places", lambda self, sum_, **given: places(self, first, **given))
+
+
+@pytest.mark.parametrize("mutant", [clip_the_batch, divide_by_the_realised_lot, take_both_sums_of_one_half])
+def test_mutants_are_not_algorithm_1(silos, tmp_path, monkeypatch, mutant):
+    monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_algorithm_1(silos, tmp_path)
 
 
 def test_both_sums_are_in_the_ledger_and_the_history(silos, tmp_path):
