@@ -140,6 +140,20 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise BenchError(f"{path} is not valid JSON ({error}): delete it and run the workflow again") from error
 
 
+def defused(value: Any) -> Any:
+    """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe before it.
+
+    Texts that are numbers stay as they are, for who reads them with pandas.
+    """
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def sha256(path: str | os.PathLike[str]) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()

@@ -98,7 +98,7 @@ def _without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
         (lambda files: _without(files, "n04/n04_3.JPEG", "n02/n02_3.JPEG"), r"12 images: n02 has 11, n04 has 11\)"),
         (lambda files: {k: v for k, v in files.items() if not k.startswith("n03")}, "4 classes, not 5"),
         (lambda files: files | {"n01/n01_0.JPEG": b"no picture"}, r"n01_0\.JPEG"),
-        (lambda files: files | {"n01/n01_0.JPEG": _jpeg(1, size=60)}, "is 60x60, not 64x64"),
+        (lambda files: files | {"n01/n01_0.JPEG": _jpeg(1, size=60)}, "is 60×60, not 64×64"),
     ],
 )
 def test_a_damaged_copy_says_what_is_wrong(tmp_path: Path, change: Any, what: str) -> None:

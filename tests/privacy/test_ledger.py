@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +99,64 @@ def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
     with pytest.raises(BenchError, match=r"mechanism of a release.*train the run again") as raised:
         read_ledger(ledger.path)
     assert "\n" not in str(raised.value) and json.loads(ledger.path.read_text()) == former
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("noise_multiplier", "1.0", "noise_multiplier is '1.0', not a number"),
+        ("noise_multiplier", 1e308, "noise_multiplier is 1e+308, not a number from 1e-40 to 1e+40"),
+        ("noise_multiplier", 1e-300, "noise_multiplier is 1e-300, not a number"),
+        ("noise_multiplier", float("nan"), "noise_multiplier is nan, not a number"),
+        ("noise_multiplier", [1.0], "noise_multiplier is [1.0], not a number"),
+        ("noise_multiplier", True, "noise_multiplier is True, not a number"),
+        ("noise_multiplier", 0, "noise_multiplier is 0, not a number"),
+        ("threshold", [0.5, None], "threshold is None, not a number"),
+        ("noise_std", -1.0, "noise_std is -1.0, not a number"),
+        ("round", 1.5, "round is 1.5, not a whole number"),
+        ("round", -1, "round is -1 and dimension 3"),
+        ("dimension", "3", "dimension is '3', not a whole number"),
+        ("name", None, "name is None, not text"),
+        ("counted_by_paper", "yes", "counted_by_paper is 'yes', not true or false"),
+        ("sampler", "poisson", "sampler is 'poisson', not a group of keys"),
+        ("sampler", {"rate": 0.1}, "sampler has no kind"),
+        ("sampler", {"kind": "poisson", "rate": 7, "rounds": 3}, "sampler.rate is 7, not a number from 0 to 1"),
+        ("sampler", {"kind": "poisson", "rate": 0.5, "rounds": "3"}, "sampler.rounds is '3', not a number"),
+        ("combines", [0.5, "x"], "combines is 'x', not a number"),
+    ],
+)
+def test_a_value_that_no_mechanism_wrote_is_one_line(tmp_path, field, value, said):
+    path = written(tmp_path / "ledger.jsonl", 1).path
+    values = json.loads(path.read_text(encoding="utf-8")) | {field: value}
+    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+    with pytest.raises(BenchError) as caught:
+        read_ledger(path)
+    assert f"{path}, line 1, is not a release ({said}" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\xff\xfe\x00", "is not UTF-8 text: delete the run's folder and train again"),
+        (b"[" * 100_000, "line 1, is not a release"),
+        (b"1" * 10_000, "line 1, is not a release"),
+        (b"null", "line 1, is not a release"),
+        (b"{}", "line 1, is not a release"),
+    ],
+)
+def test_what_is_no_ledger_is_one_line(tmp_path, content, said):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(content + b"\n")
+    with pytest.raises(BenchError) as caught:
+        read_ledger(path)
+    assert str(path) in str(caught.value) and said in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_a_ledger_on_a_full_disk_is_named(tmp_path):
+    ledger = written(tmp_path / "ledger.jsonl", 1)
+    ledger.path = Path("/dev/full")
+    if not ledger.path.exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(BenchError, match="no room to write /dev/full: free some space and run the same command again"):
+        ledger.append(EVENT)

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import fetch, find_local, read_pickle
+from dpfedbench.data.sources import fetch, find_local, limited, read_pickle
 from dpfedbench.errors import BenchError
 
 FOLDER, ARCHIVE = "cifar-100-python", "cifar-100-python.tar.gz"
 EXAMPLES = 600
 SIZE = 32
+_LARGEST = 512 << 20  # bytes of a part; the training part has 155 million
 
 _SPLIT_TEXT = {
     "train": """
@@ -114,8 +115,8 @@ def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:
                     member = archive.extractfile(f"{FOLDER}/{part}")
                     if member is None:
                         raise KeyError(f"{FOLDER}/{part} is not a file")
-                    parts[part] = read_pickle(member.read(), called)
-        except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError) as error:
+                    parts[part] = read_pickle(limited(member, _LARGEST), called)
+        except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError, ValueError) as error:
             raise _damaged(path, str(error)) from error
         if progress:
             progress("reading CIFAR-100", done, len(wanted))

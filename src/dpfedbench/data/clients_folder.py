@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text
+from dpfedbench.files import atomic_path, defused, read_json, sha256, write_json, write_text
 
 _Built = TypeVar("_Built")
 
@@ -35,7 +35,7 @@ def save_clients(
     with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
         np.savez(handle, **arrays)  # type: ignore[arg-type]
     table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(preview)
+    csv.writer(table, lineterminator="\n").writerows([defused(cell) for cell in row] for row in preview)
     write_text(folder / "preview.csv", table.getvalue())
     write_json(folder / "summary.json", {**summary, "clients_sha256": sha256(folder / "clients.npz")})
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
 from dpfedbench.data.records import RawRecords
+from dpfedbench.data.sources import decoded_image
 from dpfedbench.errors import BenchError
 from dpfedbench.randomness import stream
 from dpfedbench.settings.part import Settings, setting
@@ -202,11 +203,9 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image)
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise _Unreadable(f"{type(error).__name__}") from error
+        upright = ImageOps.exif_transpose(decoded_image(path))
+    except Exception as error:  # so can its orientation
+        raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
     if upright.mode[0] in "IF":
         raise _Unreadable(f"its pixels are not of 8 bits, but {upright.mode}")
     if upright.has_transparency_data:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import PIL
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import ENVIRONMENT, find_local, read_pickle
+from dpfedbench.data.sources import ENVIRONMENT, decoded_image, find_local, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
@@ -155,9 +155,8 @@ def _read_folder(
 
 def _decode(path: Path) -> np.ndarray:
     try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS))
-    except (UnidentifiedImageError, EOFError, OSError, ValueError, SyntaxError) as error:
+        return np.asarray(decoded_image(path).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS))
+    except (OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
 
 

@@ -99,9 +99,11 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
         ValueError: it holds something else; the message says what.
         OSError, EOFError, zlib.error: it cannot be read or unpacked.
     """
-    content = path.read_bytes()
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
+    with open(path, "rb") as handle:
+        packed = handle.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else open(path, "rb") as handle:
+        # A byte more than there can be is enough to see that there are too many.
+        content = handle.read(4 + 4 * len(shape) + math.prod(shape) + 1)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _KINDS:
         raise ValueError("it is no IDX file")
     if content[2] != 8:

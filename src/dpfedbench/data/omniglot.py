@@ -1,26 +1,23 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al. 2015)."""
 
-import io
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import PIL
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import fetch, find_local
+from dpfedbench.data.sources import decoded_image, fetch, find_local, unzipped
 from dpfedbench.errors import BenchError
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
+_LARGEST = 1 << 20  # bytes of a drawing; they have a few hundred
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
@@ -76,10 +73,9 @@ def _download(part: str, download_dir: Path, local: Path | None) -> Path:
 
 def _read_zip(path: Path, part: str) -> _Drawings:
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+        return _group(iter(unzipped(path, largest=_LARGEST).items()), part)
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
-    return _group(((name, partial(archive.read, name)) for name in archive.namelist()), part)
 
 
 def _read_folder(path: Path, part: str) -> _Drawings:
@@ -106,20 +102,9 @@ def _check_count(path: Path, drawings: _Drawings, characters: int) -> None:
 
 def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            grey = image.convert("L")
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        UnidentifiedImageError,
-        EOFError,
-        OSError,
-        ValueError,
-        SyntaxError,
-    ) as error:
+        grey = decoded_image(read(), size=(SOURCE_SIZE, SOURCE_SIZE)).convert("L")
+    except (OSError, ValueError) as error:
         raise _damaged(path, f"{name}: {error}") from error
-    if grey.size != (SOURCE_SIZE, SOURCE_SIZE):
-        raise _damaged(path, f"{name} is {grey.size[0]}×{grey.size[1]}, not {SOURCE_SIZE}×{SOURCE_SIZE}")
     return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
 
 

@@ -8,17 +8,17 @@ plays: 345 roles were published.
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
-from dpfedbench.data.sources import ENVIRONMENT, find_local
+from dpfedbench.data.sources import ENVIRONMENT, find_local, unzipped
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 800
+_LARGEST = 64 << 20  # bytes of all texts; the plays have six million
 SOURCE = "https://www.gutenberg.org/ebooks/100"
 
 _HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
@@ -83,11 +83,15 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
             yield file.stem, file.read_bytes()
         return
     try:
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                if name.endswith(".txt"):
-                    yield PurePosixPath(name).stem, archive.read(name)
-    except (zipfile.BadZipFile, OSError) as error:
+        room = _LARGEST
+        for name, read in unzipped(path, largest=_LARGEST).items():
+            if name.endswith(".txt"):
+                content = read()
+                room -= len(content)
+                if room < 0:
+                    raise ValueError(f"its texts have more than the {_LARGEST:,} bytes that are possible")
+                yield PurePosixPath(name).stem, content
+    except ValueError as error:
         raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
 
 

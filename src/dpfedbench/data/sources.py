@@ -5,12 +5,17 @@ import io
 import os
 import pickle
 import socket
-from collections.abc import Iterator
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from dpfedbench.errors import BenchError
 
@@ -99,6 +104,70 @@ def _timeout(seconds: float) -> Iterator[None]:
         yield
     finally:
         socket.setdefaulttimeout(before)
+
+
+def unzipped(path: Path, *, largest: int) -> dict[str, Callable[[], bytes]]:
+    """The files of a zip archive by name, each with what reads it; nothing is unpacked yet.
+
+    Args:
+        path: the archive.
+        largest: bytes that a file of the data set can have at most; one that says it has more is refused, and one that
+            has more than it says does not pass its checksum.
+
+    Raises:
+        ValueError: it is no archive, or a file is too large; the reading raises it where a file is damaged, encrypted
+            or packed in a way that Python does not know. The message is for people.
+    """
+
+    def read(member: zipfile.ZipInfo) -> bytes:
+        try:
+            return archive.read(member)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
+            # RuntimeError: encrypted; NotImplementedError, one of these: an unknown compression.
+            raise ValueError(f"{member.filename}: {error}") from error
+
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise ValueError(str(error)) from error
+    for member in archive.infolist():
+        if member.file_size > largest:
+            raise ValueError(f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible")
+    return {member.filename: partial(read, member) for member in archive.infolist()}
+
+
+def limited(handle: BinaryIO, largest: int) -> bytes:
+    """What a packed stream holds, read no further than a file of the data set can be long.
+
+    Raises:
+        ValueError: it holds more.
+    """
+    content = handle.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"it holds more than the {largest:,} bytes that are possible")
+    return content
+
+
+def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) -> Image.Image:
+    """A picture, decoded; its size is looked at first.
+
+    Args:
+        source: a file, or its bytes.
+        size: the width and height that it must have; None: any, up to Pillow's limit (`MAX_IMAGE_PIXELS`).
+
+    Raises:
+        ValueError: it cannot be decoded, or is of another size; the message is for people.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+                if size is not None and image.size != size:
+                    raise ValueError(f"it is {image.size[0]}×{image.size[1]}, not {size[0]}×{size[1]}")
+                image.load()
+                return image
+    except Exception as error:  # a damaged file can raise nearly anything
+        raise ValueError(str(error) or type(error).__name__) from error
 
 
 class _ArrayUnpickler(pickle.Unpickler):

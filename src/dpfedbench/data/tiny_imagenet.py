@@ -6,13 +6,9 @@ of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 a
 validation and test classes, dealt from the sorted WordNet ids by `images.shuffled_splits`.
 """
 
-import io
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,7 @@ import PIL
 from PIL import Image
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import ENVIRONMENT, fetch, find_local
+from dpfedbench.data.sources import ENVIRONMENT, decoded_image, fetch, find_local, unzipped
 from dpfedbench.errors import BenchError
 
 RELEASE, SUBSET = "tiny-imagenet-200", "tiny-imagenet-100"
@@ -30,6 +26,7 @@ SIZE = 64
 COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 """Classes, and images a class, of the two data sets."""
 
+_LARGEST = 32 << 20  # bytes of a file; the longest is a list of classes
 _NAMED = 3  # classes that an error names
 _TRAIN = re.compile(r"(?:^|/)train/(n\d+)/images/\1_\d+\.JPEG$")
 _VALIDATION = re.compile(r"(?:^|/)val/images/(val_\d+\.JPEG)$")
@@ -118,10 +115,9 @@ def _files(path: Path) -> _Files:
         found = (file for file in path.rglob("*") if file.suffix in (".JPEG", ".txt"))
         return {file.relative_to(path).as_posix(): file.read_bytes for file in found}
     try:
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+        return {name: read for name, read in unzipped(path, largest=_LARGEST).items() if "__MACOSX" not in name}
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
-    return {name: partial(archive.read, name) for name in archive.namelist() if "__MACOSX" not in name}
 
 
 def _number(name: str) -> tuple[str, int]:
@@ -132,7 +128,7 @@ def _number(name: str) -> tuple[str, int]:
 def _text(path: Path, name: str, files: _Files) -> str:
     try:
         return files[name]().decode("utf-8")
-    except (zipfile.BadZipFile, zlib.error, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(path, f"{name}: {error}") from error
 
 
@@ -170,12 +166,9 @@ def _read(
 
 def _decode(path: Path, name: str, read: Callable[[], bytes], size: int) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            colour = image.convert("RGB")  # a few are grey
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise _damaged(path, f"{name}: {type(error).__name__} {error}") from error
-    if colour.size != (SIZE, SIZE):
-        raise _damaged(path, f"{name} is {colour.size[0]}x{colour.size[1]}, not {SIZE}x{SIZE}")
+        colour = decoded_image(read(), size=(SIZE, SIZE)).convert("RGB")  # a few are grey
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"{name}: {error}") from error
     return np.asarray(colour if size == SIZE else colour.resize((size, size), Image.Resampling.LANCZOS))
 
 

@@ -6,16 +6,21 @@ From a local folder `wiki-3029` with a file TITLE.txt an article, or from wiki-3
 from __future__ import annotations
 
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
-from dpfedbench.data.sources import ENVIRONMENT, find_local
+from dpfedbench.data.sources import ENVIRONMENT, find_local, limited
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 1600
+_LARGEST, _TOTAL = (
+    64 << 20,
+    1 << 30,
+)  # bytes of an article, and of all: much more than they have
 SOURCE = "https://nlp.cs.princeton.edu/CURL/raw/ (A theoretical analysis of contrastive unsupervised representations)"
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
@@ -54,12 +59,15 @@ def _articles(path: Path) -> Iterator[tuple[str, bytes]]:
         return
     try:
         with tarfile.open(path) as archive:
+            room = _TOTAL
             for member in archive:
                 if member.isfile() and member.name.endswith(".txt"):
                     handle = archive.extractfile(member)
                     assert handle is not None
-                    yield PurePosixPath(member.name).stem, handle.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+                    content = limited(handle, min(_LARGEST, room))
+                    room -= len(content)
+                    yield PurePosixPath(member.name).stem, content
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
 
 

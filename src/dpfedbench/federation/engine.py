@@ -35,6 +35,7 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
+from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.loop import Loop
 from dpfedbench.files import atomic_path, read_json, write_json
 from dpfedbench.kernels import choose
@@ -232,6 +233,9 @@ class Rounds:
             row = self._row(total, released, cohort, losses)
         mean = self.loop.step.mean(released, self.server.denominator)
         self.loop.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
+        check_finite(
+            self.run, self.theta, row, index=index, count=getattr(total.total, "count", 0), bad=self.book.non_finite
+        )
         served = self.clients.work(cohort)
         if served is None:
             served = int(self.plan.denominator) if self.loop.server.private else len(cohort)

@@ -78,6 +78,29 @@ class Release:
     part: str | None = None
     adds: int | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what no mechanism can have written, so that no accountant meets it.
+
+        Raises:
+            ValueError: names the field.
+        """
+        for name, wanted in _TYPES.items():
+            if type(getattr(self, name)) is not wanted:
+                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
+        for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
+            value = getattr(self, name)
+            for one in value if isinstance(value, list) and name in _LISTS else [value]:
+                _check_number(name, one, LARGEST)
+        for one in self.combines or ():
+            _check_number("combines", abs(one) if isinstance(one, (int, float)) else one, LARGEST, least=0.0)
+        if self.round < 0 or self.dimension < 1:
+            raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
+        if not isinstance(self.sampler.get("kind"), str):
+            raise ValueError("sampler has no kind")
+        for name, most in _SAMPLED.items():
+            if name in self.sampler:
+                _check_number(f"sampler.{name}", self.sampler[name], most, least=0.0)
+
     def line(self, previous: str) -> str:
         """The ledger's line, after one whose `digest` is given."""
         said = {key: value for key, value in vars(self).items() if value is not None}
@@ -85,6 +108,27 @@ class Release:
 
 
 _CHAIN = "previous"
+LARGEST = 1e40
+"""Far beyond what a run may be configured to; squares of it are still numbers."""
+
+_TYPES: dict[str, type] = {
+    "round": int, "name": str, "mechanism": str, "unit": str, "adjacency": str, "observer": str, "dimension": int,
+    "sampler": dict, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
+}  # fmt: skip
+_CALLED = {int: "a whole number", str: "text", dict: "a group of keys", bool: "true or false"}
+_LISTS = ("threshold", "sensitivity", "noise_std")
+_SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
+
+
+def _check_number(name: str, value: Any, most: float, *, least: float = 1 / LARGEST) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{name} is {_shown(value)}, not a number from {least:g} to {most:g}")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:40]
+
+
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
 _OPTIONAL = {"combines", "part", "adds"}
 
@@ -116,7 +160,7 @@ def parse(text: str, where: str) -> list[Release]:
             if odd:
                 raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
             releases.append(Release(**values))
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise BenchError(
                 f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
             ) from error
@@ -138,6 +182,8 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: run the workflow again to make it") from error
+    except UnicodeDecodeError as error:
+        raise BenchError(f"{path} is not UTF-8 text: delete the run's folder and train again") from error
     releases = parse(text, str(path))
     found = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != found:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from dpfedbench.evaluation.intervals import Interval
+from dpfedbench.files import defused
 from dpfedbench.reporting.results import Epsilon
 
 NOTHING = "–"
@@ -85,7 +86,7 @@ def span(counts: Iterable[int]) -> int | str:
 def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
     """CSV text: six significant digits, "inf" for no bound, true and false in lower case.
 
-    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    A text that a spreadsheet would take for a formula is defused (`files.defused`).
     """
     shown = table.assign(**{str(name): table[name].map(_cell) for name in table.select_dtypes(exclude="number")})
     return str(
@@ -98,12 +99,12 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    return defused(value)
 
 
 def escaped(text: str) -> str:
-    """A text for Markdown in which no HTML can begin."""
-    return text.replace("<", "&lt;")
+    """A text for Markdown, in one line, in which no HTML can begin."""
+    return " ".join(text.split()).replace("<", "&lt;")
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -154,7 +154,7 @@ class Run(Settings):
     """
 
     method: str = setting(pattern=LOWER_CASE, doc="the name of the method")
-    seed: int = setting(ge=0, le=10**12, doc="of all random numbers")
+    seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
     clients: Clients
