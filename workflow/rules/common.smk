@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import shlex
 
 from snakemake.settings.types import DeploymentMethod
 
@@ -27,6 +26,7 @@ try:
     )
     from dpfedbench.experiments.datasets import known_datasets
     from dpfedbench.experiments.expand import make_plan
+    from dpfedbench.experiments.targets import own_command
     from dpfedbench.methods import METHODS
 
     CONFIGURATION = Configuration.read(config)
@@ -311,27 +311,13 @@ def digest(*patterns):
     ]
 
 
-def own_command():
-    """How the caller calls the workflow, `{target}` in place of what is asked for.
-
-    No parameter of a rule, and so no reason to make anything again: what a job is told, its script gets by `config`.
-    """
-    settings, uv = workflow.config_settings, "UV_RUN_RECURSION_DEPTH" in os.environ
-    words = ["uv", "run"] * uv + ["snakemake", "--cores", "all"]
-    if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
-        words.append("--use-conda")
-    # The target goes before these: each takes every word after it for one more of its own.
-    files = [
-        os.path.relpath(path, ROOT if path.is_relative_to(ROOT) else None)
-        for path in settings.configfiles
-    ]
-    values = [
-        word for word in settings.config_args or () if not word.startswith("prune=")
-    ]
-    after = ["--configfile", *files] * bool(files) + ["--config", *values] * bool(
-        values
-    )
-    return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()
-
-
-config["command"] = own_command()
+# How the caller calls the workflow. It is no parameter of a rule, and so no reason to make anything again: what a job is
+# told, its script gets by `config`.
+config["command"] = own_command(
+    through_uv="UV_RUN_RECURSION_DEPTH" in os.environ,
+    through_conda=DeploymentMethod.CONDA
+    in workflow.deployment_settings.deployment_method,
+    files=workflow.config_settings.configfiles,
+    values=workflow.config_settings.config_args or (),
+    root=ROOT,
+)
