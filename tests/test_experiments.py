@@ -32,7 +32,8 @@ def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    return make_plan(Configuration.read(found), datasets=read_datasets(CONFIG / "datasets.tsv"))
+    read = Configuration.read(found)
+    return make_plan(read, datasets=known_datasets(CONFIG / "datasets.tsv", read))
 
 
 def refusal(found: dict[str, Any]) -> str:
