@@ -34,8 +34,8 @@ def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    table = CONFIG / "datasets.tsv"
-    return make_plan(Configuration.read(found), datasets=read_datasets(table), holdings=read_holdings(table))
+    table, read = CONFIG / "datasets.tsv", Configuration.read(found)
+    return make_plan(read, datasets=known_datasets(table, read), holdings=read_holdings(table))
 
 
 def refusal(found: dict[str, Any]) -> str:

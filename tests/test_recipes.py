@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
     for name in ("shapes", "stripes", "mine"):
         places = [place for place in plan.items if place[0] == name]
         assert places and all(list(plan.items[place].runs) == list(plain.items[place].runs) for place in places)
+
+
+def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(tmp_path: Path) -> None:
+    """Tests that plan the repository's own experiments look at those that they name, whatever lies beside them."""
+    for name in ("config", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+    for name in ("src", "workflow", "Snakefile", "pyproject.toml", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "config" / "experiments" / "mine.yaml").write_text(yaml.safe_dump(mine()), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not paper and not without_what"]
+    command += ["tests/test_experiments.py", "tests/test_pruning.py", "tests/reporting/test_tables.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_an_axis_of_epsilon_is_short_for_a_whole_one() -> None:

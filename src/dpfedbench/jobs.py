@@ -66,6 +66,17 @@ def _outside(error: Exception, log: Path) -> str | None:
     return None
 
 
+def own_sources_first(sources: Path) -> None:
+    """Have every process that is started from here on import the package from `sources`, whatever is installed.
+
+    Snakemake puts its own search path last in a script's. In an environment that two checkouts share, the package that
+    is installed there is the other's.
+    """
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [place for place in given if place not in ("", str(sources))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *others])
+
+
 WORKFLOW = "DPFEDBENCH_WORKFLOW"
 """The environment variable by which jobs know the workflow that started them."""
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench import __version__
 from dpfedbench.compiled import processor
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.data.text_tasks import TextTasks
@@ -45,7 +44,7 @@ from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
-from dpfedbench.results_format import FORMAT, HISTORY, NORMS
+from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
 
 
 def train(
@@ -474,7 +473,7 @@ class _Training:
             self.run_dir / "training.json",
             {
                 "format": FORMAT,
-                "written_by": __version__,
+                "written_by": VERSION,
                 "rounds_planned": planned,
                 "rounds_run": state.round,
                 "ledger": self.ledger.chain,
