@@ -21,7 +21,8 @@ for experiment in sorted(Path(workflow.basedir, "config/experiments").glob("*.ya
 
 # Experiments of one's own, from a folder that the configuration names.
 OWN = config.get("experiments_folder")
-for experiment in sorted(Path(OWN).glob("*.yaml")) if OWN else ():
+OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if OWN else []
+for experiment in OWN_FILES:
 
     configfile: experiment
 
@@ -34,6 +35,7 @@ include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/privacy.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/export.smk"
 include: "workflow/rules/machine.smk"
 
 
@@ -54,7 +56,7 @@ rule frontier:
         [f"{REPORT}/tables/frontier.{kind}" for kind in ("csv", "md") if FRONTIERS],
 
 
-# One target for each paper, e.g. `snakemake dp_fedmeta`.
+# One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.
 for paper in PAPERS:
 
     rule:
@@ -62,3 +64,4 @@ for paper in PAPERS:
             paper.replace("-", "_")
         input:
             targets(paper),
+            f"{REPORT}/{paper}.html",

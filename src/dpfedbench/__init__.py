@@ -19,3 +19,4 @@ else:
 
 
 __all__ = ["list_runs", "open_run"]
+__version__ = "0.1.0"

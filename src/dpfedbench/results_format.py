@@ -1,10 +1,10 @@
 """The version of what is in a results folder, so that an older program does not misread a newer one's."""
 
-import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import __version__
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
@@ -49,12 +49,4 @@ def mark_format(results: str | Path) -> None:
     """Mark a results folder with the format that this version writes."""
     path = Path(results, NAME)
     if not path.exists() or read_json(path).get("format") != FORMAT:
-        write_json(path, {"format": FORMAT, "written_by": version()})
-
-
-def version() -> str:
-    """The version of dpfedbench, "0+source" where only src/ is on the path."""
-    try:
-        return importlib.metadata.version("dpfedbench")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+source"
+        write_json(path, {"format": FORMAT, "written_by": __version__})

@@ -17,7 +17,7 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import write_json
 from dpfedbench.methods.method import Method
-from dpfedbench.reporting import figures, frontier, page, tables, values
+from dpfedbench.reporting import figures, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
@@ -199,7 +199,7 @@ def site(
             path.with_suffix(".md").write_text(tables.to_markdown(table, "it"), encoding="utf-8")
         else:
             path = path.with_suffix(".png")
-            drawing, drawn = (frontier if item.kind == "frontier" else figures).make(item, folder, published)
+            drawing, drawn = figures.make(item, folder, published)
             drawing.savefig(path)
             path.with_suffix(".csv").write_text(values.csv_text(drawn), encoding="utf-8")
         relative = path.relative_to(folder).as_posix()
@@ -211,7 +211,8 @@ def site(
     for relative in ("tables/answer.csv", "tables/privacy.csv", "tables/frontier.csv", "figures/privacy.png"):
         items.append(page.Made(path=relative, command=f"snakemake results/{relative}", item=None))
     stand_ins = {"omniglot": "glyphs"}
-    write_json(folder / "provenance.json", provenance(folder, "snakemake all", stand_ins=stand_ins))
+    shutil.copy(Path(__file__).resolve().parents[2] / "pyproject.toml", folder.parent)
+    write_json(folder / "provenance.json", provenance(folder.parent, "snakemake all", stand_ins=stand_ins))
     papers = {
         name: {key: paper[key] for key in ("title", "source")} for name, paper in configuration["experiments"].items()
     }

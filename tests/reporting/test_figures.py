@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -88,6 +89,60 @@ def test_an_axis_that_moves_the_privacy_says_both_epsilons(described: Describe, 
     without, _ = figures.make(described("figure4a"), results, published)
     assert "ε 1.5 / 4.89" in texts(with_noise) and "δ = 1e-06" in texts(with_noise)
     assert "ε 1.5" not in texts(without)
+
+
+def over(item: Item, epsilon: str) -> Item:
+    return dataclasses.replace(item, spec={**item.spec, "x": {**item.spec["x"], "show": epsilon, "scale": "log"}})
+
+
+def test_a_sweep_may_stand_over_the_epsilon_that_holds(
+    described: Describe, results: Path, published: Path, tmp_path: Path
+) -> None:
+    """The accounts of the runs made by hand say 1.5 / z as claimed and 4.887 / z as it holds."""
+    item = described("figure4b")
+    for epsilon, at_one in (("epsilon_claimed", 1.5), ("epsilon_holds", 4.887)):
+        figure, drawn = figures.make(over(item, epsilon), results, published)
+        line = drawn[(drawn["source"] == "measured") & drawn["x"].notna()]
+        expected = sorted(
+            (at_one / cell.x, read_cell(results, cell.folders).accuracy.mean) for cell in item.cells if cell.x
+        )
+        assert line[["x", "value"]].to_numpy() == pytest.approx(np.array(expected))
+        assert figure.axes[0].lines[0].get_xdata().tolist() == pytest.approx([x for x, _ in expected])
+        assert "ε at δ = 1e-06." in figure.get_supxlabel() and not figure.axes[0].texts
+    # A point of which no finite ε holds is in the CSV, and in no place of the axis.
+    shutil.copytree(results / "runs", tmp_path / "runs")
+    for folder in item.cells[0].folders:
+        path = tmp_path / "runs" / folder / "privacy.json"
+        account = json.loads(path.read_text(encoding="utf-8"))
+        account["profiles"]["holds"]["epsilon_high"] = "inf"
+        path.write_text(json.dumps(account), encoding="utf-8")
+    figure, drawn = figures.make(over(item, "epsilon_holds"), tmp_path, published)
+    assert np.isinf(drawn["x"]).sum() == 1 and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
+    assert "no finite ε for 1 point, which the CSV has" in " ".join(figure.get_supxlabel().split())
+
+
+def test_over_an_epsilon_what_claims_no_privacy_is_level(described: Describe, results: Path, published: Path) -> None:
+    item = described("table2")
+    cells = tuple(
+        dataclasses.replace(cell, label=cell.series) for cell in item.cells if cell.series in ("maml", "dp-agr")
+    )[:2]
+    spec = {"title": "t", "x": {"label": "ε that holds", "show": "epsilon_holds", "scale": "log"}, "y": {"label": "%"}}
+    figure, drawn = figures.make(dataclasses.replace(item, kind="sweep", cells=cells, spec=spec), results, published)
+    placed = drawn[drawn["source"] == "measured"].set_index("series")["x"]
+    assert np.isnan(placed["maml"]) and placed["dp-agr"] == 4.887
+    assert "maml: claims no privacy." in " ".join(figure.get_supxlabel().split())
+
+
+@pytest.mark.parametrize("name", ["figure2b", "figure4a"])
+def test_the_numbers_of_a_figure_have_their_epsilons(
+    described: Describe, results: Path, published: Path, name: str
+) -> None:
+    _, drawn = figures.make(described(name), results, published)
+    private = drawn[drawn["series"].isin([cell.series for cell in described(name).cells if cell.method == "dp-agr"])]
+    found = private[["epsilon_claimed", "epsilon_holds", "delta", "unit"]].drop_duplicates().to_numpy().tolist()
+    assert found == [[1.5, 4.887, 1e-6, "client"]]
+    rest = drawn.drop(private.index)
+    assert len(rest) and rest[["epsilon_claimed", "epsilon_holds", "delta", "unit"]].isna().all().all()
 
 
 def test_a_history_draws_means_over_seeds_and_divides_where_told(

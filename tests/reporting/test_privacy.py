@@ -142,6 +142,17 @@ def test_the_figure_draws_the_first_task_of_each_table(entries: list[Private], r
     assert len(arrows) == sum(place.repairs != "" for entry in shown for place in entry.tables) == 3
 
 
+def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
+    entries: list[Private], results: Path, published: Path
+) -> None:
+    alone = [dataclasses.replace(entry, tables=()) for entry in entries]
+    table = privacy.read(alone, results, published)
+    figure, shown = privacy.draw(table), [entry for entry in alone if (entry.dataset, entry.task) == LETTERS]
+    assert 0 < len(shown) < len(alone) and (alone[0].dataset, alone[0].task) == LETTERS
+    (left,) = figure.axes  # nothing is repaired, so there is no panel of repairs
+    assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
+
+
 def test_repairs_are_drawn_without_what_they_repair(entries: list[Private], results: Path, published: Path) -> None:
     """As where a configuration leaves the published series out of the table."""
     repairs = [entry for entry in first_task(entries) if any(place.repairs for place in entry.tables)]

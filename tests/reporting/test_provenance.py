@@ -1,16 +1,40 @@
 """Provenance: versions and revision."""
 
+import ast
+import importlib.metadata
+import site
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from dpfedbench import __version__
 from dpfedbench.files import read_json, write_json
 from dpfedbench.reporting.provenance import provenance, revision, versions
 
+ROOT = Path(__file__).resolve().parents[2]
 
-def test_versions_are_of_the_direct_requirements() -> None:
-    found = versions("pytest")
-    assert {"pytest", "pluggy"} <= set(found) and found["pluggy"][0].isdigit()
-    assert versions("no-such-distribution") == {}
+
+def test_versions_are_of_the_direct_requirements(tmp_path: Path) -> None:
+    project = '[project]\ndependencies = ["pytest>=8", "no-such-package[x]==1"]\n'
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    assert versions(tmp_path) == {
+        "dpfedbench": __version__,
+        "pytest": pytest.__version__,
+        "no-such-package": "not installed",
+    }
+    assert versions(tmp_path / "elsewhere") == {}
+
+
+def test_a_rules_environment_has_versions() -> None:
+    """In it the package is not installed: -S reads no .pth."""
+    places = [str(ROOT / "src"), *site.getsitepackages()]
+    code = f"import sys; sys.path[:0] = {places!r}; from dpfedbench.reporting.provenance import versions; "
+    done = subprocess.run([sys.executable, "-S", "-c", f"{code}print(versions({str(ROOT)!r}))"], capture_output=True)
+    found = ast.literal_eval(done.stdout.decode())
+    assert found["torch"].split("+")[0] == importlib.metadata.version("torch").split("+")[0]
+    assert found["dpfedbench"][0].isdigit() and "not installed" not in found.values()
 
 
 def test_revision_tells_a_clean_tree_from_a_changed_one(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """The plan of the configuration, and what the rules need to know of it."""
 
 import hashlib
+import os
+import shlex
+
+from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
 
@@ -8,18 +12,29 @@ ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
+# Snakemake puts its own search path last in a script's. In an environment that two checkouts share, the package that is
+# installed there is the other's.
+SEARCHED = [str(ROOT / "src"), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, SEARCHED))
 
 # No part of the configuration: it says what the target `prune` does (machine.smk).
 PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
 try:
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.
-    from dpfedbench.experiments.configuration import Configuration, check_folder, given
+    from dpfedbench.experiments.configuration import (
+        Configuration,
+        check_folder,
+        check_names,
+        given,
+    )
     from dpfedbench.experiments.datasets import known_datasets
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.methods import METHODS
 
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
+    GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
+    check_names(sorted(ROOT.glob("config/experiments/*.yaml")), GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
     PLAN = make_plan(CONFIGURATION, datasets=DATASETS)
 except BenchError as error:
@@ -38,8 +53,10 @@ FRONTIERS = [
 ]
 PAPERS = list(dict.fromkeys(paper for paper, _ in PLAN.items))
 TESTS = PLAN.tests
-PRIVATE = PLAN.private()
-AUDITED = {entry["audited"]: None for entry in PRIVATE}
+# Of all papers together ("") and of each: the private configurations that it shows.
+PRIVATE_OF = {paper: PLAN.private(paper or None) for paper in ("", *PAPERS)}
+PRIVATE = PRIVATE_OF[""]
+AUDITED = {entry["audited"]: entry["paper"] for entry in PRIVATE}
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
 
@@ -53,20 +70,22 @@ wildcard_constraints:
     seed=r"\d+",
     paper="|".join(PAPERS),
     item="|".join({name: None for _, name in PLAN.items}),
+    of="(%s)?" % "|".join(f"{paper}/" for paper in PAPERS),
     batch=r"\d+|[0-9a-f]{10}-seed\d+",
 
 
 def targets(paper=None):
-    """The tables and figures of one paper, or of all."""
+    """The tables and figures of one paper, or of all, with the table of privacy and its figure."""
+    of = f"{paper}/" if paper else ""
     tables = [
         f"{REPORT}/tables/{item.paper}/{item.name}" for item in PLAN.tables(paper)
     ]
     figures = [
         f"{REPORT}/figures/{item.paper}/{item.name}" for item in PLAN.figures(paper)
     ]
-    if paper is None and any(run.private for run in PLAN.runs.values()):
-        tables += [f"{REPORT}/tables/answer", f"{REPORT}/tables/privacy"]
-        figures.append(f"{REPORT}/figures/privacy")
+    if PRIVATE_OF[paper or ""]:
+        tables += [f"{REPORT}/tables/{of}answer", f"{REPORT}/tables/{of}privacy"]
+        figures.append(f"{REPORT}/figures/{of}privacy")
     if paper is None and FRONTIERS:
         tables.append(f"{REPORT}/tables/frontier")
     return [f"{path}.{kind}" for path in tables for kind in ("csv", "md")] + [
@@ -74,17 +93,16 @@ def targets(paper=None):
     ]
 
 
-def page_items():
-    """The tables and figures for the page: of those among the targets, with the command and what is configured."""
+def page_items(paper=None):
+    """The tables and figures for a page: of those among the targets, with what is configured."""
     items = []
-    for target in targets():
+    for target in targets(paper):
         path = Path(target).relative_to(REPORT)
         if (path.parts[0], path.suffix) in (("tables", ".csv"), ("figures", ".png")):
             item = PLAN.items.get((path.parent.name, path.stem))
             items.append(
                 {
                     "path": path.as_posix(),
-                    "command": command_of(target),
                     "item": item and item.describe().plain(),
                 }
             )
@@ -123,16 +141,16 @@ def references_of(wildcards):
 def batches():
     """The runs whose audits the table of privacy needs, up to eight of one method a batch, by method and number.
 
-    To start Python and torch takes longer than most audits.
+    To start Python and torch takes longer than most audits. No batch has runs of two papers.
     """
-    by_method, together = {}, 8
-    for folder in AUDITED:
-        by_method.setdefault(PLAN.runs[folder].method, []).append(folder)
-    return {
-        (method, str(start // together + 1)): folders[start : start + together]
-        for method, folders in by_method.items()
-        for start in range(0, len(folders), together)
-    }
+    groups, found, together = {}, {}, 8
+    for folder, paper in AUDITED.items():
+        groups.setdefault((PLAN.runs[folder].method, paper), []).append(folder)
+    for (method, _), folders in groups.items():
+        for start in range(0, len(folders), together):
+            number = 1 + sum(name == method for name, _ in found)
+            found[method, str(number)] = folders[start : start + together]
+    return found
 
 
 BATCHES = batches()
@@ -249,9 +267,27 @@ def digest(*patterns):
     ]
 
 
-def command_of(target):
-    """The command that makes a target, for its reader."""
-    name = CONFIGURATION.preset
-    preset = f" --configfile config/presets/{name}.yaml" if name else ""
-    # The target goes first: --configfile takes every word after it for a file of its own.
-    return f"uv run snakemake --cores all {target}{preset}"
+def own_command():
+    """How the caller calls the workflow, `{target}` in place of what is asked for.
+
+    No parameter of a rule, and so no reason to make anything again: what a job is told, its script gets by `config`.
+    """
+    settings, uv = workflow.config_settings, "UV_RUN_RECURSION_DEPTH" in os.environ
+    words = ["uv", "run"] * uv + ["snakemake", "--cores", "all"]
+    if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+        words.append("--use-conda")
+    # The target goes before these: each takes every word after it for one more of its own.
+    files = [
+        os.path.relpath(path, ROOT if path.is_relative_to(ROOT) else None)
+        for path in settings.configfiles
+    ]
+    values = [
+        word for word in settings.config_args or () if not word.startswith("prune=")
+    ]
+    after = ["--configfile", *files] * bool(files) + ["--config", *values] * bool(
+        values
+    )
+    return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()
+
+
+config["command"] = own_command()

@@ -1,52 +1,60 @@
-"""From accounts and audits to the table of privacy, three epsilons beside every private number, and to each paper's answer.
+"""From accounts and audits to the table of privacy: three epsilons beside every private number; and to the answer.
 
 Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
-tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/.
+tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/; of
+one paper the same in its folders.
 """
 
-PRIVACY_LABELS = {
-    "name": "privacy",
-    "title": "Three ε beside every private number",
-    "data": ", ".join(sorted({entry["dataset"] for entry in PRIVATE})),
-}
+
+def entries_of(wildcards):
+    """The private configurations of the paper that the wildcards name, or of all."""
+    return PRIVATE_OF[wildcards.of.rstrip("/")]
+
+
+def files_of_private(wildcards):
+    """The files of their runs, and of their audits: seeds share one, and some configurations too."""
+    names = ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
+    found = {
+        f"{folder}/{name}": None
+        for entry in entries_of(wildcards)
+        for folder in entry["folders"]
+        for name in names
+    }
+    audits = {f"{entry['audited']}/audit.json" for entry in entries_of(wildcards)}
+    return [f"results/runs/{file}" for file in (*found, *sorted(audits))]
+
+
+def privacy_labels(wildcards):
+    """What `snakemake --report` says of the table of privacy in its list."""
+    data = sorted({entry["dataset"] for entry in entries_of(wildcards)})
+    title = "Three ε beside every private number"
+    return {"name": "privacy", "title": title, "data": ", ".join(data)}
 
 
 rule privacy:
     """Make the table of privacy, its figure, and the answer for each paper."""
     input:
-        [
-            f"results/runs/{folder}/{name}"
-            for entry in PRIVATE
-            for folder in entry["folders"]
-            for name in (
-                "metrics.json",
-                "privacy.json",
-                "training.json",
-                "ledger.jsonl",
-            )
-        ],
-        # The audit is of the mechanism, which seeds have in common, and some configurations too.
-        sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
+        files_of_private,
         published=ROOT / "config/published.csv",
     output:
         csv=report(
-            f"{REPORT}/tables/privacy.csv",
+            f"{REPORT}/tables/{{of}}privacy.csv",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=PRIVACY_LABELS,
+            labels=privacy_labels,
         ),
-        markdown=f"{REPORT}/tables/privacy.md",
+        markdown=f"{REPORT}/tables/{{of}}privacy.md",
         image=report(
-            f"{REPORT}/figures/privacy.png",
+            f"{REPORT}/figures/{{of}}privacy.png",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=PRIVACY_LABELS,
+            labels=privacy_labels,
         ),
-        drawn=f"{REPORT}/figures/privacy.csv",
-        answer=f"{REPORT}/tables/answer.csv",
-        answer_markdown=f"{REPORT}/tables/answer.md",
+        drawn=f"{REPORT}/figures/{{of}}privacy.csv",
+        answer=f"{REPORT}/tables/{{of}}answer.csv",
+        answer_markdown=f"{REPORT}/tables/{{of}}answer.md",
     log:
-        f"{REPORT}/tables/logs/privacy.log",
+        f"{REPORT}/tables/{{of}}logs/privacy.log",
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1
@@ -55,11 +63,10 @@ rule privacy:
         runtime=10,
         gpu=0,
     params:
-        entries=PRIVATE,
+        entries=entries_of,
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },
-        command=lambda wildcards, output: command_of(output.csv),
         code=digest(
             "src/dpfedbench/methods/*.py",
             "src/dpfedbench/reporting/answer.py",

@@ -1,7 +1,7 @@
 """From finished runs to tables, figures, a note of what made them, and a page that shows them all.
 
 Requires metrics, accounts and histories of the runs shown. Makes tables/, figures/, provenance.json and index.html
-below results/, or below results/PRESET/.
+below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
 """
 
 # What tables and figures are made with; an edit of the page does not draw them again.
@@ -14,6 +14,9 @@ DRAWN_WITH = digest(
     "src/dpfedbench/reporting/frontier.py",
     "src/dpfedbench/accounting/**/*.py",
     "src/dpfedbench/evaluation/intervals.py",
+)
+PAGE_WITH = digest(
+    "src/dpfedbench/reporting/*.py", "src/dpfedbench/reporting/templates/*"
 )
 
 
@@ -50,7 +53,6 @@ rule table:
         gpu=0,
     params:
         description=described,
-        command=lambda wildcards, output: command_of(output.csv),
         code=DRAWN_WITH,
     script:
         "../scripts/table.py"
@@ -82,7 +84,6 @@ rule figure:
         gpu=0,
     params:
         description=described,
-        command=lambda wildcards, output: command_of(output.image),
         code=DRAWN_WITH,
     script:
         "../scripts/figure.py"
@@ -105,7 +106,6 @@ rule frontier_table:
         runtime=10,
         gpu=0,
     params:
-        command=command_of("frontier"),
         code=digest("src/dpfedbench/reporting/frontier.py"),
     script:
         "../scripts/frontier.py"
@@ -146,30 +146,48 @@ rule provenance:
         runtime=5,
         gpu=0,
     params:
-        command=command_of("").strip(),
         preset=CONFIGURATION.preset,
         stand_ins=stand_ins(),
     script:
         "../scripts/provenance.py"
 
 
+use rule provenance as provenance_of_paper with:
+    input:
+        lambda wildcards: targets(wildcards.paper),
+    output:
+        f"{REPORT}/tables/{{paper}}/provenance.json",
+    log:
+        f"{REPORT}/tables/{{paper}}/logs/provenance.log",
+
+
+def files_for_page(paper=None):
+    """The files of runs that a page shows, of one paper or of all."""
+    items = [
+        item for item in PLAN.items.values() if paper is None or item.paper == paper
+    ]
+    runs = PLAN.runs if paper is None else {run for item in items for run in item.runs}
+    names = (
+        "config.yaml",
+        "history.csv",
+        "ledger.jsonl",
+        "metrics.json",
+        "privacy.json",
+        "training.json",
+    )
+    audits = {f"{entry['audited']}/audit.json" for entry in PRIVATE_OF[paper or ""]}
+    files = [
+        *(f"{run}/{name}" for run in sorted(runs) for name in names),
+        *sorted(audits),
+    ]
+    return [f"results/runs/{file}" for file in files]
+
+
 rule page:
     """Make the page of results: one HTML file, opened by double click."""
     input:
         targets(),
-        [
-            f"results/runs/{run}/{name}"
-            for run in PLAN.runs
-            for name in (
-                "config.yaml",
-                "history.csv",
-                "ledger.jsonl",
-                "metrics.json",
-                "privacy.json",
-                "training.json",
-            )
-        ],
-        sorted({f"results/runs/{entry['audited']}/audit.json" for entry in PRIVATE}),
+        files_for_page(),
         provenance=rules.provenance.output,
         published=ROOT / "config/published.csv",
         datasets=ROOT / "config/datasets.tsv",
@@ -192,8 +210,29 @@ rule page:
             for name, paper in CONFIGURATION.experiments.items()
             if name in PAPERS
         },
-        code=digest(
-            "src/dpfedbench/reporting/*.py", "src/dpfedbench/reporting/templates/*"
-        ),
+        code=PAGE_WITH,
     script:
         "../scripts/page.py"
+
+
+use rule page as page_of_paper with:
+    input:
+        lambda wildcards: targets(wildcards.paper),
+        lambda wildcards: files_for_page(wildcards.paper),
+        provenance=rules.provenance_of_paper.output,
+        published=ROOT / "config/published.csv",
+        datasets=ROOT / "config/datasets.tsv",
+    output:
+        f"{REPORT}/{{paper}}.html",
+    log:
+        f"{REPORT}/logs/page-{{paper}}.log",
+    params:
+        shown=lambda wildcards: page_items(wildcards.paper),
+        private=lambda wildcards: PRIVATE_OF[wildcards.paper],
+        papers=lambda wildcards: {
+            wildcards.paper: {
+                "title": category_of(wildcards),
+                "source": CONFIGURATION.experiments[wildcards.paper].source,
+            }
+        },
+        code=PAGE_WITH,

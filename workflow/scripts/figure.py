@@ -4,13 +4,13 @@ from pathlib import Path
 
 from dpfedbench.files import atomic_path, write_text
 from dpfedbench.jobs import job
-from dpfedbench.reporting import figures, frontier, values
+from dpfedbench.reporting import figures, values
 from dpfedbench.reporting.described import Item
 
 
 def figure(item: Item, *, results: Path, published: Path, image: Path, csv: Path) -> None:
     """Write the figure as an image and what was drawn as CSV."""
-    drawing, drawn = (frontier if item.kind == "frontier" else figures).make(item, results, published)
+    drawing, drawn = figures.make(item, results, published)
     with atomic_path(image) as temporary:
         drawing.savefig(temporary)
     write_text(csv, values.csv_text(drawn))

@@ -22,7 +22,7 @@ if __name__ == "__main__":
     with job(snakemake.log[0], "table of frontiers"):
         table(
             snakemake.input,
-            command=snakemake.params.command,
+            command=snakemake.config["command"].replace("{target}", "frontier"),
             csv=Path(snakemake.output.csv),
             markdown=Path(snakemake.output.markdown),
         )

@@ -14,11 +14,21 @@ if __name__ == "__main__":
     with job(snakemake.log[0], "page"):
         with open(snakemake.input.datasets, newline="", encoding="utf-8") as handle:
             datasets = list(csv.DictReader(handle, delimiter="\t"))
+        folder, command = Path(snakemake.output[0]).parent, snakemake.config["command"]
+        shown = [
+            Made(
+                path=given["path"],
+                command=command.replace("{target}", (folder / given["path"]).as_posix()),
+                item=given["item"] and Item.read(given["item"]),
+            )
+            for given in snakemake.params.shown
+        ]
         text = make(
-            [Made(**given | {"item": given["item"] and Item.read(given["item"])}) for given in snakemake.params.shown],
+            shown,
             private=[Private.read(entry) for entry in snakemake.params.private],
             results="results",
-            folder=Path(snakemake.output[0]).parent,
+            folder=folder,
+            provenance=Path(snakemake.input.provenance[0]),
             published=snakemake.input.published,
             papers=snakemake.params.papers,
             datasets=datasets,

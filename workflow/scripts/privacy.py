@@ -42,7 +42,7 @@ if __name__ == "__main__":
             [Private.read(entry) for entry in snakemake.params.entries],
             results=Path("results"),
             published=Path(snakemake.input.published),
-            command=snakemake.params.command,
+            command=snakemake.config["command"].replace("{target}", snakemake.output.csv),
             csv=Path(snakemake.output.csv),
             markdown=Path(snakemake.output.markdown),
             image=Path(snakemake.output.image),

@@ -9,9 +9,11 @@ from dpfedbench.reporting.provenance import provenance
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with job(snakemake.log[0], "provenance"):
+        target = snakemake.wildcards.get("paper", "").replace("-", "_")
+        command = snakemake.config["command"].replace("{target}", target).replace("  ", " ").strip()
         found = provenance(
             Path(snakemake.scriptdir).parents[1],
-            snakemake.params.command,
+            command,
             preset=snakemake.params.preset,
             stand_ins=snakemake.params.stand_ins,
         )

@@ -22,7 +22,7 @@ if __name__ == "__main__":
             Item.read(snakemake.params.description),
             results=Path("results"),
             published=Path(snakemake.input.published),
-            command=snakemake.params.command,
+            command=snakemake.config["command"].replace("{target}", snakemake.output.csv),
             csv=Path(snakemake.output.csv),
             markdown=Path(snakemake.output.markdown),
         )

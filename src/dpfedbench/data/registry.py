@@ -27,6 +27,7 @@ from dpfedbench.data.records import RawRecords, save_records
 from dpfedbench.data.sources import local_folder
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import Settings
 
 _ENTRIES = (
     DatasetEntry(
@@ -165,7 +166,10 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     """The entry of a data set that the configuration states."""
     module, options = f"{__package__}.{values['reader'].replace('-', '_')}", values.get("options") or {}
     try:
-        read = importlib.import_module(module).read
+        reader = importlib.import_module(module)
+        read, known = reader.read, getattr(reader, "Options", None)
+        if isinstance(known, type) and issubclass(known, Settings):
+            known.read(options, f"datasets.{name}.options")
         inspect.signature(read).bind(None, Path(), None, **options)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BenchError(f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})") from error

@@ -1,10 +1,11 @@
 """What a configuration holds: the default run, presets' overlays, and the papers with their tables and figures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
+import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings, setting
@@ -124,12 +125,23 @@ class XAxis(Settings):
     """What a figure's horizontal axis shows."""
 
     label: str = setting(doc="of the axis")
+    show: Literal["value", "epsilon_claimed", "epsilon_holds"] = setting(
+        "value", doc="of a sweep: the swept value, or in its place the ε of each point"
+    )
     key: str | None = setting(None, doc="of a sweep: the run's key that is swept, or test.KEY of the meta-test")
     column: str | None = setting(None, doc="of a history: the column of history.csv; round, of a figure of accounts")
     symbol: str | None = setting(None, doc="of the swept key, for tables")
     values: Numbers | None = setting(None, doc="of a sweep: the values")
     also: tuple[Overlay, ...] | None = setting(None, doc="for each value, an overlay of what has to change with it")
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
+
+    @classmethod
+    def written_out(cls, values: Any) -> Any:
+        """`epsilon_holds` and `epsilon_claimed` alone: that ε on a log axis."""
+        labels = {"epsilon_claimed": "ε as claimed", "epsilon_holds": "ε that holds"}
+        if not isinstance(values, str) or values not in labels:
+            return values
+        return {"label": labels[values], "show": values, "scale": "log"}
 
 
 class YAxis(Settings):
@@ -150,7 +162,9 @@ class Figure(Settings):
     task: str = setting(doc="one of the experiment's tasks")
     seeds: Seeds | None = setting(None, doc="in place of the configuration's")
     test: MetaTest | None = setting(None, doc="a meta-test in place of the runs' own")
-    x: XAxis = setting(doc="the horizontal axis")
+    x: XAxis = setting(
+        doc="the horizontal axis; epsilon_holds or epsilon_claimed: accuracy over that ε, a point for each series"
+    )
     y: YAxis = setting(doc="the vertical axis")
     curves: dict[str, Curve] | None = setting(None, doc="of a history: the columns to draw, of all series")
     series: dict[str, Series | None] = setting(doc="its lines by name; null leaves one out")
@@ -198,6 +212,33 @@ def check_folder(folder: str | None) -> None:
     """
     if folder is not None and not Path(folder).is_dir():
         raise BenchError(f"experiments_folder is {folder}: there is no such folder, seen from {Path.cwd()}")
+
+
+def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
+    """Refuse an experiment of one's own that has the name of another: it would be laid over that one, key by key.
+
+    A file that lays something over an experiment does not say its title; one that makes an experiment has to.
+
+    Args:
+        shipped: the experiment files of the repository.
+        own: those that were given besides, in their order.
+
+    Raises:
+        BenchError: names both files.
+    """
+    made: dict[str, Path] = {}
+    for path in dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ():
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        experiments = found.get("experiments") if isinstance(found, Mapping) else None
+        for name, experiment in experiments.items() if isinstance(experiments, Mapping) else ():
+            if isinstance(experiment, Mapping) and "title" in experiment:
+                if name in made:
+                    other = made[name].name
+                    raise BenchError(
+                        f"experiments.{name} is made in {other} and again in {path.name}: give yours another name, or "
+                        "leave out its title to change what is there"
+                    )
+                made[name] = path
 
 
 def given(section: Settings) -> dict[str, Any]:

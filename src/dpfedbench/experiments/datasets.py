@@ -30,7 +30,8 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
     """The data sets there are: those of config/datasets.tsv, and those that the configuration states.
 
-    A reader's module may have a `Settings` class `Options`, of what it is called with.
+    A reader's module may have a `Settings` class `Options`, of what it is called with. Where a package that it imports
+    is not installed, as where only a plan is made, options are checked when the data set is prepared.
 
     Returns:
         For each name what its content depends on: the version, or all that the configuration says of it.
@@ -46,7 +47,11 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
         if name in known:
             raise BenchError(f"datasets.{name}: dpfedbench comes with a data set of this name, choose another")
         known_name(entry.reader, readers, f"datasets.{name}.reader", "module in src/dpfedbench/data for")
-        options = getattr(importlib.import_module(f"{data.__name__}.{entry.reader.replace('-', '_')}"), "Options", None)
+        try:
+            module = importlib.import_module(f"{data.__name__}.{entry.reader.replace('-', '_')}")
+        except ModuleNotFoundError:
+            module = None
+        options = getattr(module, "Options", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
         known[name] = json.dumps(given(entry), sort_keys=True)

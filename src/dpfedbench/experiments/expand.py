@@ -156,6 +156,10 @@ class _Expansion:
 
     def _figure(self, spec: Figure, where: str) -> list[Cell]:
         needs: tuple[str, ...] = ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
+        if spec.x.show != "value":
+            if spec.kind != "sweep":
+                raise BenchError(f"{where}.x.show is {spec.x.show}: a {spec.kind} figure has no ε for each point")
+            needs = ("key", "values") if spec.x.key is not None or spec.x.values is not None else ()
         if spec.kind == "account" and spec.x.column is None:
             needs = ("key", "values")
         for key in needs:

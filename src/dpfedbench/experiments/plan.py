@@ -162,15 +162,15 @@ class Plan:
                 for run in cell.runs if item.kind != "account" else ():
                     yield item.paper, item.name, cell.series, cell.x, run.seed, run.folder
 
-    def private(self) -> list[dict[str, Any]]:
-        """Every private configuration that a table or figure shows, once, as plain data for reporting.
+    def private(self, paper: str | None = None) -> list[dict[str, Any]]:
+        """Every private configuration that a table or figure of one paper, or of all, shows, once, as plain data.
 
         Tables come before figures, so that a configuration has the name it has in a table, and the seeds of all items.
         `audited` is the run whose audit stands for it: its own first seed's, or that of an earlier configuration with
         the same mechanism (`audited_as`).
         """
         found: dict[str, dict[str, Any]] = {}
-        shown = [item for item in self.items.values() if item.kind != "account"]
+        shown = [item for item in self.items.values() if item.kind != "account" and paper in (None, item.paper)]
         for item in sorted(shown, key=lambda item: item.kind != "table"):
             for cell in item.cells:
                 first = cell.runs[0]

@@ -50,7 +50,7 @@ class Line(NamedTuple):
     """A line to draw: `low` and `high` are the ends of its band, NaN where it has none.
 
     `x` None makes it level: a value that does not depend on what the axis shows. `notes` are put beside the
-    points.
+    points. `cells` are what the points are of, one for each or one for all; none where nothing is trained.
     """
 
     series: str
@@ -62,20 +62,28 @@ class Line(NamedTuple):
     high: np.ndarray
     dashed: bool = False
     notes: tuple[str, ...] = ()
+    cells: tuple[CellResult, ...] = ()
 
 
 def sweep_lines(item: Item, cells: Sequence[CellResult]) -> list[Line]:
-    """The lines of a sweep: one for each series, its accuracy in percent over the swept values."""
-    lines = []
+    """The lines of a sweep: one for each series, its accuracy in percent over the swept values, or over an ε.
+
+    Over an ε, what claims no privacy is a level line. A point of which no finite ε holds is at infinity: it is among
+    the numbers, and no axis has it.
+    """
+    lines, shows = [], item.spec["x"].get("show", "value")
     for series in dict.fromkeys(cell.series for cell in item.cells):
         found = [(cell, result) for cell, result in zip(item.cells, cells, strict=True) if cell.series == series]
-        swept = found[0][0].x is not None
-        found.sort(key=lambda pair: pair[0].x or 0.0)
-        xs = np.array([cell.x for cell, _ in found]) if swept else None
-        bands = [(result.accuracy.mean, result.accuracy.low, result.accuracy.high) for _, result in found]
-        mean, low, high = np.array(bands).T
-        notes = _epsilons([result for _, result in found]) if swept else ()
-        lines.append(Line(series, "accuracy", found[0][0].label, xs, mean, low, high, not swept, notes))
+        swept, places = found[0][0].x is not None, [cell.x or 0.0 for cell, _ in found]
+        if shows != "value":
+            places = [(result.holds if shows == "epsilon_holds" else result.claimed).high for _, result in found]
+            swept = not all(map(math.isnan, places))
+        order = sorted(range(len(found)), key=lambda index: (math.isnan(places[index]), places[index]))
+        results = tuple(found[index][1] for index in order)
+        xs = np.array([places[index] for index in order]) if swept else None
+        mean, low, high = np.array([(one.accuracy.mean, one.accuracy.low, one.accuracy.high) for one in results]).T
+        notes = _epsilons(results) if swept and shows == "value" else ()
+        lines.append(Line(series, "accuracy", found[0][0].label, xs, mean, low, high, not swept, notes, results))
     return lines
 
 
@@ -85,7 +93,7 @@ def _epsilons(cells: Sequence[CellResult]) -> tuple[str, ...]:
     return tuple(pairs) if len(set(pairs)) > 1 else ()
 
 
-def history_lines(item: Item, results: str | Path) -> list[Line]:
+def history_lines(item: Item, results: str | Path, cells: Sequence[CellResult]) -> list[Line]:
     """The lines of a history: for each curve the mean over seeds of a column of history.csv.
 
     A curve may be divided by another column (`per`). Its band is the mean of two more columns where it names
@@ -95,7 +103,7 @@ def history_lines(item: Item, results: str | Path) -> list[Line]:
         BenchError: a run's history is missing or has no such column, or an empty one.
     """
     lines, axis = [], item.spec["x"]["column"]
-    for cell in item.cells:
+    for cell, result in zip(item.cells, cells, strict=True):
         paths = [Path(results, "runs", folder, "history.csv") for folder in cell.folders]
         for column, curve in item.spec["series"][cell.series].get("curves", item.spec.get("curves", {})).items():
             xs, found = _aligned(paths, axis, column, curve.get("per"))
@@ -104,7 +112,8 @@ def history_lines(item: Item, results: str | Path) -> list[Line]:
                 ends = (_aligned(paths, axis, name, curve.get("per"))[1] for name in curve["band"])
                 low, high = (end.mean(axis=0) for end in ends)
             label, dashed = curve.get("label", cell.label), curve.get("dashed", False)
-            lines.append(Line(cell.series, column, label, xs, found.mean(axis=0), low, high, dashed))
+            mean = found.mean(axis=0)
+            lines.append(Line(cell.series, column, label, xs, mean, low, high, dashed, cells=(result,)))
     return lines
 
 
@@ -180,7 +189,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
     spec = item.spec
     figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    sweep = "key" in spec["x"]
+    sweep, over_epsilon = item.kind == "sweep" or "key" in spec["x"], spec["x"].get("show", "value") != "value"
     for index, line in enumerate(lines):
         _draw_line(axes, line, index, marked=sweep)
     for number in published:
@@ -192,9 +201,12 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     marks = item.kind == "sweep"  # counts of clients are too long to stand at each value
     swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
-    if 0 < len(swept) <= 12:
+    if 0 < len(swept) <= 12 and not over_epsilon:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
+    if over_epsilon:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     if spec["x"].get("column") == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.14 if any(line.notes for line in lines) else 0.08 if sweep else 0.02, y=0.12)
@@ -225,12 +237,16 @@ def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
             axes.axhspan(line.low[0], line.high[0], color=colour, alpha=0.15, linewidth=0)
         return
     marker = MARKERS[index % len(MARKERS)] if marked else None
+    finite = np.isfinite(line.x)
     axes.plot(
-        line.x, line.value, color=colour, linestyle=dashes, linewidth=width,
+        line.x[finite], line.value[finite], color=colour, linestyle=dashes, linewidth=width,
         marker=marker, markersize=3 + 2 * width, label=line.label,
     )  # fmt: skip
-    if np.isfinite(line.low).any():
-        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+    if finite.sum() == 1 and np.isfinite(line.low[finite]).all():
+        low, value, high = (given[finite] for given in (line.low, line.value, line.high))
+        axes.errorbar(line.x[finite], value, yerr=[value - low, high - value], fmt="none", ecolor=colour, capsize=3)
+    elif np.isfinite(line.low).any():
+        axes.fill_between(line.x[finite], line.low[finite], line.high[finite], color=colour, alpha=0.2, linewidth=0)
     for x, y, note in zip(line.x, line.value, line.notes, strict=False):
         axes.annotate(
             note,
@@ -258,17 +274,23 @@ def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure
     """Read a figure's runs and draw it.
 
     Returns:
-        The figure and a table of what was drawn: series, curve, label, x, value, low, high, source.
+        The figure and a table of what was drawn (`drawn`).
     """
+    if item.kind == "frontier":
+        from dpfedbench.reporting import frontier  # which draws with what is here
+
+        return frontier.make(item, results)
     computed = item.kind == "account"
     cells = [read_cell(results, cell.folders, cell.metrics) for cell in item.cells if not computed]
     numbers = read_published(published, item.paper, item.name)
+    if item.spec["x"].get("show", "value") != "value":
+        numbers = [number for number in numbers if number.x is None]  # printed over the swept value
     if computed:
         lines = account_lines(item)
     elif item.kind == "sweep":
         lines = sweep_lines(item, cells)
     else:
-        lines = history_lines(item, results)
+        lines = history_lines(item, results, cells)
     return draw(item, lines, numbers, _footer(item, cells, lines, numbers)), drawn(item, lines, numbers)
 
 
@@ -298,6 +320,14 @@ def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], publ
         said[0] += f" Bands: 95 % t intervals over {over}."
     elif seeds > 1:
         said[0] += " Lines: means over seeds. Bands, unless named: lowest to highest seed."
+    if item.spec["x"].get("show", "value") != "value":
+        deltas = sorted({f"{cell.delta:g}" for cell in cells if cell.delta is not None})
+        said.append(f"ε at δ = {', '.join(deltas)}." if deltas else "No line claims privacy.")
+        for line in lines:
+            if line.x is not None and (without := int((~np.isfinite(line.x)).sum())):
+                said.append(f"{line.label}: no finite ε for {values.plural(without, 'point')}, which the CSV has.")
+            elif line.x is None:
+                said.append(f"{line.label}: claims no privacy.")
     if any(line.notes for line in lines):
         delta = next(cell.delta for cell in cells if cell.delta is not None)
         said.append(f"Beside the points: ε as claimed / that holds, at δ = {delta:g}.")
@@ -308,18 +338,27 @@ def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], publ
 
 
 def drawn(item: Item, lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:
-    """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it."""
-    columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high", "source"]
+    """The numbers of a figure, one row a point; `source` is "measured" or where a paper prints it.
+
+    The ε are the upper ends at the end of the training, at δ; empty where no privacy is claimed.
+    """
+    columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high"]
+    columns += ["epsilon_claimed", "epsilon_holds", "delta", "unit", "source"]
     of_series = {cell.series: (cell.dataset, cell.task) for cell in reversed(item.cells)}
     records: list[tuple[object, ...]] = []
     for line in lines:
         xs = [math.nan] * len(line.value) if line.x is None else line.x
-        for x, value, low, high in zip(xs, line.value, line.low, line.high, strict=True):
+        privacy = [(cell.claimed.high, cell.holds.high, cell.delta, cell.unit) for cell in line.cells]
+        privacy = privacy or [(math.nan, math.nan, None, None)]
+        if len(privacy) == 1:
+            privacy *= len(line.value)
+        for x, value, low, high, of in zip(xs, line.value, line.low, line.high, privacy, strict=True):
             place = (*of_series[line.series], line.series, line.curve, line.label)
-            records.append((*place, x, value, low, high, "measured"))
+            records.append((*place, x, value, low, high, *of, "measured"))
     first = item.cells[0]
     for number in published:
         place = (first.published_dataset, first.task, "published", "accuracy", number.variant)
         x = math.nan if number.x is None else number.x
-        records.append((*place, x, number.value, math.nan, math.nan, f"{item.paper}, {number.source}"))
+        privacy_of = (math.nan, math.nan, None, None)
+        records.append((*place, x, number.value, math.nan, math.nan, *privacy_of, f"{item.paper}, {number.source}"))
     return pd.DataFrame(records, columns=columns)

@@ -177,6 +177,7 @@ def make(
     papers: Mapping[str, Mapping[str, str]],
     datasets: Sequence[Mapping[str, str]],
     made: str,
+    provenance: str | Path | None = None,
 ) -> str:
     """The page's HTML.
 
@@ -184,11 +185,12 @@ def make(
         items: every table and figure.
         private: the private configurations, for the answer and the table of privacy where these are among the items.
         results: the results folder, which holds the runs.
-        folder: where the page will lie, with tables/, figures/ and provenance.json beside it.
+        folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
         papers: for each paper's name, its `title` and `source`.
         datasets: the rows of config/datasets.tsv.
         made: when the page was made, for people.
+        provenance: what made the results; None for provenance.json in the folder.
 
     Raises:
         BenchError: a file that the page shows is missing or damaged.
@@ -209,7 +211,7 @@ def make(
     every += [facet for table in shown_tables for row in table.rows for facet in row.facets]
     titles = {group.cell.method: group.cell.title for group in groups}
     chosen = {name: sorted({getattr(facet, name) for facet in every} - {""}) for name in Facet._fields[:3]}
-    given = read_json(folder / "provenance.json")
+    given = read_json(provenance or folder / "provenance.json")
     used = sorted({group.cell.dataset for group in groups})
     return str(
         _environment().get_template("page.html").render(

@@ -264,16 +264,19 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     """The rows that the figure draws: of each paper's table those of its first task, data set and all.
 
     A table's further tasks have the same mechanisms and tell the same: with all of them the figure is too long to read.
+    Of a paper whose tables show nothing private, those of its figures.
     """
+    tabled = {row.entry.paper for row in rows if row.entry.tables}
     first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
+    kept = []
     for row in rows:
-        for place in row.entry.tables:
-            first.setdefault((place.paper, place.item), (row.entry.dataset, row.entry.task))
-    return [
-        row
-        for row in rows
-        if any(first[place.paper, place.item] == (row.entry.dataset, row.entry.task) for place in row.entry.tables)
-    ]
+        # A table without a paper of its own stands for the figures of a paper that has no table.
+        places = [(place.paper, place.item) for place in row.entry.tables]
+        places = places or [(row.entry.paper, "")] * (row.entry.paper not in tabled)
+        task = (row.entry.dataset, row.entry.task)
+        if any([first.setdefault(place, task) == task for place in places]):
+            kept.append(row)
+    return kept
 
 
 def drawn(rows: Sequence[Row]) -> pd.DataFrame:
@@ -304,7 +307,7 @@ def draw(table: Sequence[Row]) -> Figure:
     groups = list(dict.fromkeys(_group(row, place) for row in rows for place in row.entry.tables if place.repairs))
     figure = Figure(figsize=(13, max(4.8, 1.7 + 0.3 * len(rows), 2.9 * len(groups))), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
-    grid = figure.add_gridspec(max(1, len(groups)), 2, width_ratios=(1.15, 1))
+    grid = figure.add_gridspec(max(1, len(groups)), 2 if groups else 1, width_ratios=(1.15, 1)[: 1 + bool(groups)])
     _draw_epsilons(figure.add_subplot(grid[:, 0]), rows)
     for index, group in enumerate(groups):
         _draw_accuracy(figure.add_subplot(grid[index, 1]), rows, group)

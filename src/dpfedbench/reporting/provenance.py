@@ -5,25 +5,26 @@ import os
 import platform
 import re
 import subprocess
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import __version__
 
-def versions(distribution: str = "dpfedbench") -> dict[str, str]:
-    """The installed versions of a distribution and of what it directly requires.
 
-    Empty for a distribution that is not installed, as where only src/ is on the path.
+def versions(root: str | Path) -> dict[str, str]:
+    """The versions of dpfedbench and of what it directly requires, as they are here.
+
+    The names are those of the repository's pyproject.toml, since the package need not be installed: in a rule's
+    environment it is not.
     """
     try:
-        required = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
+        project = tomllib.loads(Path(root, "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    except OSError:
         return {}
-    names = [distribution] + [
-        re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in required if "extra ==" not in text
-    ]
-    found = {}
-    for name in names:
+    found = {"dpfedbench": __version__}
+    for name in (re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in project["dependencies"]):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -75,5 +76,5 @@ def provenance(
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
-        "versions": versions(),
+        "versions": versions(root),
     }

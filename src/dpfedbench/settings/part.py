@@ -110,6 +110,11 @@ class Settings(pydantic.BaseModel):
                     )
 
     @classmethod
+    def written_out(cls, values: Any) -> Any:
+        """What a short form of the section stands for; the values themselves where there is none."""
+        return values
+
+    @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
         """Make one from plain values.
 
@@ -408,6 +413,7 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
 def _read(cls: Any, values: Any, where: str) -> Any:
     if isinstance(values, cls):
         return values
+    values = cls.written_out(values)
     if not isinstance(values, Mapping):
         raise BenchError(f"{where or 'the configuration'} is {shown(values)}: expected a group of keys")
     keys = shapes(cls)

@@ -1,0 +1,41 @@
+"""What may be asked of the workflow by name: tables, figures and their exports, and papers."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.words import nearest
+
+
+def check_targets(
+    targets: Sequence[str], report: str, items: Mapping[tuple[str, str], bool], rules: Collection[str]
+) -> None:
+    """Refuse a table, figure or export that the plan does not have, and names that stand for something else.
+
+    Args:
+        targets: what was asked for, among other words of the command.
+        report: the folder that tables and figures go to.
+        items: by paper and name, whether it is a table; else it is a figure.
+        rules: the names of the workflow's rules.
+
+    Raises:
+        BenchError: names the nearest file that can be made, or the name to change.
+    """
+    known = set[str]()
+    for of in ("", *{f"{paper}/": None for paper, _ in items}):  # of all papers, and of each
+        known |= {f"{report}/{place}" for place in (f"tables/{of}privacy.csv", f"tables/{of}privacy.md")}
+        known |= {f"{report}/{place}" for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")}
+    for (paper, name), is_table in items.items():
+        if paper.replace("-", "_") in {*rules, "all", "index"}:
+            raise BenchError(f"experiments.{paper}: the workflow itself has a target of this name, choose another")
+        group, kinds, export = ("tables", ("csv", "md"), "tex") if is_table else ("figures", ("csv", "png"), "pdf")
+        if name == "privacy":
+            raise BenchError(f"experiments.{paper}.{group}.privacy: the table of privacy has this name, choose another")
+        known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
+        known |= {f"{report}/export/{paper}/{name}.{export}"}
+    for target in targets:
+        path = PurePosixPath(target)
+        below = path.relative_to(report).parts[0] if path.is_relative_to(report) and target != report else ""
+        drawn = below in ("tables", "figures", "export") and path.suffix in (".csv", ".md", ".tex", ".png", ".pdf")
+        if drawn and str(path) not in known:
+            raise BenchError(f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}")

@@ -1,0 +1,50 @@
+"""From finished runs to what a paper prints: tables in LaTeX, figures in PDF.
+
+Requires what the tables and figures themselves require. Makes export/PAPER/NAME.tex and .pdf below results/, or below
+results/PRESET/, and nothing that is not asked for by name.
+"""
+
+from dpfedbench.experiments.targets import check_targets
+
+
+rule export_table:
+    """Make a table in LaTeX, to be included as it is."""
+    input:
+        files_of_runs("metrics.json", "privacy.json", "training.json"),
+        published=ROOT / "config/published.csv",
+    output:
+        f"{REPORT}/export/{{paper}}/{{item}}.tex",
+    log:
+        f"{REPORT}/export/{{paper}}/logs/{{item}}.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+        gpu=0,
+    params:
+        description=described,
+        code=DRAWN_WITH,
+    script:
+        "../scripts/export.py"
+
+
+use rule export_table as export_figure with:
+    input:
+        files_of_runs("metrics.json", "privacy.json", "training.json", "history.csv"),
+        tests_of_runs,
+        published=ROOT / "config/published.csv",
+    output:
+        f"{REPORT}/export/{{paper}}/{{item}}.pdf",
+
+
+try:
+    check_targets(
+        sys.argv[1:],  # Snakemake itself tells targets only when the rules are read
+        REPORT,
+        {place: item.kind == "table" for place, item in PLAN.items.items()},
+        {rule.name for rule in workflow.rules},
+    )
+except BenchError as error:
+    sys.exit(f"configuration: {error}")
