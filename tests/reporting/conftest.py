@@ -17,7 +17,7 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import write_json
 from dpfedbench.methods.method import Method
-from dpfedbench.reporting import figures, frontier, page, tables, values
+from dpfedbench.reporting import figures, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
@@ -199,7 +199,7 @@ def site(
             path.with_suffix(".md").write_text(tables.to_markdown(table, "it"), encoding="utf-8")
         else:
             path = path.with_suffix(".png")
-            drawing, drawn = (frontier if item.kind == "frontier" else figures).make(item, folder, published)
+            drawing, drawn = figures.make(item, folder, published)
             drawing.savefig(path)
             path.with_suffix(".csv").write_text(values.csv_text(drawn), encoding="utf-8")
         relative = path.relative_to(folder).as_posix()

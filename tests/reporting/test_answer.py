@@ -18,7 +18,8 @@ def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float =
     """A configuration of DP-AGR on letters in its paper's table, with what is said otherwise."""
     told = {
         "method": "dp-agr", "paper": "dp-fedmeta", "dataset": "glyphs", "task": "5-way 1-shot", "unit": "client",
-        "adjacency": "zero-out", "observer": "everyone", "delta": 1e-6, "status": "proved", "repairs": "", "printed": None,
+        "adjacency": "zero-out", "observer": "everyone", "delta": 1e-6, "status": "proved", "repairs": "",
+        "printed": None,
     } | given  # fmt: skip
     folder = f"{told['method']}/{name}/seed0"
     entry = Private(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.text import Annotation
 
-from dpfedbench.reporting import frontier, values
+from dpfedbench.reporting import figures, frontier, values
 from dpfedbench.reporting.described import Cell, Item
 
 
@@ -89,7 +89,7 @@ def test_a_sweep_that_leaves_a_unit_where_it_is_is_a_curve_of_the_other(item: It
 
 
 def test_marks_arrows_and_curves_stand_where_the_accounts_say(item: Item, tmp_path: Path) -> None:
-    figure, _ = frontier.make(item, tmp_path, "not read")
+    figure, _ = figures.make(item, tmp_path, "not read")
     clients, records = figure.axes
     assert "of a client" in clients.get_xlabel() and "of a record" in records.get_xlabel()
     curve = next(line for line in clients.lines if len(line.get_xdata()) == 2 and line.get_marker() == "o")

@@ -52,7 +52,8 @@ experiments:
       table2: {tasks: [omniglot-1shot], series: {random: null, dp-agrlr: null, gbml: null}}
       table3-time: null
       repairs: null
-    figures: {frontier: null, figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
+    figures:
+      {frontier: null, figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
 """
 
 

@@ -1,4 +1,4 @@
-"""From accounts and audits to the table of privacy, three epsilons beside every private number, and to each paper's answer.
+"""From accounts and audits to the table of privacy: three epsilons beside every private number; and to the answer.
 
 Requires metrics, accounts and audits of all private runs that the configuration's tables and figures show. Makes
 tables/privacy.csv, tables/answer.csv, both as .md, and figures/privacy.png below results/, or below results/PRESET/; of

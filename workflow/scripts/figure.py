@@ -9,9 +9,9 @@ from dpfedbench.reporting.described import Item
 
 def figure(item: Item, *, results: Path, published: Path, image: Path, csv: Path) -> None:
     """Write the figure as an image and what was drawn as CSV."""
-    from dpfedbench.reporting import figures, frontier, values
+    from dpfedbench.reporting import figures, values
 
-    drawing, drawn = (frontier if item.kind == "frontier" else figures).make(item, results, published)
+    drawing, drawn = figures.make(item, results, published)
     with atomic_path(image) as temporary:
         drawing.savefig(temporary)
     write_text(csv, values.csv_text(drawn))

@@ -276,6 +276,10 @@ def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure
     Returns:
         The figure and a table of what was drawn (`drawn`).
     """
+    if item.kind == "frontier":
+        from dpfedbench.reporting import frontier  # which draws with what is here
+
+        return frontier.make(item, results)
     computed = item.kind == "account"
     cells = [read_cell(results, cell.folders, cell.metrics) for cell in item.cells if not computed]
     numbers = read_published(published, item.paper, item.name)

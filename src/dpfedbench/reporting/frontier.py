@@ -149,13 +149,12 @@ NOTES = (
 )
 
 
-def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
+def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
     """Read a frontier's runs and draw it.
 
     Args:
         item: its description.
         results: the results folder.
-        published: not read: what a paper printed was measured at another scale, and its claim is of what is run here.
 
     Returns:
         The figure and a table of what was drawn, as `tidy`.

@@ -270,10 +270,11 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     first: dict[tuple[str, str], tuple[str, str]] = {}  # of a table, the data set and task
     kept = []
     for row in rows:
-        items = [(place.paper, place.item) for place in row.entry.tables]
-        items += [(row.entry.paper, "")] * (row.entry.paper not in tabled)
+        # A table without a paper of its own stands for the figures of a paper that has no table.
+        places = [(place.paper, place.item) for place in row.entry.tables]
+        places = places or [(row.entry.paper, "")] * (row.entry.paper not in tabled)
         task = (row.entry.dataset, row.entry.task)
-        if any([first.setdefault(item, task) == task for item in items]):
+        if any([first.setdefault(place, task) == task for place in places]):
             kept.append(row)
     return kept
 
