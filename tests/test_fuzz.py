@@ -70,7 +70,7 @@ def planned(found: dict[str, Any]) -> str:
 
 
 def test_two_hundred_bad_configurations_are_refused_in_a_line_or_planned() -> None:
-    said = {seed: planned(mutated(seed)) for seed in range(200)}
+    said = {seed: planned(mutated(seed)) for seed in range(100, 300)}
     for seed, line in said.items():
         assert "\n" not in line and "Traceback" not in line and len(line) < 1500, (seed, line)
     # The rest are harmless: another title, a seed more, a paper left out.

@@ -143,9 +143,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 def defused(value: Any) -> Any:
     """A cell of a CSV file: a text that a spreadsheet would take for a formula gets an apostrophe before it.
 
-    Texts that are numbers stay as they are, for who reads them with pandas.
+    Texts that are numbers stay as they are, for who reads them with pandas; a line break becomes a space.
     """
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(value, str):
+        return value
+    value = re.sub(r"[\r\n]+", " ", value)
+    if not value.startswith(("=", "+", "-", "@", "\t")):
         return value
     try:
         float(value)

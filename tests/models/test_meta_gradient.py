@@ -214,3 +214,22 @@ def test_a_rate_of_zero_leaves_its_tensor_alone():
 def test_rates_for_another_number_of_steps_are_refused():
     with pytest.raises(ValueError, match="3 learnt rates a tensor are not for 2 steps"):
         MetaGradient(gradients_of(RATES), steps=2, rate=RATE)
+
+
+@pytest.mark.parametrize("sizes", [(5, 15), (5, 60), (5, 5), (1, 10), (10, 10)])
+def test_adaptation_to_other_numbers_of_images_than_before_is_right(sizes):
+    """Five and ten images, then others: buffers that no longer fitted were read and written beyond their end."""
+    net = conv4(filters=3)
+    kernel, plain = (Adaptation(choose(net, enabled=on).make()) for on in (True, False))
+    rng = np.random.default_rng(0)
+    theta = net.initial(rng)
+    for support, query in ((5, 10), sizes):
+        xs, xq = (rng.random((1, count, 28, 28, 1), dtype=np.float32) for count in (support, query))
+        ys = np.arange(support)[None] % 5
+        found, wanted = (each.logits(theta, xs, ys, xq, steps=1, rate=0.1) for each in (kernel, plain))
+        assert found.shape == (1, query, 5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="records need as many labels"):
+        kernel.logits(theta, xs, np.zeros((1, sizes[0] + 1), np.int64), xq, steps=1, rate=0.1)
+    with pytest.raises(ValueError, match="records must be"):
+        kernel.logits(theta, xs[..., :27, :], ys, xq, steps=1, rate=0.1)

@@ -163,6 +163,9 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
     assert found["train"] == 3 + 2 * 2 and found["meta_test_at"] == 7 * 3 and found["figure"] == 2
 
 
+PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks: [a], series: {m: {method: maml}}}}}"
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -172,6 +175,12 @@ def test_a_figure_of_initialisations_trains_each_once_and_tests_it_at_every_shot
         ),
         ("run={noise: {multiplier: 0}}", "run.noise.multiplier is 0: expected a number above 0 or null"),
         ("seeds=[]", "seeds is empty: give at least one"),
+        ("prune=maybe", "prune is maybe: expected yes or no"),
+        (
+            f"experiments={{train: {PAPER}}}",
+            "experiments.train: the workflow has a rule train, choose another name",
+        ),
+        (f"experiments={{all: {PAPER}}}", "experiments.all: the workflow has a rule all, choose another name"),
         ("machine={kernels: offf}", 'machine.kernels is "offf": expected one of auto, off'),
     ],
 )

@@ -1,5 +1,7 @@
 """Where real data comes from: a local folder first, else the address where its authors publish it."""
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -12,12 +14,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from PIL import Image
 
 from dpfedbench.errors import BenchError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
@@ -158,6 +162,8 @@ def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) 
     Raises:
         ValueError: it cannot be decoded, or is of another size; the message is for people.
     """
+    from PIL import Image  # a plan reads the options of data sets without it
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

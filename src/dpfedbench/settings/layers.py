@@ -120,7 +120,7 @@ def _kind_fault(
         return
     known = {kind_of(cls): cls for cls in inner_structure(having, key)}
     kinds = {kind: cls for cls in inner if (kind := kind_of(cls))}
-    if owner and value["kind"] in known:
+    if owner and str(value["kind"]) in known:
         yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
     else:
         yield unknown_kind(name, value["kind"], kinds)
