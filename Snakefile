@@ -50,13 +50,6 @@ rule all:
         f"{REPORT}/index.html",
 
 
-rule frontier:
-    """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
-    input:
-        [f"{path}.{kind}" for path in FRONTIERS for kind in ("png", "csv")],
-        [f"{REPORT}/tables/frontier.{kind}" for kind in ("csv", "md") if FRONTIERS],
-
-
 # One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.
 for paper in PAPERS:
 

@@ -116,6 +116,19 @@ def test_the_page_of_properties_names_tests_that_exist() -> None:
     assert gone == []
 
 
+def test_the_readme_is_short_and_links_lead_to_files() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1000
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        gone = [link for link in links if "://" not in link and not (page.parent / link).is_file()]
+        assert gone == [], page.name
+
+
+def test_every_page_of_docs_is_linked_from_the_readme() -> None:
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")}
+
+
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the working tree, without what git ignores."""

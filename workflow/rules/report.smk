@@ -111,6 +111,13 @@ rule frontier_table:
         "../scripts/frontier.py"
 
 
+rule frontier:
+    """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
+    input:
+        [f"{path}.{kind}" for path in FRONTIERS for kind in ("png", "csv")],
+        [f"{REPORT}/tables/frontier.{kind}" for kind in ("csv", "md") if FRONTIERS],
+
+
 rule cells:
     """List which run's folder belongs to which cell: paper, item, series, swept value and seed."""
     output:

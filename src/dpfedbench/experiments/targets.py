@@ -8,6 +8,9 @@ from pathlib import Path, PurePosixPath
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
 
+OF_ALL = ("privacy", "answer")
+"""The tables that each paper has, and all together, whatever is configured."""
+
 
 def check_targets(
     targets: Sequence[str], report: str, items: Mapping[tuple[str, str], bool], rules: Collection[str]
@@ -23,16 +26,16 @@ def check_targets(
     Raises:
         BenchError: names the nearest file that can be made, or the name to change.
     """
-    known = set[str]()
+    known = {f"{report}/tables/frontier.csv", f"{report}/tables/frontier.md"}
     for of in ("", *{f"{paper}/": None for paper, _ in items}):  # of all papers, and of each
-        known |= {f"{report}/{place}" for place in (f"tables/{of}privacy.csv", f"tables/{of}privacy.md")}
+        known |= {f"{report}/tables/{of}{name}.{kind}" for name in OF_ALL for kind in ("csv", "md")}
         known |= {f"{report}/{place}" for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")}
     for (paper, name), is_table in items.items():
         if paper.replace("-", "_") in {*rules, "all", "index"}:
             raise BenchError(f"experiments.{paper}: the workflow itself has a target of this name, choose another")
         group, kinds, export = ("tables", ("csv", "md"), "tex") if is_table else ("figures", ("csv", "png"), "pdf")
-        if name == "privacy":
-            raise BenchError(f"experiments.{paper}.{group}.privacy: the table of privacy has this name, choose another")
+        if name in OF_ALL:
+            raise BenchError(f"experiments.{paper}.{group}.{name}: the table of {name} has this name, choose another")
         known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
         known |= {f"{report}/export/{paper}/{name}.{export}"}
     for target in targets:
