@@ -93,7 +93,8 @@ class _Checked:
         first = np.atleast_1d(lines[0].threshold)
         if rule.threshold is not None:
             _same(f"a first threshold of {name} of", set(first.tolist()), {rule.threshold})
-        state, beside, candidates = rule.begin(float(first[0])), list[Release](), (self.multiplier,)
+        state, beside = rule.begin(float(first[0])), list[Release]()
+        candidates: tuple[float, ...] = (self.multiplier,)
         extra = rule.extra(state, noise_multiplier=self.multiplier, cohort=self.sampler["cohort"])
         if extra is not None:
             beside = named.pop(extra.name, [])
