@@ -30,6 +30,7 @@ experiments:
   adap-dp-fl: null
   correlated-noise: null
   dp-meta-learning-gbml: null
+  dp-fnas: null
   shapes:
     run: {participation: {rounds: 2}}
     tables: {table1: {series: {fedavg: null}}}

@@ -96,6 +96,7 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
         "  dp-maml: null\n"
         "  correlated-noise: null\n"
         "  dp-meta-learning-gbml: null\n"
+        "  dp-fnas: null\n"
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"

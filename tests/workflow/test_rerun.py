@@ -41,6 +41,7 @@ experiments:
   adap-dp-fl: null
   correlated-noise: null
   dp-meta-learning-gbml: null
+  dp-fnas: null
 """
 
 
@@ -57,6 +58,7 @@ experiments:
   adap-dp-fl: null
   correlated-noise: null
   dp-meta-learning-gbml: null
+  dp-fnas: null
 """
 
 

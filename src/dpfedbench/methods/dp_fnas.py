@@ -8,8 +8,8 @@ Each iteration, each party
    adds them up and adds N(0, tau^2 R_H^2 I): a release; the server steps A.
 
 A record is in one half, so what holds for it is the larger of the two mechanisms, not their composition (Section 3.2).
-Sums are divided by the expected lot: to divide by the realised one, as Algorithm 1 does, tells how many came. Equation 7
-(second order) reads both halves in one release and is none of this method's.
+Sums are divided by the expected lot: to divide by the realised one, as Algorithm 1 does, tells how many came. Eq. 7 (second
+order) reads both halves in one release and is none of this method's.
 """
 
 from __future__ import annotations

@@ -137,7 +137,9 @@ class Parties(Clients):
         raw = [] if phase.entry.sum.private else total.norms
         return total.release(), found.losses, raw
 
-    def _said(self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool) -> Row:
+    def _said(
+        self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool
+    ) -> Row:
         """What the history may say of a phase."""
         entry = phase.entry
         norms = [float(released.norm()) for released, _, _ in found]

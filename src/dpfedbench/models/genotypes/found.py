@@ -20,8 +20,11 @@ class FoundGenotype(GenotypeSource):
     file: ClassVar[str] = "genotype.json"
 
     search: dict[str, Any] = setting(
-        doc="the run that searches: its method and what it has beside this run's seed; a series' `searched_by` fills it in"
+        doc="the run that searches, without its seed, which is this run's; a series' `searched_by` fills it in"
     )
+
+    def check(self, run: Any) -> None:
+        self.references(run)
 
     @property
     def private(self) -> bool:

@@ -36,9 +36,7 @@ class SearchSteps(SummedUpdate):
     sends = WEIGHTS
 
     weights: StepOfSum = setting(StepOfSum(), doc="the step of the weights, W")
-    architecture: StepOfSum = setting(
-        StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A"
-    )
+    architecture: StepOfSum = setting(StepOfSum(rate=3e-4, optimizer=Adam()), doc="the step of the architecture, A")
 
     @property
     def halves(self) -> Mapping[str, str]:

@@ -24,7 +24,9 @@ class SummedUpdate(ClientUpdate):
     by_record = True
 
     parties: Literal["mean", "sum"] = setting(
-        "mean", doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean", paper="sum"
+        "mean",
+        doc="mean: a step follows the mean over all parties' lots; sum: the sum of each party's mean",
+        paper="sum",
     )
 
     @property
