@@ -277,7 +277,7 @@ def test_cells_of_an_open_search_have_no_finite_account(silos, tmp_path):
     found = rounds_of(run, silos, tmp_path, references={"genotype.json": genotype_file(tmp_path, run)})
     found.round(0)
     (event, *_) = read_ledger(tmp_path / "ledger.jsonl")
-    assert event.data_dependent_threshold and "searched for on private data without privacy" in event.reason
+    assert event.data_dependent_threshold and "found without privacy" in event.reason
     assert account([event], delta=1e-5, claims={}).profiles["holds"].epsilon_high == math.inf
 
 

@@ -51,7 +51,9 @@ BASES: dict[str, Any] = {
         }.items()
     },
     **{
-        f"dp-cells {kind}": make_config({"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}}, general=LOTS)
+        f"dp-cells {kind}": make_config(
+            {"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}}, general=LOTS
+        )
         for kind, more in {
             "same": {}, "found": {"search": named(RUNS["dp-fnas"])},
             "stated": {"normal": [[["skip_connect", 0], ["skip_connect", 1]]] * 2, "reduction": [[]]},
