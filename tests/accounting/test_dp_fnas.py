@@ -66,9 +66,7 @@ def test_the_claims_of_table_1(batch, parties, limit, printed, holds):
     assert poisson.upper_epsilon(schedule, rate, DELTA) == pytest.approx(holds, rel=3e-4)
 
 
-@pytest.mark.parametrize(
-    ("variance", "holds"), [(0.5, 9.62), (1, 4.26), (2, 2.39), (5, 1.30), (8, 0.98), (10, 0.86)]
-)
+@pytest.mark.parametrize(("variance", "holds"), [(0.5, 9.62), (1, 4.26), (2, 2.39), (5, 1.30), (8, 0.98), (10, 0.86)])
 def test_the_variances_of_table_2(variance, holds):
     """Four parties; sigma is the root of the variance."""
     rate, rounds = lots(4, 64)

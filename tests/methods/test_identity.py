@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.experiments.expand import named
 from dpfedbench.methods import read_run
 from dpfedbench.methods.method import Method
 from dpfedbench.settings.layers import set_key
@@ -49,6 +50,15 @@ BASES: dict[str, Any] = {
             "private": {"task": {"ways": 1, "shots": 6, "text": {"vocabulary": "private"}}},
         }.items()
     },
+    **{
+        f"dp-cells {kind}": make_config(
+            {"method": "dp-cells", "model": {"genotype": {"kind": kind} | more}}, general=LOTS
+        )
+        for kind, more in {
+            "same": {}, "found": {"search": named(RUNS["dp-fnas"])},
+            "stated": {"normal": [[["skip_connect", 0], ["skip_connect", 1]]] * 2, "reduction": [[]]},
+        }.items()
+    },
     "dp-fedavg adam": make_config(
         {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
     ),
@@ -59,6 +69,7 @@ FIXED_BY_OTHERS = {
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
+    ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"), ("FoundGenotype", "search"),
 }  # fmt: skip
 
 
@@ -69,9 +80,9 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, (int, float)):
         return [value + 1, value * 0.5, value * 2, value - 1, 1, 2, 4, 0.5, 0.001, None]
     if value is None:
-        return [1, 3.5, 20]
+        return [1, 3.5, 20, [1]]
     if isinstance(value, (list, tuple)):
-        return [[2]]
+        return [[2], list(value)[:-1]]
     if isinstance(value, dict):
         return [{**value, "width": 4}]
     return {

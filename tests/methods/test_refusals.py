@@ -11,7 +11,10 @@ from dpfedbench.settings.part import found, shapes
 from dpfedbench.settings.run import Run
 from tests.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
-GENERAL = {"adap-dp-fl": LOTS, "dp-fl": LOTS, "fedavg": LOTS, "dp-fedavg": DIFFERENCE}
+GENERAL = {
+    **dict.fromkeys(("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells"), LOTS),
+    "dp-fedavg": DIFFERENCE,
+}
 SIZES = {"transfer", "dp-transfer"}
 
 
@@ -142,6 +145,7 @@ def test_privacy_is_read_off_the_sums() -> None:
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
         "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],
+            "fnas": [], "dp-fnas": [server, server], "cells": [], "dp-cells": [server],
     }  # fmt: skip
     assert {name: promises(run)[0] for name, run in RUNS.items()} == expected
     assert {name for name, run in RUNS.items() if run.private} == {name for name in expected if expected[name]}

@@ -63,7 +63,7 @@ class Coordinates:
     def __init__(self, *, ordinary: int, reserved: int) -> None:
         self.ordinary, self.reserved, self.dimension = ordinary, reserved, ordinary + reserved
         # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
-        self.blocks = collections.defaultdict(lambda: slice(0, self.dimension))
+        self.blocks: dict[str, slice] = collections.defaultdict(lambda: slice(0, self.dimension))
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros, float32 [d]."""

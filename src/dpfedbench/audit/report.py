@@ -198,8 +198,7 @@ def _audit_update(
 def _audit_served(
     run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, seen: str = ""
 ) -> dict[str, Any]:
-    """The audit of the server's private sum, or of those of clients that hold records; `seen`: as who else sees them.
-    """
+    """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
     loop, rule, delta, seed = run.loop(), sum_.clipping, sum_.delta, audit_seed(run)
     assert loop is not None and rule is not None and delta is not None
     first, rounds, own = releases[0], rounds_of(releases), sum_ in loop.own
@@ -209,7 +208,8 @@ def _audit_served(
     most = records * run.clients.count if own else run.clients.count
     found = one_run(
         run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
-        records=records, steps=steps, added=others(releases).get(seen, 0), multipliers=[events[0].noise_multiplier for events in rounds][::steps],
+        records=records, steps=steps, added=others(releases).get(seen, 0),
+        multipliers=[events[0].noise_multiplier for events in rounds][::steps],
         progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
     )  # fmt: skip
     check_same_mechanism(releases, found.releases)

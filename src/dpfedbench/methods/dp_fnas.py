@@ -8,7 +8,7 @@ Each iteration, each party
    adds them up and adds N(0, tau^2 R_H^2 I): a release; the server steps A.
 
 A record is in one half, so what holds for it is the larger of the two mechanisms, not their composition (Section 3.2).
-Sums are divided by the expected lot: to divide by the realised one, as Algorithm 1 does, tells how many came. Equation 7
+Sums are divided by the expected lot: to divide by the realised one, as Algorithm 1 does, tells how many came. Eq. 7
 (second order) reads both halves in one release and is none of this method's.
 """
 
@@ -56,13 +56,13 @@ class DpFnas(Fnas):
 
     def loop(self) -> Loop:
         private = {
-            WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
-            ARCHITECTURE: {"clipping": self.architecture_clipping, "noise": self.architecture_noise},
+            WEIGHTS: (self.clipping, self.noise),
+            ARCHITECTURE: (self.architecture_clipping, self.architecture_noise),
         }
         own = tuple(
             Sum(
                 name=name, unit="record", observer="server", stream=name, part=half, added=True, budget=self.budget,
-                **private[name],
+                clipping=private[name][0], noise=private[name][1],
             )
             for name, half in self.client_update.halves.items()
         )  # fmt: skip

@@ -100,6 +100,25 @@ class Method(Run):
         found = {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
         return found | self.model.references(self)
 
+    @staticmethod
+    def another(values: Mapping[str, Any]) -> Run:
+        """The run that plain values name, `method` among them.
+
+        Raises:
+            BenchError: there is none.
+        """
+        from dpfedbench.methods import read_run
+
+        return read_run(values)
+
+    @property
+    def unaccounted(self) -> tuple[str, ...]:
+        made_of = {run.folder: run for run in self.model.references(self).values() if not run.private}
+        return (
+            *super().unaccounted,
+            *(f"the network is made of what {folder} found without privacy" for folder in made_of),
+        )
+
     def _as(self, method: type[Method]) -> Run:
         """The run of another method that is equal in all that both have."""
         shared = {key: value for key, value in self if key in method.model_fields and key != "method"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.schedules.constant import ConstantRate
+from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.parts.server.server_step import State
 from dpfedbench.settings.part import Section, setting
 
@@ -23,7 +23,9 @@ class StepOfSum(Section):
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds", paper="cosine")
     decay: float = setting(0.0, ge=0, doc="weight decay: so much of the weights is added to the mean", paper="0.0003")
     cut: float | None = setting(
-        None, gt=0, doc="of a sum that claims nothing: gradients are cut to this norm, without noise; null: they are not"
+        None,
+        gt=0,
+        doc="of a sum that claims nothing: gradients are cut to this norm, without noise; null: they are not",
     )
 
     def check(self, run: object) -> None:

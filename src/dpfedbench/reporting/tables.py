@@ -14,7 +14,6 @@ from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
 from dpfedbench.reporting.values import Shown
 
-
 _COLUMNS = {"weights": ("weights", "parameters"), "seconds": ("training, s", "seconds")}
 """Headings, and keys of training.json."""
 

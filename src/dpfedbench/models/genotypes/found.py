@@ -20,37 +20,26 @@ class FoundGenotype(GenotypeSource):
     file: ClassVar[str] = "genotype.json"
 
     search: dict[str, Any] = setting(
-        doc="the run that searches: its method and what it has beside this run's seed; a series' `searched_by` fills it in"
+        doc="the run that searches, without its seed, which is this run's; a series' `searched_by` fills it in"
     )
 
-    @property
-    def private(self) -> bool:
-        """Whether the search claims privacy."""
-        return self._run(0).private
-
-    @property
-    def unaccounted(self) -> tuple[str, ...]:
-        return () if self.private else ("the cells were searched for on private data without privacy",)
+    def check(self, run: Any) -> None:
+        self.references(run)
 
     def references(self, run: Any) -> dict[str, Any]:
-        search = self._run(run.seed)
+        search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(
                 f"model.genotype.search is a run on {search.dataset}, but this one is on {run.dataset}: search on that"
             )
         # A private search has read the same records: the account is of both.
-        return {self.file: search} | ({"ledger.jsonl": search} if self.private else {})
+        return {self.file: search} | ({"ledger.jsonl": search} if search.private else {})
 
     def resolved(self, files: Mapping[str, Path]) -> GenotypeSource:
         if self.file not in files:
             raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")
-        cells = {kind: nodes for kind, nodes in read_genotype(files[self.file]).cells.items()}
-        return StatedGenotype(**cells)
+        cells = read_genotype(files[self.file]).cells
+        return StatedGenotype(normal=cells.get("normal", ()), reduction=cells.get("reduction", ()))
 
     def of(self, space: Space) -> Genotype:
         raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")
-
-    def _run(self, seed: int) -> Any:
-        from dpfedbench.methods import read_run
-
-        return read_run({**self.search, "seed": seed})
