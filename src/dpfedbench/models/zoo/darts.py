@@ -78,7 +78,7 @@ class DartsCells(CellModel):
 
     kind: Literal["darts-cells"] = "darts-cells"
     affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
-    genotype: GenotypeSource = RandomGenotype()
+    genotype: GenotypeSource = setting(RandomGenotype(), doc="where its cells come from")
 
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
