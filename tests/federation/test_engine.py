@@ -15,7 +15,9 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.federation import book, engine
+from dpfedbench.models.members import load_members
 from dpfedbench.parts.client_updates import maml
 from dpfedbench.parts.server.step import Step
 from dpfedbench.privacy.ledger import read_ledger
@@ -178,6 +180,25 @@ def test_private_runs_write_nothing_that_no_noise_protects(federation, tmp_path)
     history = pd.read_csv(tmp_path / "plain" / "history.csv")
     assert history["loss"].notna().all() and history["norm_q50"].notna().all()
     assert (tmp_path / "plain" / "ledger.jsonl").read_bytes() == b""
+
+
+def test_models_are_kept_by_validation_every_so_many_rounds_and_after_the_last(federation, tmp_path, monkeypatch):
+    """Of accuracies 40, 70 and 55 in rounds 5, 10 and 11, the last, the two best are kept, the best first."""
+    accuracies, seen = iter((40.0, 70.0, 55.0)), []
+
+    def validate(self, theta):
+        seen.append(theta.copy())
+        return {"validation_accuracy": next(accuracies), "validation_loss": 1.0}
+
+    monkeypatch.setattr(FewShotMeasures, "validate", validate)
+    config = make_config({"validation": {"every": 5}, "participation": {"rounds": 11}})
+    train(config, federation, tmp_path)
+    history = pd.read_csv(tmp_path / "history.csv").set_index("round")["validation_accuracy"].dropna()
+    assert history.to_dict() == {5: 40.0, 10: 70.0, 11: 55.0}
+    kept = json.loads((tmp_path / "training.json").read_text())["members"]
+    assert kept == [{"round": 10, "accuracy": 0.7}, {"round": 11, "accuracy": 0.55}]
+    members = load_members(tmp_path / "model.safetensors", config.net((16, 16, 1), 6))
+    assert [np.array_equal(*pair) for pair in zip(members, seen[1:], strict=True)] == [True, True]
 
 
 def test_not_finite_contributions_count_as_zero_and_are_reported(federation, tmp_path, monkeypatch, capsys):

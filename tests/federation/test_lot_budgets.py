@@ -10,7 +10,7 @@ from dpfedbench.accounting import calibration
 from dpfedbench.accounting.account import account
 from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.accounting.filters import HOLDING_ORDERS
-from dpfedbench.accounting.poisson import epsilon_of, renyi
+from dpfedbench.accounting.poisson import epsilon_of, renyi, upper_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.privacy.ledger import read_ledger
@@ -90,6 +90,17 @@ def test_a_budget_that_must_hold_counts_both_releases_of_a_lot(silos, tmp_path):
         allowed = sum(epsilon_of(count * cost, orders, 1e-4, tight=tight) <= 2.0 for count in range(1, 500))
         assert 0 < allowed < 499
         assert found.allows(allowed) and not found.allows(allowed + 1)
+
+
+def test_noise_that_may_fall_is_accounted_for_at_its_floor(silos, tmp_path):
+    """Six rounds of two lots, a validation after each: at most one fall in two lots, whatever the losses were."""
+    steps = {"client_update": {"inner_steps": 2}, "participation": {"rounds": 6}}
+    config = make_config(DECAY, steps)
+    train(config, silos, tmp_path)
+    worst = tuple((2.0 * 0.9**fall, 2) for fall in range(6))
+    found = accounted(config, tmp_path)["profiles"]["holds"]
+    assert found["status"] == "proved"
+    assert found["epsilon_high"] == pytest.approx(upper_epsilon(worst, 8 / 100, 1e-4), rel=1e-9)
 
 
 def test_a_budget_that_no_round_fits_is_refused(silos, tmp_path):

@@ -12,7 +12,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.median_of_run import MedianOfRun
 from dpfedbench.privacy.ledger import read_ledger
 
-from .conftest import PLAIN, accounted, make_config, train
+from .conftest import PLAIN, accounted, make_config, stop_before, train
 
 MEDIAN = {"clipping": {"kind": "median-of-run", "threshold": None}}
 
@@ -39,6 +39,17 @@ def test_its_threshold_is_the_median_of_that_runs_norms_and_no_epsilon_holds(fed
     assert any("median norm of a run without privacy" in text for text in notices)
     found = audit(config, ledger, canaries=20)
     assert math.isinf(found["epsilon_holds"]) and found["epsilon"] >= 0
+
+
+def test_a_checkpoint_of_another_threshold_is_refused(federation, tmp_path, monkeypatch):
+    """The run without privacy was trained again, and its median is another: half a run of each is no run."""
+    (tmp_path / "history.csv").write_text("round,norm_q50\n1,2\n")
+    files = {"references": {"history.csv": tmp_path / "history.csv"}}
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, 3)):
+        train(make_config(MEDIAN), federation, tmp_path / "run", checkpoint_seconds=0, **files)
+    (tmp_path / "history.csv").write_text("round,norm_q50\n1,3\n")
+    with pytest.raises(BenchError, match=r"belongs to another run \(its threshold differ\)"):
+        train(make_config(MEDIAN), federation, tmp_path / "run", **files)
 
 
 def test_the_median_is_over_rounds_of_the_cohorts_medians(tmp_path):

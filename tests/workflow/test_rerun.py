@@ -1,5 +1,6 @@
 """What runs again when something changes: the whole workflow with scripts that only write their outputs."""
 
+import ast
 import html
 import json
 import re
@@ -24,11 +25,11 @@ for path in map(pathlib.Path, snakemake.output):
             own.mkdir(parents=True)
             (own / "audit.json").write_text("{}")
     else:
-        path.write_text(str(path))
+        path.write_text(repr(dict(snakemake.params.items())) if snakemake.rule == "partition" else str(path))
 """
 SMALL = """
 preset: null
-seeds: [0]
+seeds: [3]
 experiments:
   dp-fedmeta:
     tables: {table2: {tasks: [omniglot-1shot], series: {dp-agrlr: null, gbml: null}}, table3-time: null, repairs: null}
@@ -128,6 +129,14 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) 
 def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     """One story, since a finished workflow is dear: each change is undone before the next."""
     assert again(snakemake, finished) == set()
+    # Partitions are made with the sizes and the seed that their folders say.
+    made = {path.parent.name: ast.literal_eval(path.read_text()) for path in finished.glob("results/clients/*/*/*.npz")}
+    assert {given["seed"] for given in made.values()} == {0, 3}
+    for name, given in made.items():
+        sizes = "{clients}clients-{fragments}fragments" if given["fragments"] else (
+            "{ways}way-{clients}clients-{examples_per_class}examples-{kind}"
+        )  # fmt: skip
+        assert name == f"{sizes.format(**given)}-seed{given['seed']}"
     shown = {("provenance", ""), ("page", ""), ("all", "")}
     reported = {("table", ""), ("figure", ""), ("privacy", "")} | shown
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.partition import load_partition, make_partition
 from dpfedbench.files import write_text
 from dpfedbench.methods.method import Method
 from tests.federation.conftest import make_config, train
@@ -75,6 +78,16 @@ def test_the_account_has_the_declared_search_and_the_partition(
     ends = [few["holds"], few["tuning"], many["tuning"]]
     assert sorted({end["epsilon_high"] for end in ends}) == [end["epsilon_high"] for end in ends]
     assert few["image_level"]["epsilon_high"] > few["holds"]["epsilon_high"]
+
+
+def test_a_partition_has_the_rules_sizes_and_seed(federation: Places, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"clients": 9, "ways": 3, "examples_per_class": 4, "kind": "shared", "seed": 5}
+    call(
+        "partition", tmp_path, input={"images": federation[0] / "images.npy"}, params=sizes | {"fragments": None},
+        output={"clients": tmp_path / "clients.npz"}, wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
+    )  # fmt: skip
+    found, wanted = load_partition(tmp_path), make_partition(load_dataset(federation[0]), **sizes)
+    assert np.array_equal(found.classes, wanted.classes) and np.array_equal(found.examples, wanted.examples)
 
 
 def test_a_meta_test_is_the_one_that_the_figure_asks_for(
