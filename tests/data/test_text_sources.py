@@ -149,3 +149,9 @@ def test_a_folder_of_ones_own_texts(tmp_path: Path) -> None:
     assert text_folder.Options.read({"folder": "x", "words": 3}).test == 0.1
     with pytest.raises(BenchError, match=r"the folder of texts .*none is not there"):
         text_folder.read(tmp_path, tmp_path, folder="none", words=20)
+
+
+def test_what_only_one_python_gets_is_no_task() -> None:
+    """numpy installs distutils on Python 3.11 alone; with it the words would differ between the two."""
+    names = [name for name, _ in docstrings.modules()]
+    assert "numpy.linalg._linalg" in names and not any(".distutils." in name for name in names)

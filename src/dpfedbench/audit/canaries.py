@@ -488,6 +488,7 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
 
     def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
         # Which examples were sampled in secret the observer does not know.
+        assert entry.sum.noise is not None
         known, rate = find(entry.sum.noise.mechanism, entry.sampler["kind"]).known, entry.sampler["rate"]
         own = source.read if known else np.arange(examples)
         x = released.numpy()[net.ordinary + own] / made.threshold
