@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -29,8 +30,19 @@ class Budget(Section):
     stop: bool = setting(True, doc="false: report only")
 
     def check(self, run: Any) -> None:
-        if self.epsilon is not None:
-            _check_profile("budget", self.profile, run)
+        if self.epsilon is None:
+            return
+        _check_profile("budget", self.profile, run)
+        noise, plan = getattr(run, "noise", None), run.participation
+        z = getattr(noise, "multiplier", None)
+        if not self.stop or self.profile != "holds" or z is None or run.clients.partition == "fragments":
+            return
+        rate = 1.0 if plan.known else plan.cohort / run.clients.count
+        if noise.mechanism == "gaussian" and least_delta(z, rate, self.epsilon) > self.delta:
+            raise BenchError(
+                f"the budget of epsilon {self.epsilon} is spent by the first round: raise budget.epsilon or "
+                "noise.multiplier"
+            )
 
 
 class OwnSum(Section):
@@ -93,6 +105,24 @@ class OwnUpdate(OwnSum):
     def sum(self, name: str, *, observer: str) -> Sum:
         own = super().sum(name, observer=observer)
         return dataclasses.replace(own, unit="client", adjacency="replace-one")
+
+
+def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
+    """What no account of one round can go below: its delta at epsilon, exactly, of a client that is in it by chance.
+
+    Of the densities N(0, z^2) and N(1, z^2) the round's is the mixture with weight `rate` on the latter, so that
+    delta(epsilon) is rate times that of the Gaussian mechanism at log(1 + (e^epsilon - 1) / rate); for that see
+    `accounting.gaussian`, which needs scipy and a plan does not.
+    """
+    if epsilon > 500:
+        return 0.0
+    z, whole = noise_multiplier, math.log1p(math.expm1(epsilon) / rate)
+
+    def below(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    lost = below(-0.5 / z - whole * z)
+    return rate * (below(0.5 / z - whole * z) - (math.exp(whole) * lost if lost else 0.0))
 
 
 def _check_profile(section: str, profile: str, run: Any) -> None:
