@@ -196,7 +196,7 @@ def _object(classes: list[type[Settings]], *, required: bool) -> dict[str, Any]:
         shape = shapes(having[0])[key]
         if inner:
             options: list[dict[str, Any]] = [_object([cls], required=required) for cls in inner]
-            kinds = [kind for kind in map(kind_of, inner) if kind]
+            kinds = [kind for kind in map(kind_of, inner) if kind] + [text for cls in inner for text in cls.short]
             options += [{"enum": kinds}] if kinds else []
             options += [{"type": "null"}] if any(shapes(cls)[key].nullable for cls in having) else []
             keys[key] = options[0] if len(options) == 1 else {"anyOf": options}

@@ -5,6 +5,8 @@ For notebooks: `open_run` opens the folder of a finished run, `list_runs` lists 
 
 from typing import TYPE_CHECKING, Any
 
+from dpfedbench.results_format import VERSION as __version__
+
 if TYPE_CHECKING:
     from dpfedbench.notebook import list_runs, open_run
 else:
@@ -18,5 +20,4 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["list_runs", "open_run"]
-__version__ = "0.1.0"
+__all__ = ["__version__", "list_runs", "open_run"]

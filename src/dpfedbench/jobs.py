@@ -53,6 +53,17 @@ def _report_fault(handle: TextIO, terminal: TextIO, name: str, path: Path) -> No
     sys.exit(1)
 
 
+def own_sources_first(sources: Path) -> None:
+    """Have every process that is started from here on import the package from `sources`, whatever is installed.
+
+    Snakemake puts its own search path last in a script's. In an environment that two checkouts share, the package that
+    is installed there is the other's.
+    """
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [place for place in given if place not in ("", str(sources))]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *others])
+
+
 def workflow_processes() -> list[psutil.Process]:
     """The processes of Snakemake that this one was started by; none outside a workflow."""
     return [process for process in psutil.Process().parents() if _is_snakemake(process)]

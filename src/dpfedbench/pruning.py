@@ -28,12 +28,11 @@ class OldRun:
     busy: bool
 
 
-def wanted_runs(root: Path, *, datasets: Collection[str] | None = None) -> set[str]:
+def wanted_runs(root: Path) -> set[str]:
     """The folders of all runs that the repository's own configurations ask for: the default one and every preset.
 
     Args:
         root: the repository.
-        datasets: the names of the data sets there are.
 
     Raises:
         BenchError: a configuration is not valid.
@@ -43,7 +42,7 @@ def wanted_runs(root: Path, *, datasets: Collection[str] | None = None) -> set[s
     found: set[str] = set()
     for preset in (None, *sorted((root / "config/presets").glob("*.yaml"))):
         configuration = Configuration.read(base if preset is None else overlaid(base, _read(preset)))
-        found |= set(make_plan(configuration, datasets=datasets).runs)
+        found |= set(make_plan(configuration).runs)
     return found
 
 

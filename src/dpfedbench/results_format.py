@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench import __version__
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json, write_json
 
 # Raise it when a file of a run, or its place, changes so that older code would read it wrongly.
 FORMAT = 2
 NAME = "format.json"
+# Of dpfedbench; pyproject.toml reads it here, and so can an environment in which the package is not installed.
+VERSION = "0.1.0"
 
 
 def check_format(results: str | Path) -> None:
@@ -49,4 +50,4 @@ def mark_format(results: str | Path) -> None:
     """Mark a results folder with the format that this version writes."""
     path = Path(results, NAME)
     if not path.exists() or read_json(path).get("format") != FORMAT:
-        write_json(path, {"format": FORMAT, "written_by": __version__})
+        write_json(path, {"format": FORMAT, "written_by": VERSION})

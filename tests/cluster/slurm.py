@@ -30,6 +30,10 @@ from compare import content, differences
 from one_node import install, one_node, why_not
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.shipped import without_others  # noqa: E402
+
 SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
 SLURM = ["--profile", str(ROOT / "profiles/slurm"), "--slurm-init-seconds-before-status-checks", "2"]
@@ -89,19 +93,15 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
     shutil.copytree(folder / "results", folder / "undisturbed" / "results", copy_function=shutil.copy2)
     # One of the preset's runs, with more rounds: long enough to be cancelled in, at a checkpoint a second.
     longer = folder / "longer.yaml"
-    longer.write_text(
+    text = (
         "machine: {checkpoint_seconds: 0.5}\n"
         "experiments:\n"
-        "  dp-fedmeta: null\n"
-        "  dp-maml: null\n"
-        "  correlated-noise: null\n"
-        "  dp-meta-learning-gbml: null\n"
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
-        "    figures: {figure1b: null, figure4d: null, figure6b: null}\n",
-        encoding="utf-8",
+        "    figures: {figure1b: null, figure4d: null, figure6b: null}\n"
     )
+    longer.write_text(without_others(text), encoding="utf-8")
     arguments = [*SMOKE, str(longer)]
     plan = must(folder, "--dry-run", *arguments)
     run = next(line.split("output: ")[1].split(",")[0] for line in plan.splitlines() if "model.safetensors," in line)

@@ -56,4 +56,4 @@ def test_a_figure_in_pdf_is_the_same_each_time(
 
 @pytest.mark.parametrize("sign", ["ε", "δ", "∞", "–"])
 def test_signs_have_a_name_in_latex(sign: str) -> None:
-    assert sign.translate(str.maketrans(export._SIGNS)).isascii()
+    assert sign.translate(export._SIGNS).isascii()

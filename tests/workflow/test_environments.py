@@ -1,10 +1,12 @@
 """pyproject.toml, environment.yml and the rules' environment pin the same versions, and the last suffices for rules.
 
-No conda is called: this is what can be checked without one.
+No conda is called: this is what can be checked without one. `use_conda.py` makes the environment and a figure in it.
 """
 
 import ast
+import importlib.metadata
 import json
+import os
 import re
 import shutil
 import site
@@ -14,6 +16,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +28,7 @@ ONLY_OUTSIDE_RULES = {
     "snakemake-executor-plugin-cluster-generic",
     "pytest",
     "pygments",
+    "platformdirs",
 }
 
 
@@ -41,13 +45,91 @@ def conda(path: Path) -> tuple[dict[str, str], str]:
 
 
 def test_the_three_agree() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, constraints = whole["project"], pins(whole["tool"]["uv"]["constraint-dependencies"])
     required = pins(project["dependencies"])
+    # Of what these bring with them pip would take other versions than uv does with the constraints.
+    required |= {name: constraints[name] for name in ("mpmath", "platformdirs", "sympy")}
     environment, python = conda(ROOT / "environment.yml")
     rules, rules_python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
     assert environment == required
     assert rules == {name: version for name, version in environment.items() if name not in ONLY_OUTSIDE_RULES}
     assert python == rules_python and f">={python}" in project["requires-python"]
+
+
+def test_channels_are_conda_forge_alone() -> None:
+    """`nodefaults` is a channel for conda 26.7, and not to be had."""
+    files = [path for path in ROOT.glob("*.y*ml") if "dependencies:" in path.read_text("utf-8")]
+    files += (ROOT / "workflow" / "envs").glob("*")
+    assert len(files) == 2
+    for path in files:
+        assert yaml.safe_load(path.read_text(encoding="utf-8"))["channels"] == ["conda-forge"], path
+        assert "nodefaults" not in path.read_text(encoding="utf-8")
+
+
+def test_a_plan_needs_nothing_but_snakemake() -> None:
+    """As on a login node that has Snakemake alone: no package that Snakemake does not bring with it.
+
+    `use_conda.py` calls the workflow from such an environment.
+    """
+    brought = {"snakemake"}
+    for _ in range(12):  # what Snakemake requires, and what that requires
+        found = (importlib.metadata.requires(name) or [] for name in brought if _installed(name))
+        brought |= {
+            re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for texts in found for text in texts if "extra" not in text
+        }
+    rules, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
+    modules = {"pyyaml": "yaml", "pillow": "PIL", "dp-accounting": "dp_accounting"}
+    absent = {modules.get(name, name) for name in rules if name not in brought}
+    assert {"numpy", "torch", "pandas", "scipy", "numba"} <= absent and "yaml" not in absent
+    code = (
+        "import sys, yaml\n"
+        f"sys.modules |= dict.fromkeys({sorted(absent)!r})\n"
+        "from pathlib import Path\n"
+        "from dpfedbench.experiments.configuration import Configuration, overlaid\n"
+        "from dpfedbench.experiments.datasets import known_datasets\n"
+        "from dpfedbench.experiments.expand import make_plan\n"
+        "import dpfedbench.cluster, dpfedbench.jobs, dpfedbench.results_format, dpfedbench.experiments.targets\n"
+        f"root = Path({str(ROOT)!r})\n"
+        "files = [root / 'config' / 'config.yaml', *root.glob('config/experiments/*.yaml')]\n"
+        "own = {'mine': {'reader': 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels': 1}}}\n"
+        "read = [yaml.safe_load(file.read_text(encoding='utf-8')) for file in files]\n"
+        "configuration = Configuration.read(overlaid(*read, {'datasets': own}))\n"
+        "found = known_datasets(root / 'config' / 'datasets.tsv', configuration)\n"
+        "print('mine' in found, len(make_plan(configuration, datasets=found).private()) > 10)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def test_a_checkouts_own_sources_come_first(snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two checkouts that share an environment: the other's package lies before anything that Snakemake adds."""
+    other = tmp_path / "other" / "dpfedbench"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise RuntimeError('the other checkout')\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(other.parent))
+    plan = snakemake("--dry-run").stdout
+    target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
+    done = snakemake(target)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / target).is_file()
+
+
+def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
+    """As in the environment of environment.yml: -S reads no .pth, so what is installed here is not found."""
+    code = f"import sys; sys.path += {site.getsitepackages()!r}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", code, "-p", "no:cacheprovider", "tests/test_files.py"]
+    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # A module's name where it is not its distribution's, and what comes with another one that is pinned.

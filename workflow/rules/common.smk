@@ -2,21 +2,18 @@
 
 import hashlib
 import os
-import shlex
 
 from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
+from dpfedbench.jobs import own_sources_first
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
-# Snakemake puts its own search path last in a script's. In an environment that two checkouts share, the package that is
-# installed there is the other's.
-SEARCHED = [str(ROOT / "src"), os.environ.get("PYTHONPATH")]
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, SEARCHED))
 
+own_sources_first(ROOT / "src")
 # No part of the configuration: it says what the target `prune` does (machine.smk).
 PRUNE = str(config.pop("prune", "no")).lower() in ("yes", "true", "1")
 try:
@@ -29,6 +26,7 @@ try:
     )
     from dpfedbench.experiments.datasets import known_datasets
     from dpfedbench.experiments.expand import make_plan
+    from dpfedbench.experiments.targets import own_command
     from dpfedbench.methods import METHODS
 
     CONFIGURATION = Configuration.read(config)
@@ -56,7 +54,11 @@ TESTS = PLAN.tests
 # Of all papers together ("") and of each: the private configurations that it shows.
 PRIVATE_OF = {paper: PLAN.private(paper or None) for paper in ("", *PAPERS)}
 PRIVATE = PRIVATE_OF[""]
-AUDITED = {entry["audited"]: entry["paper"] for entry in PRIVATE}
+# For whose table of privacy a run is audited: that of all papers, and of some.
+AUDITED = {}
+for paper, entries in PRIVATE_OF.items():
+    for entry in entries:
+        AUDITED.setdefault(entry["audited"], []).append(paper)
 PARTITIONS = {run.clients_folder: run for run in PLAN.runs.values()}
 
 
@@ -109,6 +111,53 @@ def page_items(paper=None):
     return items
 
 
+def entries_of(wildcards):
+    """The private configurations of the paper that the wildcards name, or of all."""
+    return PRIVATE_OF[wildcards.of.rstrip("/")]
+
+
+def files_of_private(wildcards):
+    """The files of their runs, and of their audits: seeds share one, and some configurations too."""
+    names = ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
+    found = {
+        f"{folder}/{name}": None
+        for entry in entries_of(wildcards)
+        for folder in entry["folders"]
+        for name in names
+    }
+    audits = {f"{entry['audited']}/audit.json" for entry in entries_of(wildcards)}
+    return [f"results/runs/{file}" for file in (*found, *sorted(audits))]
+
+
+def privacy_labels(wildcards):
+    """What `snakemake --report` says of the table of privacy in its list."""
+    data = sorted({entry["dataset"] for entry in entries_of(wildcards)})
+    title = "Three ε beside every private number"
+    return {"name": "privacy", "title": title, "data": ", ".join(data)}
+
+
+def files_for_page(paper=None):
+    """The files of runs that a page shows, of one paper or of all."""
+    items = [
+        item for item in PLAN.items.values() if paper is None or item.paper == paper
+    ]
+    runs = PLAN.runs if paper is None else {run for item in items for run in item.runs}
+    names = (
+        "config.yaml",
+        "history.csv",
+        "ledger.jsonl",
+        "metrics.json",
+        "privacy.json",
+        "training.json",
+    )
+    audits = {f"{entry['audited']}/audit.json" for entry in PRIVATE_OF[paper or ""]}
+    files = [
+        *(f"{run}/{name}" for run in sorted(runs) for name in names),
+        *sorted(audits),
+    ]
+    return [f"results/runs/{file}" for file in files]
+
+
 def stand_ins():
     """What was measured in place of which data set that is published on, where the configuration has such."""
     return {
@@ -139,13 +188,15 @@ def references_of(wildcards):
 
 
 def batches():
-    """The runs whose audits the table of privacy needs, up to eight of one method a batch, by method and number.
+    """The runs whose audits a table of privacy needs, up to eight of one method a batch, by method and number.
 
-    To start Python and torch takes longer than most audits. No batch has runs of two papers.
+    To start Python and torch takes longer than most audits. A batch is for one set of papers, so that no paper's target
+    waits for another paper's runs.
     """
     groups, found, together = {}, {}, 8
-    for folder, paper in AUDITED.items():
-        groups.setdefault((PLAN.runs[folder].method, paper), []).append(folder)
+    for folder, papers in AUDITED.items():
+        key = (PLAN.runs[folder].method, tuple(dict.fromkeys(papers)))
+        groups.setdefault(key, []).append(folder)
     for (method, _), folders in groups.items():
         for start in range(0, len(folders), together):
             number = 1 + sum(name == method for name, _ in found)
@@ -267,27 +318,13 @@ def digest(*patterns):
     ]
 
 
-def own_command():
-    """How the caller calls the workflow, `{target}` in place of what is asked for.
-
-    No parameter of a rule, and so no reason to make anything again: what a job is told, its script gets by `config`.
-    """
-    settings, uv = workflow.config_settings, "UV_RUN_RECURSION_DEPTH" in os.environ
-    words = ["uv", "run"] * uv + ["snakemake", "--cores", "all"]
-    if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
-        words.append("--use-conda")
-    # The target goes before these: each takes every word after it for one more of its own.
-    files = [
-        os.path.relpath(path, ROOT if path.is_relative_to(ROOT) else None)
-        for path in settings.configfiles
-    ]
-    values = [
-        word for word in settings.config_args or () if not word.startswith("prune=")
-    ]
-    after = ["--configfile", *files] * bool(files) + ["--config", *values] * bool(
-        values
-    )
-    return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()
-
-
-config["command"] = own_command()
+# How the caller calls the workflow. It is no parameter of a rule, and so no reason to make anything again: what a job is
+# told, its script gets by `config`.
+config["command"] = own_command(
+    through_uv="UV_RUN_RECURSION_DEPTH" in os.environ,
+    through_conda=DeploymentMethod.CONDA
+    in workflow.deployment_settings.deployment_method,
+    files=workflow.config_settings.configfiles,
+    values=workflow.config_settings.config_args or (),
+    root=ROOT,
+)

@@ -6,31 +6,6 @@ one paper the same in its folders.
 """
 
 
-def entries_of(wildcards):
-    """The private configurations of the paper that the wildcards name, or of all."""
-    return PRIVATE_OF[wildcards.of.rstrip("/")]
-
-
-def files_of_private(wildcards):
-    """The files of their runs, and of their audits: seeds share one, and some configurations too."""
-    names = ("metrics.json", "privacy.json", "training.json", "ledger.jsonl")
-    found = {
-        f"{folder}/{name}": None
-        for entry in entries_of(wildcards)
-        for folder in entry["folders"]
-        for name in names
-    }
-    audits = {f"{entry['audited']}/audit.json" for entry in entries_of(wildcards)}
-    return [f"results/runs/{file}" for file in (*found, *sorted(audits))]
-
-
-def privacy_labels(wildcards):
-    """What `snakemake --report` says of the table of privacy in its list."""
-    data = sorted({entry["dataset"] for entry in entries_of(wildcards)})
-    title = "Three ε beside every private number"
-    return {"name": "privacy", "title": title, "data": ", ".join(data)}
-
-
 rule privacy:
     """Make the table of privacy, its figure, and the answer for each paper."""
     input:

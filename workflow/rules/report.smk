@@ -168,28 +168,6 @@ use rule provenance as provenance_of_paper with:
         f"{REPORT}/tables/{{paper}}/logs/provenance.log",
 
 
-def files_for_page(paper=None):
-    """The files of runs that a page shows, of one paper or of all."""
-    items = [
-        item for item in PLAN.items.values() if paper is None or item.paper == paper
-    ]
-    runs = PLAN.runs if paper is None else {run for item in items for run in item.runs}
-    names = (
-        "config.yaml",
-        "history.csv",
-        "ledger.jsonl",
-        "metrics.json",
-        "privacy.json",
-        "training.json",
-    )
-    audits = {f"{entry['audited']}/audit.json" for entry in PRIVATE_OF[paper or ""]}
-    files = [
-        *(f"{run}/{name}" for run in sorted(runs) for name in names),
-        *sorted(audits),
-    ]
-    return [f"results/runs/{file}" for file in files]
-
-
 rule page:
     """Make the page of results: one HTML file, opened by double click."""
     input:

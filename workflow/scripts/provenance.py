@@ -12,7 +12,7 @@ if __name__ == "__main__":
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
         command = snakemake.config["command"].replace("{target}", target).replace("  ", " ").strip()
         found = provenance(
-            Path(snakemake.scriptdir).parents[1],
+            Path(snakemake.scriptdir).resolve().parents[1],
             command,
             preset=snakemake.params.preset,
             stand_ins=snakemake.params.stand_ins,

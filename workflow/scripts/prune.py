@@ -4,14 +4,13 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from dpfedbench.experiments.datasets import read_datasets
 from dpfedbench.jobs import job
 from dpfedbench.pruning import old_runs, remove_run, wanted_runs
 
 
 def prune(runs: Path, root: Path, current: Collection[str], remove: bool, logger: logging.Logger) -> None:
     """Say what can go, and take it away where `remove` says so."""
-    wanted = wanted_runs(root, datasets=read_datasets(root / "config/datasets.tsv"))
+    wanted = wanted_runs(root)
     found = old_runs(runs, wanted | set(current))
     count = size = 0
     for run in found:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 import yaml
@@ -124,6 +124,11 @@ class Table(Settings):
 class XAxis(Settings):
     """What a figure's horizontal axis shows."""
 
+    short: ClassVar = {
+        show: {"label": label, "show": show, "scale": "log"}
+        for show, label in (("epsilon_holds", "ε that holds"), ("epsilon_claimed", "ε as claimed"))
+    }
+
     label: str = setting(doc="of the axis")
     show: Literal["value", "epsilon_claimed", "epsilon_holds"] = setting(
         "value", doc="of a sweep: the swept value, or in its place the ε of each point"
@@ -134,14 +139,6 @@ class XAxis(Settings):
     values: Numbers | None = setting(None, doc="of a sweep: the values")
     also: tuple[Overlay, ...] | None = setting(None, doc="for each value, an overlay of what has to change with it")
     scale: Literal["linear", "log"] = setting("linear", doc="of the axis")
-
-    @classmethod
-    def written_out(cls, values: Any) -> Any:
-        """`epsilon_holds` and `epsilon_claimed` alone: that ε on a log axis."""
-        labels = {"epsilon_claimed": "ε as claimed", "epsilon_holds": "ε that holds"}
-        if not isinstance(values, str) or values not in labels:
-            return values
-        return {"label": labels[values], "show": values, "scale": "log"}
 
 
 class YAxis(Settings):

@@ -1,7 +1,9 @@
-"""What may be asked of the workflow by name: tables, figures and their exports, and papers."""
+"""What may be asked of the workflow by name, and the command that asks for it."""
 
+import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
@@ -42,3 +44,23 @@ def check_targets(
         drawn = below in ("tables", "figures", "export") and path.suffix in (".csv", ".md", ".tex", ".png", ".pdf")
         if drawn and str(path) not in known:
             raise BenchError(f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}")
+
+
+def own_command(
+    *, through_uv: bool, through_conda: bool, files: Sequence[Path], values: Sequence[str], root: Path
+) -> str:
+    """The command of somebody who called the workflow in this way, with `{target}` for what is asked for.
+
+    Args:
+        through_uv: called by `uv run`.
+        through_conda: with `--use-conda`.
+        files: of `--configfile`, absolute; those of the repository are shown as seen from it, others from here.
+        values: of `--config`.
+        root: the repository.
+    """
+    words = ["uv", "run"] * through_uv + ["snakemake", "--cores", "all"] + ["--use-conda"] * through_conda
+    shown = [os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd()) for file in files]
+    kept = [value for value in values if not value.startswith("prune=")]
+    # The target goes before these: each takes every word after it for one more of its own.
+    after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)
+    return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()

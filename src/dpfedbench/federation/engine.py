@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench import __version__
 from dpfedbench.compiled import processor
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.data.text_tasks import TextTasks
@@ -44,7 +43,7 @@ from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
 from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
-from dpfedbench.results_format import FORMAT
+from dpfedbench.results_format import FORMAT, VERSION
 
 HISTORY = (
     "round", "clients", "loss", "threshold", "released_norm", "noise_multiplier", "epsilon_claimed", "epsilon_holds",
@@ -477,7 +476,7 @@ class _Training:
             self.run_dir / "training.json",
             {
                 "format": FORMAT,
-                "written_by": __version__,
+                "written_by": VERSION,
                 "rounds_planned": planned,
                 "rounds_run": state.round,
                 "stopped_by": stopped_by,

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from dpfedbench.reporting.tables import Table, notes
 
 # Signs of our texts that LaTeX has by another name; pandas escapes those that LaTeX itself gives a meaning.
-_SIGNS = {
+_SIGNS: dict[int, str] = str.maketrans({
     "ε": r"$\varepsilon$", "δ": r"$\delta$", "σ": r"$\sigma$", "α": r"$\alpha$", "∞": r"$\infty$", "×": r"$\times$",
     "≥": r"$\geq$", "≤": r"$\leq$", "–": "--", "−": "$-$", "\u00a0": "~",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def latex(table: Table, command: str) -> str:
@@ -40,7 +40,7 @@ def latex(table: Table, command: str) -> str:
         "Runs (results/runs/): " + ", ".join(dict.fromkeys(row.cell.group for row in table.rows)),
     ]
     comments = "".join(f"% {' '.join(line.split())}\n" for line in (*said, *notes(table)))
-    return comments + text.translate(str.maketrans(_SIGNS))
+    return comments + text.translate(_SIGNS)
 
 
 def save_pdf(figure: Figure, path: Path) -> None:

@@ -125,20 +125,20 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
     """The rows for people, by the columns' headings."""
     return [
         {
-            "method": values.words(row.label),
-            "data": values.words(row.dataset),
-            "task": values.words(row.task),
-            "role": values.words(row.role),
+            "method": values.words(row["label"]),
+            "data": values.words(row["dataset"]),
+            "task": values.words(row["task"]),
+            "role": values.words(row["role"]),
             "accuracy, %": values.accuracy(
-                Interval(mean=row.value, low=row.low, high=row.high, count=row.seeds, over="seeds")
+                Interval(mean=row["value"], low=row["low"], high=row["high"], count=row["seeds"], over="seeds")
             ),
-            "ε claimed": values.number(row.epsilon_claimed),
-            "ε that holds": values.between(row.epsilon_holds_low, row.epsilon_holds),
-            "unit": values.words(row.unit),
-            "δ": values.number(row.delta, "g"),
-            "seeds": values.number(row.seeds, "d"),
+            "ε claimed": values.number(row["epsilon_claimed"]),
+            "ε that holds": values.between(row["epsilon_holds_low"], row["epsilon_holds"]),
+            "unit": values.words(row["unit"]),
+            "δ": values.number(row["delta"], "g"),
+            "seeds": values.number(row["seeds"], "d"),
         }
-        for row in table.fillna({"unit": ""}).itertuples()
+        for row in table.fillna({"unit": ""}).to_dict("records")
     ]
 
 

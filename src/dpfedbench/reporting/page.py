@@ -301,10 +301,9 @@ def _table(
     elif path.stem == "frontier" and made.item is None:
         drawn = pd.read_csv(path)
         title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
-        places = [
-            ([Facet("", row.dataset, row.method, row.epsilon_holds if math.isfinite(row.epsilon_holds) else None)], "")
-            for row in drawn.itertuples()
-        ]
+        finite = drawn["epsilon_holds"].map(lambda value: value if math.isfinite(value) else None)
+        ends = zip(drawn["dataset"], drawn["method"], finite, strict=True)
+        places = [([Facet("", dataset, method, end)], "") for dataset, method, end in ends]
     elif made.item is None:
         title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
         places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]

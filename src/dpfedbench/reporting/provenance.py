@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench import __version__
+from dpfedbench.results_format import VERSION
 
 
 def versions(root: str | Path) -> dict[str, str]:
@@ -23,7 +23,7 @@ def versions(root: str | Path) -> dict[str, str]:
         project = tomllib.loads(Path(root, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except OSError:
         return {}
-    found = {"dpfedbench": __version__}
+    found = {"dpfedbench": VERSION}
     for name in (re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in project["dependencies"]):
         try:
             found[name] = importlib.metadata.version(name)

@@ -76,6 +76,9 @@ class Settings(pydantic.BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, protected_namespaces=()
     )
 
+    short: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Texts that may stand in place of a section, and what each stands for."""
+
     def __init__(self, **values: Any) -> None:
         _fill(self, values, "")
 
@@ -108,11 +111,6 @@ class Settings(pydantic.BaseModel):
                         f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
                         "with another meaning: give it another name"
                     )
-
-    @classmethod
-    def written_out(cls, values: Any) -> Any:
-        """What a short form of the section stands for; the values themselves where there is none."""
-        return values
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
@@ -413,7 +411,8 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
 def _read(cls: Any, values: Any, where: str) -> Any:
     if isinstance(values, cls):
         return values
-    values = cls.written_out(values)
+    if isinstance(values, str):
+        values = cls.short.get(values, values)
     if not isinstance(values, Mapping):
         raise BenchError(f"{where or 'the configuration'} is {shown(values)}: expected a group of keys")
     keys = shapes(cls)

@@ -1,0 +1,208 @@
+"""docs/recipes.md, followed: its file, its pictures and its commands, at tiny sizes; and the version that is cited."""
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dpfedbench
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import Configuration, check_names, overlaid
+from dpfedbench.experiments.expand import make_plan
+
+ROOT = Path(__file__).resolve().parents[1]
+# Over the page's sizes. The results are those of the page's recipe for pictures with the real preset.
+TINY = """
+seeds: [0]
+experiments:
+  mine:
+    run:
+      clients: {count: 20}
+      model: {filters: 4}
+      participation: {cohort: 10, rounds: 2}
+      evaluation: {tasks: 4, steps: 1}
+    tables: {accuracy: {series: {maml: null}}}
+    figures:
+      noise: {x: {values: [1, 4]}, series: {maml: null}}
+      calibrated: {x: {values: [8]}}
+      methods: {series: {dp-maml: null}}
+"""
+
+
+def blocks() -> list[tuple[str, str, str]]:
+    """(language, file that it is or "", text) of the page's code blocks."""
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", text, flags=re.M | re.S)
+
+
+def configuration(*over: dict[str, Any], preset: str | None = None) -> Configuration:
+    """The default configuration with a preset, and more over it."""
+    files = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
+    files += [ROOT / "config" / "presets" / f"{preset}.yaml"] * bool(preset)
+    return Configuration.read(overlaid(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files), *over))
+
+
+def mine() -> dict[str, Any]:
+    """The page's experiment file."""
+    (text,) = (text for _, name, text in blocks() if name == "mine.yaml")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder outside the repository, after the page: pictures, tables, figures, exports, page of the experiment."""
+    folder = tmp_path_factory.mktemp("recipes")
+    kept = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
+    environment = kept | {"DPFEDBENCH_DATA": str(folder)}
+    for language, name, text in blocks():
+        if name:
+            (folder / name).write_text(text, encoding="utf-8")
+        elif language == "python":
+            subprocess.run([sys.executable, "-c", text], env=environment, check=True)
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    targets = ["mine", "results/real/export/mine/accuracy.tex", "results/real/export/mine/noise.pdf"]
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
+    command += ["--configfile", str(ROOT / "config/presets/real.yaml"), "mine.yaml", "tiny.yaml"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "results" / "real"
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_own_pictures_are_in_their_table_under_the_real_preset(followed: Path) -> None:
+    random, agr = rows(followed / "tables" / "mine" / "accuracy.csv")
+    assert (random["method"], agr["method"]) == ("random", "dp-agr")
+    assert random["epsilon_holds"] == "" and {random["dataset"], agr["dataset"]} == {"pictures"}
+    # One-pass blocks at z = 1: every client is in at most one Gaussian release, 4.89 at delta = 1e-6.
+    assert round(float(agr["epsilon_holds"]), 2) == 4.89 and agr["unit"] == "client"
+    summary = json.loads((followed.parent / "data" / "pictures" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["split_classes"] == {"train": 24, "validation": 6, "test": 10}
+
+
+def test_a_sweep_stands_over_the_epsilon_that_holds(followed: Path) -> None:
+    low, high = rows(followed / "figures" / "mine" / "noise.csv")
+    assert [round(float(row["x"]), 3) for row in (low, high)] == [
+        round(float(row["epsilon_holds"]), 3) for row in (low, high)
+    ]
+    # z = 4 first: less than a quarter of what holds at z = 1, since delta is the same.
+    assert 0 < float(low["x"]) < float(high["x"]) / 4 and round(float(high["x"]), 2) == 4.89
+
+
+def test_noise_is_found_for_a_given_epsilon(followed: Path) -> None:
+    (row,) = rows(followed / "figures" / "mine" / "calibrated.csv")
+    assert float(row["x"]) == 8 and 7.9 < float(row["epsilon_holds"]) <= 8.0
+
+
+def test_a_figure_has_a_point_for_each_series(followed: Path) -> None:
+    agr, random = rows(followed / "figures" / "mine" / "methods.csv")
+    assert (agr["series"], random["series"]) == ("dp-agr", "random") and random["x"] == ""
+    assert agr["x"] == agr["epsilon_holds"] and math.isfinite(float(agr["x"]))
+
+
+def test_the_exports_say_how_they_were_made(followed: Path) -> None:
+    text = (followed / "export" / "mine" / "accuracy.tex").read_text(encoding="utf-8")
+    files = "--configfile config/presets/real.yaml mine.yaml tiny.yaml"
+    assert f"snakemake --cores all results/real/export/mine/accuracy.tex {files}\n" in text
+    (key,) = (path.name for path in (followed.parent / "runs" / "dp-agr" / "pictures").glob("*/*") if path.name in text)
+    assert r"\label{tab:mine-accuracy}" in text and re.fullmatch("[0-9a-f]{10}", key)
+    assert (followed / "export" / "mine" / "noise.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_a_papers_target_has_its_table_of_privacy_and_its_page(followed: Path) -> None:
+    table = rows(followed / "tables" / "mine" / "privacy.csv")
+    assert {row["paper"] for row in table} == {"mine"} and len(table) == 3  # z = 1, z = 4 and the calibrated one
+    for row in table:
+        assert 0 <= float(row["epsilon_audited"]) <= float(row["epsilon_holds_high"])
+    page = (followed / "mine.html").read_text(encoding="utf-8")
+    assert "My pictures" in page and "DP-FedMeta" not in page
+    links = [link for link in re.findall(r'href="([^"#:]+)"', page) if not link.startswith("data")]
+    assert links and all((followed / link).exists() for link in links)
+    provenance = json.loads((followed / "tables" / "mine" / "provenance.json").read_text(encoding="utf-8"))
+    assert "--cores all mine --configfile config/presets/real.yaml mine.yaml tiny.yaml" in provenance["command"]
+    assert provenance["versions"]["dpfedbench"] == dpfedbench.__version__
+    assert not (followed / "index.html").exists()
+
+
+@pytest.mark.parametrize("preset", ["real", "paper"])
+def test_documented_experiments_are_taken_with_a_preset(preset: str) -> None:
+    """The real preset's overlays for methods are its papers' own: docs/add-a-data-set.md's `stripes` was refused."""
+    text = (ROOT / "docs" / "add-a-data-set.md").read_text(encoding="utf-8")
+    printed = re.findall(r"^```yaml \S+\n(.*?)^```$", text, flags=re.M | re.S)
+    examples = [yaml.safe_load(block) for block in printed] + [mine()]
+    plain, plan = (make_plan(configuration(*examples, preset=name)) for name in (None, preset))
+    assert len(printed) >= 2
+    for name in ("shapes", "stripes", "mine"):
+        places = [place for place in plan.items if place[0] == name]
+        assert places and all(list(plan.items[place].runs) == list(plain.items[place].runs) for place in places)
+
+
+def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(tmp_path: Path) -> None:
+    """Tests that plan the repository's own experiments look at those that they name, whatever lies beside them."""
+    for name in ("config", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "golden"))
+    for name in ("src", "workflow", "Snakefile", "pyproject.toml", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "config" / "experiments" / "mine.yaml").write_text(yaml.safe_dump(mine()), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not paper and not without_what"]
+    command += ["tests/test_experiments.py", "tests/test_pruning.py", "tests/reporting/test_tables.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_an_axis_of_epsilon_is_short_for_a_whole_one() -> None:
+    found = configuration(mine()).experiments["mine"]
+    assert found is not None and found.figures["methods"] is not None
+    axis = found.figures["methods"].x
+    assert (axis.show, axis.scale, axis.key) == ("epsilon_holds", "log", None)
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ({"kind": "history", "curves": {"threshold": {}}}, "x.show is epsilon_holds: a history figure has no ε for e"),
+        ({"x": {"show": "epsilon_holds", "label": "ε", "key": "noise.multiplier"}}, "x.values is missing: a sweep fi"),
+        ({"x": "epsilon_hold"}, 'x is "epsilon_hold": expected a group of keys'),
+        ({"x": {"show": "epsilon", "label": "ε"}}, 'x.show is "epsilon": expected one of value, epsilon_claimed, epsi'),
+    ],
+)  # fmt: skip
+def test_an_axis_that_cannot_be_drawn_is_one_line(figure: dict[str, Any], said: str) -> None:
+    given = {"kind": "sweep", "title": "t", "task": "pictures", "x": "epsilon_holds", "y": {"label": "%"}}
+    given |= {"series": {"a": {"method": "dp-agr"}}} | figure
+    file = overlaid(mine(), {"experiments": {"mine": {"figures": {"methods": None, "one": given}}}})
+    with pytest.raises(BenchError, match=re.escape(f"experiments.mine.figures.one.{said}")) as caught:
+        make_plan(configuration(file))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_overlay_of_an_experiment_is_no_second_one(tmp_path: Path) -> None:
+    shipped, files = sorted((ROOT / "config" / "experiments").glob("*.yaml")), []
+    for name, text in (
+        ("overlay", "{dp-fedmeta: {run: {model: {filters: 4}}}, dp-maml: null}"),
+        ("one", "{mine: {title: a}}"),
+        ("two", "{mine: {title: b}}"),
+    ):
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(f"experiments: {text}\n", encoding="utf-8")
+    check_names(shipped, [files[0], files[1], files[1]])  # given twice is one file
+    with pytest.raises(BenchError, match=r"experiments\.mine is made in one\.yaml and again in two\.yaml: give yours"):
+        check_names(shipped, files)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert cited["version"] == dpfedbench.__version__ and cited["license"] == "MIT"
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)

@@ -1,0 +1,67 @@
+"""The command that is shown is the caller's own, and can be called."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.targets import check_targets, own_command
+
+ROOT = Path("/somewhere/dpfedbench")
+ITEMS = {("mine", "table1"): True, ("mine", "figure1"): False}
+
+
+def test_a_command_is_shown_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert (
+        own_command(through_uv=False, through_conda=False, files=[], values=[], root=ROOT)
+        == "snakemake --cores all {target}"
+    )
+    files = [ROOT / "config" / "presets" / "real.yaml", tmp_path / "my own.yaml"]
+    values = ["seeds=[0]", "prune=yes", "machine={threads: 4, gpu: 1}"]
+    found = own_command(through_uv=True, through_conda=True, files=files, values=values, root=ROOT)
+    assert shlex.split(found) == [
+        "uv", "run", "snakemake", "--cores", "all", "--use-conda", "{target}",
+        "--configfile", "config/presets/real.yaml", "my own.yaml", "--config",
+        "seeds=[0]", "machine={threads: 4, gpu: 1}",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["results/tables/mine/table1.md", "results/export/mine/table1.tex", "results/figures/mine/privacy.png", "all",
+     "results/export/mine/figure1.pdf", "results/tables/privacy.csv", "results/tables/mine/logs/table1.log", "results",
+     "results/runs/a/b.csv", "--config", "results/tables/mine/provenance.json", "/elsewhere/tables/x.csv"],
+)  # fmt: skip
+def test_what_there_is_may_be_asked_for(target: str) -> None:
+    check_targets([target], "results", ITEMS, {"train"})
+
+
+@pytest.mark.parametrize(
+    ("target", "near"),
+    [
+        ("results/export/mine/table1.pdf", "results/export/mine/table1.tex"),
+        ("results/export/mine/table2.tex", "results/export/mine/table1.tex"),
+        ("results/figures/mine/table1.png", "results/figures/mine/figure1.png"),
+        ("results/tables/mien/table1.csv", "results/tables/mine/table1.csv"),
+    ],
+)
+def test_what_nothing_makes_is_one_line(target: str, near: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        check_targets([target], "results", ITEMS, {"train"})
+    assert str(caught.value) == f"nothing makes {target}: the nearest that can be made is {near}"
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (("train", "a"), "experiments.train: the workflow itself has a target of this name, choose another"),
+        (("index", "a"), "experiments.index: the workflow itself has a target of this name, choose another"),
+        (("mine", "privacy"), "experiments.mine.tables.privacy: the table of privacy has this name, choose another"),
+    ],
+)
+def test_names_of_the_workflow_itself_are_refused(place: tuple[str, str], said: str) -> None:
+    with pytest.raises(BenchError) as caught:
+        check_targets([], "results", {place: True}, {"train"})
+    assert str(caught.value) == said
