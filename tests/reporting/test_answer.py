@@ -16,7 +16,7 @@ from dpfedbench.reporting.results import CellResult, Epsilon, RunFiles
 
 def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float = math.nan, **given: Any) -> Row:
     """A configuration of DP-AGR on letters in its paper's table, with what is said otherwise."""
-    told = {
+    told: dict[str, Any] = {
         "method": "dp-agr", "paper": "dp-fedmeta", "dataset": "glyphs", "task": "5-way 1-shot", "unit": "client",
         "adjacency": "zero-out", "observer": "everyone", "delta": 1e-6, "status": "proved", "repairs": "",
         "printed": None,
@@ -50,7 +50,7 @@ PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)
 def best(*others: Row) -> str | None:
     (found,) = answer.read([PUBLISHED, *others])
     assert found.published is PUBLISHED
-    return found.repair and found.repair.entry.variant
+    return None if found.repair is None else found.repair.entry.variant
 
 
 def test_the_best_repair_is_the_most_accurate_whose_upper_end_is_within_the_claim() -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -20,6 +21,7 @@ matplotlib.use("Agg")
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -125,20 +127,20 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
     """The rows for people, by the columns' headings."""
     return [
         {
-            "method": values.words(row.label),
-            "data": values.words(row.dataset),
-            "task": values.words(row.task),
-            "role": values.words(row.role),
+            "method": values.words(row["label"]),
+            "data": values.words(row["dataset"]),
+            "task": values.words(row["task"]),
+            "role": values.words(row["role"]),
             "accuracy, %": values.accuracy(
-                Interval(mean=row.value, low=row.low, high=row.high, count=row.seeds, over="seeds")
+                Interval(mean=row["value"], low=row["low"], high=row["high"], count=row["seeds"], over="seeds")
             ),
-            "ε claimed": values.number(row.epsilon_claimed),
-            "ε that holds": values.between(row.epsilon_holds_low, row.epsilon_holds),
-            "unit": values.words(row.unit),
-            "δ": values.number(row.delta, "g"),
-            "seeds": values.number(row.seeds, "d"),
+            "ε claimed": values.number(row["epsilon_claimed"]),
+            "ε that holds": values.between(row["epsilon_holds_low"], row["epsilon_holds"]),
+            "unit": values.words(row["unit"]),
+            "δ": values.number(row["delta"], "g"),
+            "seeds": values.number(row["seeds"], "d"),
         }
-        for row in table.fillna({"unit": ""}).itertuples()
+        for row in table.fillna({"unit": ""}).to_dict("records")
     ]
 
 
@@ -181,16 +183,14 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
         axes.set_xlabel(f"{item.spec['x']['label']}{axes.get_xlabel()}", fontsize=10)
     panels[0].set_ylabel(item.spec["y"]["label"], fontsize=10)
     figure.suptitle(item.spec["title"], fontsize=12)
-    handles = {}
+    handles = dict[str, Line2D]()
     for point in points:
         colour, marker = style[point.cell.series]
-        handles[point.cell.series] = Line2D(
-            [], [], color=colour, linestyle={CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role],
-            marker="" if point.role == LEVEL else marker, mfc="none" if point.role == CLAIM else colour, ms=7,
-            label=point.cell.label,
-        )  # fmt: skip
+        look: dict[str, Any] = {"linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role], "color": colour}
+        look |= {"marker": "" if point.role == LEVEL else marker, "mfc": "none" if point.role == CLAIM else colour}
+        handles.setdefault(point.cell.series, Line2D([], [], ms=7, label=point.cell.label, **look))
     legend = figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=3, fontsize=9, frameon=False)
-    legend.set_title(_said(item, points), prop={"size": 8.5})
+    legend.set_title(_said(item, points), prop=FontProperties(size=8.5))
     legend.set_alignment("left")
     return figure
 
@@ -222,8 +222,10 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
         if curve:
             xs = [point.holds.high for point in curve]
             axes.plot(xs, [point.result.accuracy.mean for point in curve], color=colour, marker=marker, lw=2, zorder=3)
-            ends = [[getattr(point.result.accuracy, end) for point in curve] for end in ("low", "high")]
-            axes.fill_between(xs, *ends, color=colour, alpha=0.15, linewidth=0)
+            low_ends, high_ends = zip(
+                *((point.result.accuracy.low, point.result.accuracy.high) for point in curve), strict=True
+            )
+            axes.fill_between(xs, low_ends, high_ends, color=colour, alpha=0.15, linewidth=0)
         for point in found:
             if point.role == LEVEL:
                 axes.axhline(point.result.accuracy.mean, color=colour, linestyle="--", lw=1.6, zorder=1)

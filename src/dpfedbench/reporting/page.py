@@ -301,10 +301,8 @@ def _table(
     elif path.stem == "frontier" and made.item is None:
         drawn = pd.read_csv(path)
         title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
-        places = [
-            ([Facet("", row.dataset, row.method, row.epsilon_holds if math.isfinite(row.epsilon_holds) else None)], "")
-            for row in drawn.itertuples()
-        ]
+        of_rows = zip(drawn["dataset"], drawn["method"], drawn["epsilon_holds"], strict=True)
+        places = [([Facet("", of, method, end if math.isfinite(end) else None)], "") for of, method, end in of_rows]
     elif made.item is None:
         title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
         places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]
