@@ -98,7 +98,7 @@ class Release:
         return json.dumps(said, allow_nan=False) + "\n"
 
 
-LARGEST = 1e40
+LARGEST = 1e150
 """Far beyond what a run may be configured to; squares of it are still numbers."""
 
 _TYPES: dict[str, type] = {
