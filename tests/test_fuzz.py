@@ -10,7 +10,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from dpfedbench.errors import BenchError
