@@ -9,7 +9,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation import book
+from dpfedbench.federation import book, engine
 from dpfedbench.federation.book import Book
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.models.gradients import Choice, Found
@@ -154,6 +154,8 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     """Property 2, over 300 rounds, or 150 clients in one. A line of several clients and steps has their words."""
     config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], book.stream
+    # The threshold of noise alone grows without end, and the model with it, which nobody looks at here.
+    monkeypatch.setattr(engine, "check_finite", lambda *_, **__: None)
     monkeypatch.setattr(book, "stream", lambda *given: drawn.append(given) or named(*given))
     rounds = rounds_without_data(config)
     place = {entry.sum.stream: entry._indices for entry in rounds.book.entries if entry.sum.private}

@@ -105,7 +105,7 @@ def test_a_ledger_of_a_former_version_says_what_to_do_and_is_kept(tmp_path):
     ("field", "value", "said"),
     [
         ("noise_multiplier", "1.0", "noise_multiplier is '1.0', not a number"),
-        ("noise_multiplier", 1e308, "noise_multiplier is 1e+308, not a number from 1e-40 to 1e+40"),
+        ("noise_multiplier", 1e308, "noise_multiplier is 1e+308, not a number from 1e-150 to 1e+150"),
         ("noise_multiplier", 1e-300, "noise_multiplier is 1e-300, not a number"),
         ("noise_multiplier", float("nan"), "noise_multiplier is nan, not a number"),
         ("noise_multiplier", [1.0], "noise_multiplier is [1.0], not a number"),

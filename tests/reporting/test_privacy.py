@@ -115,8 +115,10 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
         shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
     (tmp_path / "runs" / entry.folders[0] / "audit.json").unlink()  # not needed
     privacy.read([entry], tmp_path, published)
-    release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1)
-    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release))
+    texts = dict.fromkeys(("name", "mechanism", "unit", "adjacency", "observer", "noise_stream", "reason"), "x")
+    flags = {"sampler": {"kind": "x"}, "counted_by_paper": True, "data_dependent_threshold": False, "combines": None}
+    release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1) | texts | flags
+    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release | {"part": None}))
     with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
         privacy.read([entry], tmp_path, published)
 

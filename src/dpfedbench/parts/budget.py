@@ -53,7 +53,7 @@ class OwnSum(Section):
     threshold: float = setting(0.2, ge=1e-20, le=1e20, doc="C_0", paper="0.2")
     multiplier: float | None = setting(None, ge=1e-3, le=1e7, doc="z_0; null: the least that keeps this within epsilon")
     epsilon: float | None = setting(
-        2.5, ge=1e-3, le=1e6, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)"
+        2.5, ge=1e-8, le=1e6, doc="of what is protected; null: no such limit", paper="2.5 (DP-AGRLR)"
     )
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")

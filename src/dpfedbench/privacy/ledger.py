@@ -108,7 +108,7 @@ class Release:
 
 
 _CHAIN = "previous"
-LARGEST = 1e40
+LARGEST = 1e150
 """Far beyond what a run may be configured to; squares of it are still numbers."""
 
 _TYPES: dict[str, type] = {

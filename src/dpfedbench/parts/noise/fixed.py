@@ -21,7 +21,7 @@ class Fixed(Noise):
     multiplier: float | None = setting(
         1.0,
         ge=1e-3,
-        le=1e6,
+        le=1e7,
         doc="z: noise standard deviation over C; null: the least that the budget allows",
         paper="1",
     )
