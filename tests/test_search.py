@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,16 @@ import pytest
 
 from dpfedbench.accounting.tuning import Search
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.federation.accounts import account_of
+from dpfedbench.federation.accounts import account_of, account_run
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.reporting import page, tables
 from dpfedbench.reporting.described import Item
-from tests.federation.test_text import OWN, RUN, trained
+from dpfedbench.reporting.results import read_cell, read_history
+from tests.federation.test_text import OWN, RUN, run_of, trained
 from tests.reporting.conftest import write_run
 
 PUBLISHED = Path(__file__).parents[1] / "config" / "published.csv"
@@ -113,14 +116,14 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(tmp_path:
         for run in cell.runs:
             write_run(tmp_path, run, [90.0 - 10 * place, 80.0 - 10 * place])
             training = tmp_path / "runs" / run.folder / "training.json"
-            accuracy = 30.0 if place == 3 else 20.0 + run.seed
+            accuracy = 0.30 if place == 3 else 0.20 + run.seed / 100  # a share, as training writes it
             written = json.loads(training.read_text()) | {"members": [{"round": 4, "accuracy": accuracy}]}
             training.write_text(json.dumps(written))
     described = Item.read(item.describe().plain())
     table = tables.read(described, tmp_path, PUBLISHED)
     assert [row.chosen for row in table.rows] == [False, False, False, True, False, False]
     tidy = tables.tidy(table)
-    assert tidy["value"].tolist() == [20.5, 20.5, 20.5, 30.0, 20.5, 20.5] and tidy["chosen"].sum() == 1
+    assert tidy["value"].tolist() == pytest.approx([20.5, 20.5, 20.5, 30.0, 20.5, 20.5]) and tidy["chosen"].sum() == 1
     text = tables.to_markdown(table, "it")
     assert "A search of 12 runs" in text and "55.0" in text
     assert "85.0" not in text and "75.0" not in text  # what the others come to at the meta-test is not told
@@ -136,8 +139,6 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
     (item,) = found.items.values()
     run = item.cells[0].runs[0]
     out = trained(tmp_path, run)
-    members = json.loads((out / "training.json").read_text())["members"]
-    assert len(members) == 1 and 0 <= members[0]["accuracy"] <= 100
     released = read_ledger(out / "ledger.jsonl")
     public = account_of(run, released, search=Search.of(found.searches[run.folder])).profiles["tuning"]
     assert "a search of 12 runs, all of them counted, compared on public data: nothing is added" in public.explanation
@@ -178,3 +179,16 @@ def test_a_table_and_a_figure_of_one_name_are_refused() -> None:
     paper["figures"] = {"table3": {"kind": "history", "title": "t", "task": "text", "series": series, **axes}}
     with pytest.raises(BenchError, match="has a table and a figure table3"):
         plan(found)
+
+
+def test_what_a_run_says_of_its_validation_is_read_in_percent(tmp_path: Path) -> None:
+    run = run_of(
+        "reptile", validation={"every": 2, "tasks": 1}, server={"kind": "step", "rate": 8.0, "optimizer": "sgd"}
+    )
+    out = trained(tmp_path, run)
+    evaluate(run, data_dir=tmp_path / "data", model_path=out / "model.safetensors", out_path=out / "metrics.json")
+    account_run(run, out, out / "privacy.json", clients_dir=tmp_path / "clients")
+    shutil.copytree(out, tmp_path / "results" / "runs" / run.folder)
+    best = read_history(out / "history.csv")["validation_accuracy"].max()
+    shown = read_cell(tmp_path / "results", [run.folder]).validated
+    assert shown is not None and shown.mean == pytest.approx(best) and best > 1

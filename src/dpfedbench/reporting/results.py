@@ -144,8 +144,8 @@ def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
 
 
 def _validated(training: Sequence[Mapping[str, Any]]) -> Interval | None:
-    """The mean validation accuracy of a run's members; of a single seed without an interval."""
-    members = [[float(member["accuracy"]) for member in run.get("members", ())] for run in training]
+    """The mean validation accuracy in percent of a run's members; of a single seed without an interval."""
+    members = [[100 * float(member["accuracy"]) for member in run.get("members", ())] for run in training]
     return _of_seeds([sum(found) / len(found) if found else None for found in members])
 
 
