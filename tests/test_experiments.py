@@ -1,6 +1,5 @@
 """Experiments: from the configuration to cells and runs."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from scipy.stats import norm
 
-from dpfedbench.accounting.calibration import calibrate, epsilon_after
+from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
@@ -156,28 +154,6 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
             checked[asked] = spent <= budget.epsilon
         assert checked[asked], run.folder
     assert checked or preset == "smoke"
-
-
-@pytest.mark.parametrize("preset", [None, "real"])
-def test_a_frontiers_noise_is_the_least_that_keeps_what_is_asked(preset: str | None) -> None:
-    """One pass with known blocks is one Gaussian release a client, whose exact curve is Balle and Wang's (2018)."""
-    cells = [
-        cell
-        for cell in plan(configuration(preset)).items["dp-fedmeta", "frontier"].cells
-        if cell.x is not None and cell.runs[0].participation.kind == "one-pass" and not cell.runs[0].own_delta
-    ]
-    assert len(cells) == 2 * (4 if preset is None else 6)
-    for cell in cells:
-        run: Any = cell.runs[0]
-        budget = run.budget
-        assert (budget.epsilon, budget.profile, run.noise.multiplier) == (cell.x, "holds", None)
-        rounds = run.participation
-        sampler = {"kind": "one-pass", "rate": rounds.cohort / run.clients.count, "rounds": rounds.rounds}
-        given = calibrate("holds", sampler, budget.epsilon, budget.delta, mechanism=run.sums[-1].noise.mechanism)
-        for z, keeps in ((given, True), (0.998 * given, False)):  # rounded up to four digits
-            near, far = (norm.logcdf(sign / (2 * z) - cell.x * z) for sign in (1, -1))
-            delta = math.exp(near) - math.exp(cell.x + far)
-            assert (delta <= 1e-6) == keeps, (cell.series, cell.x)
 
 
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:

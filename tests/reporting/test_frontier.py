@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.text import Annotation
+from scipy.stats import norm
 
+from dpfedbench.accounting.calibration import calibrate
+from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import figures, frontier, values
 from dpfedbench.reporting.described import Cell, Item
 
@@ -122,3 +125,23 @@ def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> N
     assert "| 3 | 3.8 to 3.9 |" in repair
     (plain,) = [line for line in lines if line.startswith("| the plain |")]
     assert "| level |" in plain and plain.count("–") == 4  # neither ε, nor unit, nor δ
+
+
+def test_the_noise_is_the_least_that_keeps_what_is_asked(plan: Plan) -> None:
+    """One pass with known blocks is one Gaussian release a client, whose exact curve is Balle and Wang's (2018)."""
+    cells = [
+        cell
+        for cell in plan.items["dp-fedmeta", "frontier"].cells
+        if cell.x is not None and cell.runs[0].participation.kind == "one-pass"
+    ]
+    assert [cell.x for cell in cells] == [0.5, 1.5, 4, 8] * 2  # independent and correlated noise
+    for cell in cells:
+        run: Any = cell.runs[0]
+        budget, rounds, asked = run.budget, run.participation, cell.x or 0.0
+        assert (budget.epsilon, budget.profile, run.noise.multiplier) == (asked, "holds", None)
+        sampler = {"kind": "one-pass", "rate": rounds.cohort / run.clients.count, "rounds": rounds.rounds}
+        given = calibrate("holds", sampler, budget.epsilon, budget.delta, mechanism=run.sums[-1].noise.mechanism)
+        for z, keeps in ((given, True), (0.998 * given, False)):  # rounded up to four digits
+            near, far = (norm.logcdf(sign / (2 * z) - asked * z) for sign in (1, -1))
+            delta = math.exp(near) - math.exp(asked + far)
+            assert (delta <= 1e-6) == keeps, (cell.series, asked)

@@ -210,9 +210,8 @@ def _said(item: Item, points: Sequence[Point]) -> str:
 
 
 def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:
-    given = [
-        end for point in points for end in (point.claimed.high, point.holds.high) if math.isfinite(end) and end > 0
-    ]
+    ends = [point.holds.high for point in points] + [point.claimed.high for point in points if point.role == CLAIM]
+    given = [end for end in ends if math.isfinite(end) and end > 0]
     low, high = (min(given) / 1.5, max(given) * 1.5) if given else (0.5, 8.0)
     edge = high * 1.35
     for series in dict.fromkeys(point.cell.series for point in points):
@@ -256,7 +255,7 @@ def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str)
     )  # fmt: skip
     if end != start:
         axes.annotate(
-            "", (end, y), (start, y), zorder=3,
+            "", (end, y), (start, y), zorder=3 if math.isfinite(point.holds.high) else 2.5,  # the longest lie below
             arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6},
         )  # fmt: skip
     if math.isinf(point.holds.high):
