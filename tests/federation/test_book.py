@@ -89,8 +89,9 @@ NOISY = {
     "dp-fl": [MANY_LOTS],
     "adap-dp-fl": [MANY_LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}],
     "dp-transfer": [{"participation": {"cohort": 8, "rounds": ROUNDS}, "budget": {"profile": "holds"}}],
+    **dict.fromkeys(("dp-fnas", "dp-cells"), [{"participation": {"rounds": ROUNDS}, "validation": {"every": 0}}]),
 }
-GENERAL = {"adap-dp-fl": LOTS, "dp-fl": LOTS, "dp-fedavg": DIFFERENCE}
+GENERAL = {**dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS), "dp-fedavg": DIFFERENCE}
 
 
 class Zeros:
@@ -106,7 +107,7 @@ class Zeros:
         out.zero_()
         return self._found(len(y))
 
-    def add_each(self, theta, x, y, total):
+    def add_each(self, theta, x, y, total, *, block=""):
         return self._found(len(y)), total.add(torch.zeros((len(y), total.dimension)))
 
 
