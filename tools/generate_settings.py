@@ -70,7 +70,7 @@ def _of_runs() -> Iterator[str]:
             yield f"{_first_line(cls)}\n"
             if len(shapes(cls)) > 1:
                 yield _table(cls)
-    families = {"optimizer": "Optimisers", "schedule": "Schedules of the server's rate"}
+    families = {"optimizer": "Optimisers", "schedule": "Schedules of the server's rate", "genotype": "Genotypes"}
     for key, title in families.items():
         yield f"### {title}\n"
         for cls in _inner_parts(key):

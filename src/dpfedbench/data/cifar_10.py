@@ -118,14 +118,14 @@ def read_cifar_10_jpeg(
             pictures.setdefault((parts[-3], parts[-2]), []).append(name)
     blocks: dict[str, Any] = {}
     for split in SPLITS:
-        labels = np.repeat(
+        labels: np.ndarray = np.repeat(
             np.arange(len(CLASSES), dtype=np.int64), [len(pictures.get((split, name), ())) for name in CLASSES]
         )
         _check_counts(path, split, labels, examples[split])
-        images = np.empty((len(labels), SIZE, SIZE, 3), np.uint8)
+        images: np.ndarray = np.empty((len(labels), SIZE, SIZE, 3), np.uint8)
         for label, name in enumerate(CLASSES):
-            for place, file in enumerate(pictures[split, name]):
-                images[label * examples[split] + place] = _decoded(path, file, files[file])
+            for number, file in enumerate(pictures[split, name]):
+                images[label * examples[split] + number] = _decoded(path, file, files[file])
             if progress:
                 progress(f"reading {path.name}", SPLITS.index(split) * len(CLASSES) + label + 1, 2 * len(CLASSES))
         blocks |= {f"{split}_images": images, f"{split}_labels": labels}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -362,13 +363,13 @@ class SearchNet(CellNet):
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, space: Space, **sizes: object) -> None:
+    def __init__(self, *, space: Space, **sizes: Any) -> None:
         reading = [
             dict.fromkeys(space.operations, range(max(0, state - 1), space.nodes)) for state in range(1 + space.nodes)
         ]
         super().__init__(
             nodes=space.nodes, targets=dict.fromkeys(space.kinds, reading), affine=False, mixed=True, **sizes,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
         self.space, self.architecture = space, Architecture(space)
 
     @property
@@ -393,7 +394,7 @@ class GenotypeNet(CellNet):
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, genotype: Genotype, affine: bool = True, **sizes: object) -> None:
+    def __init__(self, *, genotype: Genotype, affine: bool = True, **sizes: Any) -> None:
         targets = {}
         for kind, nodes in genotype.cells.items():
             reading: list[dict[str, list[int]]] = [{} for _ in range(1 + len(nodes))]
@@ -401,7 +402,7 @@ class GenotypeNet(CellNet):
                 for operation, state in edges:
                     reading[state].setdefault(operation, []).append(node)
             targets[kind] = reading
-        super().__init__(nodes=genotype.space.nodes, targets=targets, affine=affine, mixed=False, **sizes)  # type: ignore[arg-type]
+        super().__init__(nodes=genotype.space.nodes, targets=targets, affine=affine, mixed=False, **sizes)
         self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

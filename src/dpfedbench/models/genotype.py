@@ -132,7 +132,7 @@ class Space:
                 edges: list[tuple[float, int, str]] = []
                 for state in range(2 + node):
                     row = dict(zip(self.operations, shares[self.edge(node, state)].tolist(), strict=True))
-                    best = max(self.choices, key=lambda operation, row=row: row[operation])
+                    best = max(self.choices, key=row.__getitem__)
                     edges.append((-row[best], state, best))
                 nodes.append(tuple((best, state) for _, state, best in sorted(edges)[:KEPT]))
             cells[kind] = _ordered(nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.models.genotypes.source import GenotypeSource
@@ -14,6 +14,9 @@ class SameGenotype(GenotypeSource):
 
     kind: Literal["same"] = "same"
     operation: str = setting("sep_conv_3x3", doc="of all edges; one of model.operations")
+
+    def check(self, run: Any) -> None:
+        self.of(run.model.space)
 
     def of(self, space: Space) -> Genotype:
         return space.same(self.operation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dpfedbench.models.genotype import Genotype, Space, plain_cell
 from dpfedbench.models.genotypes.source import GenotypeSource
@@ -17,6 +17,9 @@ class StatedGenotype(GenotypeSource):
     kind: Literal["stated"] = "stated"
     normal: Cell = setting((), doc="the normal cell; [] where the network has none")
     reduction: Cell = setting((), doc="the reduction cell")
+
+    def check(self, run: Any) -> None:
+        self.of(run.model.space)
 
     def of(self, space: Space) -> Genotype:
         from dpfedbench.errors import BenchError

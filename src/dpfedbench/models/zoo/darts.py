@@ -80,7 +80,7 @@ class DartsCells(CellModel):
 
     kind: Literal["darts-cells"] = "darts-cells"
     affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
-    genotype: GenotypeSource = RandomGenotype()
+    genotype: GenotypeSource = setting(RandomGenotype(), doc="where its cells come from")
 
     def references(self, run: Any) -> dict[str, Any]:
         return self.genotype.references(run)
