@@ -79,6 +79,7 @@ MANY = {
     "validation": {"every": 0},
 }  # fmt: skip
 MANY_LOTS = {"participation": {"rounds": ROUNDS}, "client_update": {"inner_steps": 2}, "validation": {"every": 0}}
+MANY_SUMS = {"participation": {"rounds": ROUNDS}, "validation": {"every": 0}}
 NOISY = {
     "dp-agr": [MANY, {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}],
     "dp-maml": [MANY],
@@ -89,7 +90,8 @@ NOISY = {
     "dp-fl": [MANY_LOTS],
     "adap-dp-fl": [MANY_LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}],
     "dp-transfer": [{"participation": {"cohort": 8, "rounds": ROUNDS}, "budget": {"profile": "holds"}}],
-    **dict.fromkeys(("dp-fnas", "dp-cells"), [{"participation": {"rounds": ROUNDS}, "validation": {"every": 0}}]),
+    "dp-fnas": [MANY_SUMS],
+    "dp-cells": [MANY_SUMS],
 }
 GENERAL = {**dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS), "dp-fedavg": DIFFERENCE}
 
