@@ -1,5 +1,6 @@
 """A small federation on disk: a synthetic data set, its clients and run configurations."""
 
+import collections
 import json
 
 import numpy as np
@@ -142,7 +143,7 @@ class Flat:
     """In place of a network: so many weights, all zero at the start."""
 
     def __init__(self, dimension):
-        self.dimension = dimension
+        self.dimension, self.blocks = dimension, collections.defaultdict(lambda: slice(0, dimension))
 
     def initial(self, generator):
         return np.zeros(self.dimension, np.float32)

@@ -79,6 +79,7 @@ MANY = {
     "validation": {"every": 0},
 }  # fmt: skip
 MANY_LOTS = {"participation": {"rounds": ROUNDS}, "client_update": {"inner_steps": 2}, "validation": {"every": 0}}
+MANY_SUMS = {"participation": {"rounds": ROUNDS}, "validation": {"every": 0}}
 NOISY = {
     "dp-agr": [MANY, {"clipping": {"kind": "private-quantile", "count_noise": 2.0}}],
     "dp-maml": [MANY],
@@ -90,8 +91,10 @@ NOISY = {
     "dp-fl": [MANY_LOTS],
     "adap-dp-fl": [MANY_LOTS, {"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}],
     "dp-transfer": [{"participation": {"cohort": 8, "rounds": ROUNDS}, "budget": {"profile": "holds"}}],
+    "dp-fnas": [MANY_SUMS],
+    "dp-cells": [MANY_SUMS],
 }
-GENERAL = {"adap-dp-fl": LOTS, "dp-fl": LOTS, "dp-fedavg": DIFFERENCE}
+GENERAL = {**dict.fromkeys(("adap-dp-fl", "dp-fl", "dp-fnas", "dp-cells"), LOTS), "dp-fedavg": DIFFERENCE}
 
 
 class Zeros:
@@ -107,7 +110,7 @@ class Zeros:
         out.zero_()
         return self._found(len(y))
 
-    def add_each(self, theta, x, y, total):
+    def add_each(self, theta, x, y, total, *, block=""):
         return self._found(len(y)), total.add(torch.zeros((len(y), total.dimension)))
 
 

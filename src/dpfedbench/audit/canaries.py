@@ -10,7 +10,6 @@ the published seed of the run would tell.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import os
@@ -23,6 +22,7 @@ import torch
 
 from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.decorrelated import Decorrelated
+from dpfedbench.audit.units import LARGE, ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.book import Book, Entry, Made, Observer, Open
@@ -37,86 +37,13 @@ from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 
-ORDINARY = 50
-"""Coordinates of units that are not canaries."""
-
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
 
 _WORK = 12_000_000
 """Canaries times lots up to which a client has all canaries that are asked for; beyond it at least a thousand."""
 
-LARGE = 1e30
-"""A canary's norm before clipping: above every threshold that a rule may set, within single precision."""
-
 _CHUNK = 256
-
-
-class Coordinates:
-    """In place of a model: so many weights, all zero at the start.
-
-    Args:
-        ordinary: coordinates of ordinary gradients.
-        reserved: coordinates without any but canaries'.
-    """
-
-    def __init__(self, *, ordinary: int, reserved: int) -> None:
-        self.ordinary, self.reserved, self.dimension = ordinary, reserved, ordinary + reserved
-        # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
-        self.blocks: dict[str, slice] = collections.defaultdict(lambda: slice(0, self.dimension))
-
-    def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Zeros, float32 [d]."""
-        return np.zeros(self.dimension, np.float32)
-
-
-@dataclasses.dataclass(frozen=True)
-class Units:
-    """The contributions of one holder's units: the clients of a federation, or the records of one client.
-
-    Attributes:
-        place: int64 [units], the reserved coordinate of a canary; -1 for an ordinary unit.
-        size: float32 [units], what a canary has there (0 for one that was left out).
-        gradients: float32 [units, ordinary], zero for canaries.
-    """
-
-    place: np.ndarray
-    size: np.ndarray
-    gradients: np.ndarray
-
-    @classmethod
-    def without_canaries(cls, gradients: np.ndarray) -> Units:
-        """Ordinary units with gradients [units, ordinary]."""
-        count = len(gradients)
-        return cls(np.full(count, -1), np.zeros(count, np.float32), gradients.astype(np.float32))
-
-    def fill(self, ids: np.ndarray, out: np.ndarray) -> None:
-        """Write the contributions of these units to float32 [n, d]."""
-        ordinary = self.gradients.shape[1]
-        out[:, :ordinary] = self.gradients[ids]
-        out[:, ordinary:] = 0
-        canaries = np.flatnonzero(self.place[ids] >= 0)
-        out[canaries, ordinary + self.place[ids[canaries]]] = self.size[ids[canaries]]
-
-
-def canary_units(
-    units: int, coins: np.ndarray, *, norm: float, seed: int, holder: int, places: np.ndarray | None = None
-) -> Units:  # fmt: skip
-    """A canary for each coin, then ordinary units: gradients in random directions, their norms spread around `norm`.
-
-    Log-normal, a factor e to each side in one deviation: about as wide as clients' norms are in training. The canaries
-    are the first of all units, or of those at `places`.
-    """
-    canaries = len(coins)
-    own = np.arange(canaries) if places is None else places[:canaries]
-    place, size = np.full(units, -1), np.zeros(units, np.float32)
-    place[own], size[own] = np.arange(canaries), np.where(coins, LARGE, 0.0)
-    rng = stream(seed, "audit-gradients", holder)
-    gradients = np.zeros((units, ORDINARY), np.float32)
-    drawn = rng.standard_normal((units - canaries, ORDINARY))
-    drawn *= norm * np.exp(rng.standard_normal((units - canaries, 1))) / np.linalg.norm(drawn, axis=1, keepdims=True)
-    gradients[np.setdiff1d(np.arange(units), own)] = drawn
-    return Units(place, size, gradients)
 
 
 # In place of the clients, or of what they hold

@@ -346,6 +346,16 @@ class Book:
         """The sums whose noise follows from a budget."""
         return [entry for entry in self.entries if entry.budget is not None]
 
+    def spent(self, rounds: int) -> dict[str, float]:
+        """Epsilon after so many rounds, as claimed and as it holds: of sums over parts of the records the largest."""
+        found: dict[str, float] = {}
+        for entry in self.budgeted:
+            assert entry.budget is not None
+            both = entry.budget.spent(rounds * entry.per_round)
+            for name, epsilon in zip(("epsilon_claimed", "epsilon_holds"), both, strict=True):
+                found[name] = max(found.get(name, epsilon), epsilon)
+        return found
+
     def allows(self, rounds: int) -> bool:
         """Whether every budget has room for so many rounds in all."""
         return all(e.budget is not None and e.budget.allows(rounds * e.per_round) for e in self.budgeted)

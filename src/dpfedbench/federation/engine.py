@@ -379,12 +379,7 @@ class _Training:
         """One round; returns how much it served (for the rate on screen)."""
         found, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | found
-        for entry in self.book.budgeted:
-            assert entry.budget is not None
-            spent = entry.budget.spent((index + 1) * entry.per_round)
-            # Of several sums over parts of the records the larger is what is spent.
-            for name, epsilon in zip(("epsilon_claimed", "epsilon_holds"), spent, strict=True):
-                row[name] = max(row.get(name, epsilon), epsilon)
+        row |= self.book.spent(index + 1)
         self.state.history.append(row)
         if self.book.non_finite:
             self.state.non_finite += self.book.non_finite
