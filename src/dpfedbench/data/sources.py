@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -140,7 +140,7 @@ def unzipped(path: Path, *, largest: int) -> dict[str, Callable[[], bytes]]:
     return {member.filename: partial(read, member) for member in archive.infolist()}
 
 
-def limited(handle: BinaryIO, largest: int) -> bytes:
+def limited(handle: IO[bytes], largest: int) -> bytes:
     """What a packed stream holds, read no further than a file of the data set can be long.
 
     Raises:

@@ -33,7 +33,8 @@ class Budget(Section):
         if self.epsilon is None:
             return
         _check_profile("budget", self.profile, run)
-        noise, plan = getattr(run, "noise", None), run.participation
+        noise: Any = getattr(run, "noise", None)
+        plan = run.participation
         z = getattr(noise, "multiplier", None)
         if not self.stop or self.profile != "holds" or z is None or run.clients.partition == "fragments":
             return
