@@ -6,7 +6,6 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 min_version("9.0")
-
 # Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
 sys.path.insert(0, str(Path(workflow.basedir, "src")))
 
@@ -14,15 +13,11 @@ sys.path.insert(0, str(Path(workflow.basedir, "src")))
 configfile: Path(workflow.basedir, "config/config.yaml")
 
 
-for experiment in sorted(Path(workflow.basedir, "config/experiments").glob("*.yaml")):
-
-    configfile: experiment
-
-
-# Experiments of one's own, from a folder that the configuration names.
+# The repository's experiments, then one's own, from a folder that the configuration names.
+SHIPPED = sorted(Path(workflow.basedir, "config/experiments").glob("*.yaml"))
 OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if OWN else []
-for experiment in OWN_FILES:
+for experiment in [*SHIPPED, *OWN_FILES]:
 
     configfile: experiment
 
@@ -36,8 +31,8 @@ include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/privacy.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/export.smk"
 include: "workflow/rules/machine.smk"
+include: "workflow/rules/export.smk"
 
 
 rule all:
@@ -45,9 +40,13 @@ rule all:
     default_target: True
     input:
         targets(),
-        f"{REPORT}/cells.tsv",
-        f"{REPORT}/provenance.json",
-        f"{REPORT}/index.html",
+        [f"{REPORT}/{name}" for name in ("cells.tsv", "provenance.json", "index.html")],
+
+
+rule frontier:
+    """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
+    input:
+        frontiers(),
 
 
 # One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.
@@ -55,7 +54,7 @@ for paper in PAPERS:
 
     rule:
         name:
-            target_of(paper)
+            paper.replace("-", "_")
         input:
             targets(paper),
             f"{REPORT}/{paper}.html",

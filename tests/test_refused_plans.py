@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dpfedbench import manifest
 from dpfedbench.data import cifar_fs, digits, glyph_scenes, glyphs, mini_imagenet, mnist, omniglot, tiny_imagenet
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import FOLDERS
@@ -31,7 +32,7 @@ def test_those_folders_are_the_workflows() -> None:
     """What its files name below results/, or below a preset's folder, which may be results/ itself."""
     texts = [path.read_text(encoding="utf-8") for path in (CONFIG.parent / "workflow" / "rules").glob("*.smk")]
     found = set(re.findall(r'"results/(\w+)/|\{REPORT\}/(\w+)/', "\n".join(texts)))
-    assert {one or other for one, other in found} <= set(FOLDERS) and len(found) >= 6
+    assert {one or other for one, other in found} | {manifest.FOLDER} <= set(FOLDERS) and len(found) >= 6
 
 
 @pytest.mark.parametrize("name", ["../../../evil", "/tmp/evil", "a" * 300, "a{b}", "A", "", "a b", "a/b", "é"])

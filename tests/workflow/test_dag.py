@@ -176,11 +176,13 @@ PAPER = "{title: x, tasks: {a: {dataset: glyphs}}, tables: {t: {title: t, tasks:
         ("run={noise: {multiplier: 0}}", "run.noise.multiplier is 0: expected a number above 0 or null"),
         ("seeds=[]", "seeds is empty: give at least one"),
         ("prune=maybe", "prune is maybe: expected yes or no"),
-        (
-            f"experiments={{train: {PAPER}}}",
-            "experiments.train: the workflow has a rule train, choose another name",
+        *(
+            (
+                f"experiments={{{name}: {PAPER}}}",
+                f"experiments.{name}: the workflow itself has a target of this name, choose another",
+            )
+            for name in ("train", "verify", "all", "frontier")
         ),
-        (f"experiments={{all: {PAPER}}}", "experiments.all: the workflow has a rule all, choose another name"),
         ("machine={kernels: offf}", 'machine.kernels is "offf": expected one of auto, off'),
     ],
 )
@@ -225,4 +227,4 @@ def test_every_table_and_figure_is_in_the_report() -> None:
                 found += 1
                 assert rule[: output.start()].rstrip().endswith("report("), (path.name, output[0])
                 assert all(f"{part}=" in output[1] for part in ("caption", "category", "labels")), output[0]
-    assert found >= 2
+    assert found >= 6

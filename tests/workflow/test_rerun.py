@@ -53,6 +53,7 @@ experiments:
       table2: {tasks: [omniglot-1shot], series: {random: null, dp-agrlr: null, gbml: null}}
       table3-time: null
       repairs: null
+      readings-gbml: null
     figures:
       {frontier: null, figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
 """
@@ -112,7 +113,7 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) 
         assert found is not None
         read[name] = json.loads(found[1])
     table, figure = "results/tables/dp-fedmeta/table2.csv", "results/figures/dp-fedmeta/figure2b.png"
-    private = ["results/tables/privacy.csv", "results/figures/privacy.png"]
+    private = ["results/tables/answer.csv", "results/tables/privacy.csv", "results/figures/privacy.png"]
     assert read["categories"] == {
         "DP-FedMeta": {"tables": [table], "figures": [figure]},
         "Privacy": {"Other": private},
@@ -121,7 +122,7 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) 
     for path, result in read["results"].items():
         caption = " ".join(html.unescape(re.sub("<[^>]+>", "", result["caption"])).split())
         assert caption.startswith(result["labels"]["title"])
-        made = private[0] if path in private else path
+        made = private[1] if path in private else path
         assert caption.endswith(f"snakemake --cores all {made} --configfile small.yaml.")
         assert result["labels"]["name"] == Path(path).stem and result["labels"]["data"] == "glyphs"
 

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,13 @@ Places = tuple[Path, Path]
 
 
 class Files(dict[str, Any]):
-    """A rule's input or output: named files, and all in order."""
+    """A rule's input or output: named files, and all in order, of which some have one name."""
 
     __getattr__ = dict.__getitem__
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in self.values():
+            yield from value if isinstance(value, list) else [value]
 
     def __getitem__(self, key: Any) -> Any:
         return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
@@ -30,7 +35,14 @@ class Files(dict[str, Any]):
 
 def call(name: str, place: Path, **given: Any) -> None:
     """Run a script as Snakemake does, as the program and with its object."""
-    values = {"log": [str(place / "logs" / f"{name}.log")], "threads": 1, "params": Files(), "input": {}, "config": {}}
+    values = {
+        "rule": name,
+        "log": [str(place / "logs" / f"{name}.log")],
+        "threads": 1,
+        "params": Files(),
+        "input": {},
+        "config": {},
+    }
     snakemake = SimpleNamespace(**values | given)
     for key in ("input", "output", "params"):
         setattr(snakemake, key, Files(getattr(snakemake, key)))

@@ -36,7 +36,7 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
-    check_names(sorted(ROOT.glob("config/experiments/*.yaml")), GIVEN)
+    check_names(SHIPPED, GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
     HOLDINGS = read_holdings(ROOT / "config/datasets.tsv")
     PLAN = make_plan(CONFIGURATION, datasets=DATASETS, holdings=HOLDINGS)
@@ -101,14 +101,11 @@ def targets(paper=None):
     ]
 
 
-def target_of(paper):
-    """The name of a paper's own rule, e.g. `snakemake dp_fedmeta`."""
-    name = paper.replace("-", "_")
-    if workflow.is_rule(name):
-        sys.exit(
-            f"configuration: experiments.{paper}: the workflow has a rule {name}, choose another name"
-        )
-    return name
+def frontiers():
+    """The figures of frontiers, and their table."""
+    figures = [f"{path}.{kind}" for path in FRONTIERS for kind in ("png", "csv")]
+    tables = [f"{REPORT}/tables/frontier.{kind}" for kind in ("csv", "md")]
+    return figures + tables if FRONTIERS else []
 
 
 def page_items(paper=None):
@@ -150,6 +147,20 @@ def privacy_labels(wildcards):
     data = sorted({entry["dataset"] for entry in entries_of(wildcards)})
     title = "Three ε beside every private number"
     return {"name": "privacy", "title": title, "data": ", ".join(data)}
+
+
+def answer_labels(wildcards):
+    """What `snakemake --report` says of the answer in its list."""
+    title = "What papers claim, and what holds"
+    return privacy_labels(wildcards) | {"name": "answer", "title": title}
+
+
+def frontier_labels(wildcards):
+    """What `snakemake --report` says of the table of frontiers in its list."""
+    shown = [item for item in PLAN.items.values() if item.kind == "frontier"]
+    data = sorted({cell.runs[0].dataset for item in shown for cell in item.cells})
+    title = "The frontier: accuracy over the ε that holds"
+    return {"name": "frontier", "title": title, "data": ", ".join(data)}
 
 
 def files_for_page(paper=None):

@@ -1,7 +1,7 @@
 """From finished runs to what a paper prints: tables in LaTeX, figures in PDF.
 
 Requires what the tables and figures themselves require. Makes export/PAPER/NAME.tex and .pdf below results/, or below
-results/PRESET/, and nothing that is not asked for by name.
+results/PRESET/, and nothing that is not asked for by name. Included last: it knows the names of all rules.
 """
 
 from dpfedbench.experiments.targets import check_targets

@@ -26,7 +26,12 @@ rule privacy:
             labels=privacy_labels,
         ),
         drawn=f"{REPORT}/figures/{{of}}privacy.csv",
-        answer=f"{REPORT}/tables/{{of}}answer.csv",
+        answer=report(
+            f"{REPORT}/tables/{{of}}answer.csv",
+            caption="../report/answer.rst",
+            category="Privacy",
+            labels=answer_labels,
+        ),
         answer_markdown=f"{REPORT}/tables/{{of}}answer.md",
     log:
         f"{REPORT}/tables/{{of}}logs/privacy.log",

@@ -94,7 +94,12 @@ rule frontier_table:
     input:
         [f"{path}.csv" for path in FRONTIERS],
     output:
-        csv=f"{REPORT}/tables/frontier.csv",
+        csv=report(
+            f"{REPORT}/tables/frontier.csv",
+            caption="../report/frontier.rst",
+            category="Privacy",
+            labels=frontier_labels,
+        ),
         markdown=f"{REPORT}/tables/frontier.md",
     log:
         f"{REPORT}/tables/logs/frontier.log",
@@ -109,13 +114,6 @@ rule frontier_table:
         code=digest("src/dpfedbench/reporting/frontier.py"),
     script:
         "../scripts/frontier.py"
-
-
-rule frontier:
-    """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
-    input:
-        [f"{path}.{kind}" for path in FRONTIERS for kind in ("png", "csv")],
-        [f"{REPORT}/tables/frontier.{kind}" for kind in ("csv", "md") if FRONTIERS],
 
 
 rule cells:

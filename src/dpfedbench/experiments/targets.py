@@ -8,6 +8,9 @@ from pathlib import Path, PurePosixPath
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
 
+OWN_TARGETS = ("all", "frontier", "index")
+"""What the workflow has by name besides the rules of its files; `index` is the page of all papers."""
+
 OF_ALL = ("privacy", "answer")
 """The tables that each paper has, and all together, whatever is configured."""
 
@@ -31,7 +34,7 @@ def check_targets(
         known |= {f"{report}/tables/{of}{name}.{kind}" for name in OF_ALL for kind in ("csv", "md")}
         known |= {f"{report}/{place}" for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")}
     for (paper, name), is_table in items.items():
-        if paper.replace("-", "_") in {*rules, "all", "index"}:
+        if paper.replace("-", "_") in {*rules, *OWN_TARGETS}:
             raise BenchError(f"experiments.{paper}: the workflow itself has a target of this name, choose another")
         group, kinds, export = ("tables", ("csv", "md"), "tex") if is_table else ("figures", ("csv", "png"), "pdf")
         if name in OF_ALL:

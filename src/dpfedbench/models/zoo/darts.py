@@ -23,7 +23,7 @@ class CellModel(ZooModel):
     nodes: int = setting(4, ge=1, doc="of a cell, besides its two inputs and its output", paper="4")
     cells: int = setting(8, ge=1, doc="one after another", paper="8 (search), 20")
     filters: int = setting(
-        16, ge=2, doc="channels of the first cells' nodes; each reduction doubles them", paper="16, 36"
+        16, ge=2, le=1024, doc="channels of the first cells' nodes; each reduction doubles them", paper="16, 36"
     )
     reductions: tuple[int, ...] | None = setting(
         None, doc="which cells, from 0, halve the maps; null: after one and two thirds", paper="after 1/3 and 2/3"
