@@ -272,6 +272,16 @@ def test_what_was_added_is_audited(followed: Path) -> None:
         assert 0 <= float(rows[added]["epsilon_audited"]) < float(rows[added]["epsilon_holds_high"]), added
 
 
+def test_a_search_is_planned_with_as_many_runs_as_it_says(followed: Path) -> None:
+    """It is not run here: tests/test_search.py has how one is made."""
+    page = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page)
+    code = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command)]
+    done = subprocess.run(code, cwd=followed, env=environment(followed), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.M), done.stdout
+
+
 def refusals(copy: Path, trained: str, *said: dict[str, object]) -> list[str]:
     """What stops the training of a page's run, found by method and data set, with something else in it each time."""
     code = (

@@ -380,9 +380,7 @@ def test_claims_are_read_without_a_heavy_import():
         ({"adjacency": "replace-one"}, "adjacency"),
         ({"noise_std": 0.25}, "deviation 0.25"),
         ({"noise_std": 0.5 / 100}, "deviation 0.005"),
-        ({"noise_multiplier": -1.0, "noise_std": -0.5}, "must be above 0"),
         ({"mechanism": "correlated"}, "no analysis for correlated"),
-        ({"noise_multiplier": math.nan}, "must be above 0"),
         ({"sensitivity": 0.25, "noise_std": 0.25}, "declares sensitivity"),
     ],
 )
@@ -392,6 +390,17 @@ def test_a_ledger_that_does_not_add_up_is_refused(change, message):
     events[3] = dataclasses.replace(events[3], **change)
     with pytest.raises(BenchError, match=message):
         account(events, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"noise_multiplier": -1.0, "noise_std": -0.5}, "noise_std is -0.5"), ({"noise_multiplier": -1.0}, "is -1.0"),
+     ({"noise_multiplier": math.nan}, "noise_multiplier is nan")],
+)  # fmt: skip
+def test_noise_that_is_none_is_no_release(change, message):
+    """So that no ledger of it is accounted for."""
+    with pytest.raises(ValueError, match=f"{message}, not a number from 1e-150 "):
+        dataclasses.replace(releases("one-pass", 1)[0], **change)
 
 
 def test_a_ledger_of_replace_one_alone_is_refused_too():
@@ -554,23 +563,27 @@ def test_noise_for_a_target_is_more_for_a_smaller_one_and_for_more_rounds():
 class TestRuns:
     """A run's folder to its privacy.json."""
 
+    def releases(self, **changes):
+        """Of all rounds, as the configuration of the small federation has them."""
+        return releases("one-pass", 12, sampler=sampler("one-pass", 48, 4, 12), **changes)
+
     def account(self, path, events, *overlays, **given):
         run, ledger = make_config(*overlays), Ledger(path / "ledger.jsonl")
         for event in events:
             ledger.append(event)
+        write_json(path / "training.json", {"rounds_run": run.participation.rounds, "ledger": ledger.chain})
         account_run(run, path, path / "privacy.json", **given)
         return json.loads((path / "privacy.json").read_text())
 
     def test_a_private_run(self, tmp_path):
-        events = releases("one-pass", 5)
+        events = self.releases()
         written = self.account(tmp_path, events)
         expected = account(events, delta=1e-3, given=AccountContext(chosen=True))
         assert written == json.loads(json.dumps(expected))
         assert "post-processing for training clients" in written["reasons"]["tuning"]
 
     def test_the_partition_gives_the_image_level(self, tmp_path, federation):
-        plan = sampler("one-pass", 48, 4, 12)
-        events, search = releases("one-pass", 12, sampler=plan), Search(runs=2, data="public")
+        events, search = self.releases(), Search(runs=2, data="public")
         written = self.account(tmp_path, events, clients_dir=federation[1], search=search)
         assert list(written["profiles"]) == list(PROFILES) and written["reasons"] == {}
         row = written["profiles"]["image_level"]
@@ -579,8 +592,9 @@ class TestRuns:
         assert row["uses_max"] > 1 and row["uses_mean"] > 1
 
     def test_infinity_is_written_as_text(self, tmp_path):
-        events = releases("one-pass", 5, data_dependent_threshold=True, reason="raw")
-        assert self.account(tmp_path, events)["profiles"]["holds"]["epsilon_high"] == "inf"
+        overlay = {"clipping": {"kind": "percentile-of-raw-norms"}}
+        events = self.releases(data_dependent_threshold=True, reason=make_config(overlay).clipping.reason)
+        assert self.account(tmp_path, events, overlay)["profiles"]["holds"]["epsilon_high"] == "inf"
 
     def test_a_run_without_privacy_has_no_profiles_and_a_reason(self, tmp_path):
         written = self.account(tmp_path, [], PLAIN)
@@ -588,9 +602,13 @@ class TestRuns:
         assert list(written["reasons"]) == list(PROFILES) and all(written["reasons"].values())
 
     def test_ledger_and_method_must_agree(self, tmp_path):
-        for name, events, overlay in (("a", [], {}), ("b", releases("one-pass", 2), PLAIN)):
+        for name, events, overlay, said in (
+            ("a", [], {}, "is empty, but dp-agr is private"),
+            ("b", self.releases(), PLAIN, "has releases, but maml claims no privacy"),
+            ("c", releases("one-pass", 12), {}, ": the ledger has in round 0 a sampler of query-gradient-sum of "),
+        ):
             folder = tmp_path / name
             folder.mkdir()
-            with pytest.raises(BenchError, match=r"ledger\.jsonl"):
+            with pytest.raises(BenchError, match=rf"ledger\.jsonl.*{said}"):
                 self.account(folder, events, overlay)
             assert not (folder / "privacy.json").exists()

@@ -159,7 +159,7 @@ def test_a_data_set_that_the_configuration_states_is_prepared(pictures: Make, tm
         ("shape", {"reader": "image-folder"}, "no data set 'shape': did you mean shapes? choose one of glyphs, "),
         ("shapes", {"reader": "image-folders"}, "datasets.shapes.reader is image-folders, but"),
         ("shapes", {"reader": "partition"}, "has no attribute 'read'"),
-        ("shapes", {"reader": "image-folder", "options": {"sice": 28}}, "options do not fit the reader image-folder"),
+        ("shapes", {"reader": "image-folder", "options": {"sice": 28}}, "unknown key datasets.shapes.options.sice: "),
     ],
 )
 def test_a_bad_statement_is_one_line(name: str, values: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ BASES: dict[str, Any] = {
         )
         for kind, more in {
             "same": {}, "found": {"search": named(RUNS["dp-fnas"])},
-            "stated": {"normal": [[["skip_connect", 0], ["skip_connect", 1]]] * 2, "reduction": [[]]},
+            "stated": {kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4 for kind in ("normal", "reduction")},
         }.items()
     },
     "dp-fedavg adam": make_config(
@@ -64,12 +64,15 @@ BASES: dict[str, Any] = {
     ),
 }  # fmt: skip
 
+NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4
+"""Of a cell, other than those of the base."""
+
 FIXED_BY_OTHERS = {
     # A run with another value is refused, or is another method's.
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
-    ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"), ("FoundGenotype", "search"),
+    ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
 }  # fmt: skip
 
 
@@ -82,13 +85,13 @@ def others(value: Any) -> list[Any]:
     if value is None:
         return [1, 3.5, 20, [1]]
     if isinstance(value, (list, tuple)):
-        return [[2], list(value)[:-1]]
+        return [[2], list(value)[:-1], NODES]
     if isinstance(value, dict):
-        return [{**value, "width": 4}]
+        return [{**value, "width": 4}, {**value, "noise": {"kind": "fixed", "multiplier": 3.0}}]
     return {
         "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
         "full": ["disjoint"], "server": ["prefix"],
-        "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
+        "sep_conv_3x3": ["skip_connect"], "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
     }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float =
     cell = CellResult(
         runs=(RunFiles(folder=Path(folder), metrics={}, account=nothing, training={}),), milliseconds=None, tasks=2,
         accuracy=Interval(mean=accuracy, low=accuracy - 1, high=accuracy + 1, count=3, over="seeds"), counted="task",
+        validated=None,
         claimed=epsilon(claimed, claimed), holds=epsilon(*holds), delta=told["delta"], unit=told["unit"], notices=(),
     )  # fmt: skip
     return Row(

@@ -67,10 +67,10 @@ def test_the_pages_filter_and_its_block_of_runs_show_what_holds(site: Site, entr
         moved = [facet for facet in json.loads(new or "") if facet not in json.loads(old or "")]
         assert all(facet == ["dp-fedmeta", "glyphs", "dp-agr", 5.0] for facet in moved)
         places += [tag] * bool(moved)
-    # Table 2, the table of privacy, both figures that draw it, and its runs.
-    assert sorted(places) == ["details", "figure", "figure", "tr", "tr"]
+    # The answer and the frontier that open it, Table 2, the table of privacy, both figures that draw it, and its runs.
+    assert places == ["tr", "figure", "tr", "tr", "figure", "figure", "details"]
     block = re.search(rf'id="run-{Path(entry.group).name}".*?</summary>', texts[1], flags=re.S)
-    assert block is not None and "ε claimed 1.25 to 2, holds 3 to 5" in block[0]
+    assert block is not None and "ε claimed 1.25 to 2 (void), holds 3 to 5" in block[0]
     headings, row = next(table for table in now.tables if "ε audited" in table[0])
     assert [row[headings.index(f"ε {name}")] for name in ("claimed", "holds", "audited")] == ["2", "3 to 5", "0.8"]
 
