@@ -309,10 +309,7 @@ def _table(
     else:
         read = tables.read(made.item, results, published)
         title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
-        found = [
-            dict(sorted(read.fields(row).items(), key=lambda field: ORDER.index(field[0].split(",")[0])))
-            for row in read.rows
-        ]
+        found = [dict(sorted(read.fields(row).items(), key=lambda field: _place(field[0]))) for row in read.rows]
         places = [([_facet(paper, row.cell, row.result.holds.high)], _run_anchor(row.cell.group)) for row in read.rows]
     kept, said_once = _lifted(found)
     return Table(
@@ -325,6 +322,12 @@ def _table(
         notes=notes,
         links=_links(made, folder, {".csv": "CSV", ".md": "Markdown"}),
     )
+
+
+def _place(heading: str) -> int:
+    """Where a column stands: what a table has beside the usual comes last."""
+    name = heading.split(",")[0]
+    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def _lifted(rows: Sequence[Mapping[str, Shown]]) -> tuple[list[str], list[str]]:
