@@ -2,9 +2,9 @@
 
     uv run python tests/cluster/kill_workflow.py RESULTS [SEED]
 
-RESULTS is the results folder of a finished local run of the smoke preset. A part of that preset (two papers' runs, with
-data, tests, accounts, audits, table and figure) is made anew in a temporary folder. It is disturbed by what `EVENTS`
-says, and each time the same command is called again, nothing else is done in between:
+RESULTS is the results folder of a finished local run of the smoke preset. A part of that preset (runs of all papers,
+with data, tests, accounts, audits, tables and figures) is made anew in a temporary folder. It is disturbed by what
+`EVENTS` says, and each time the same command is called again, for one more target; nothing else is done in between:
 
 - the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training, test or audit is
   killed (-9), at a random moment;
@@ -30,12 +30,19 @@ import psutil
 from compare import differences
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = [f"results/smoke/{name}" for name in ("tables/adap-dp-fl/accuracy-b.md", "figures/dp-fedmeta/figure2b.csv")]
-MORE = ["results/smoke/tables/dp-fedmeta/table2.md"]
-"""Asked for by the two calls at once only, so that there is work for both."""
+# What happens, and what is asked for from then on, so that each event finds work of its own. Audits: of two methods.
+EVENTS = (
+    ("group", "tables/adap-dp-fl/accuracy-b.md"),
+    ("train", "figures/dp-fedmeta/figure2b.csv"),
+    ("Snakemake", "tables/dp-fnas/table1.md"),
+    ("meta_test", "tables/dp-maml/table3.md"),
+    ("group", "figures/dp-maml/figure9.csv"),
+    ("full disk", "tables/dp-meta-learning-gbml/figure2.md"),
+    ("audit", "audits"),
+    ("two calls", "tables/dp-fedmeta/table2.md"),
+)
 COMMAND = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "all"]
 COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml"), "--config", "machine={checkpoint_seconds: 0.01}"]
-EVENTS = ("group", "train", "Snakemake", "meta_test", "group", "full disk", "audit", "two calls")
 DISK = 256 * 2**20  # bytes of the tmpfs; the results take a fifth
 LIMIT = 600  # seconds that any one call may take
 
@@ -43,12 +50,12 @@ LIMIT = 600  # seconds that any one call may take
 class Folder:
     """Where the workflow is called, and what is asked of it."""
 
-    def __init__(self, path: Path, audits: list[str]) -> None:
-        self.path, self.log, self.targets = path, path.parent / "snakemake.log", [*TARGETS, *audits]
+    def __init__(self, path: Path) -> None:
+        self.path, self.log, self.targets = path, path.parent / "snakemake.log", list[str]()
 
-    def start(self, *more: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+    def start(self, log: Path | None = None) -> subprocess.Popen[bytes]:
         """The workflow in a process group of its own."""
-        command = [*COMMAND, "--directory", str(self.path), "--", *self.targets, *more]
+        command = [*COMMAND, "--directory", str(self.path), "--", *self.targets]
         with open(log or self.log, "wb") as out:
             return subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
@@ -96,13 +103,13 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
     """Call the workflow, and let one thing happen to it; says what it was."""
     if event == "two calls":
         logs = [folder.log, folder.log.with_suffix(".second")]
-        calls = [folder.start(*MORE, log=log) for log in logs]
+        calls = [folder.start(log) for log in logs]
         codes = [folder.end(call) for call in calls]
         return f"two calls at once, which ended with {codes[0]} and {codes[1]}"
     process = folder.start()
     if event in ("group", "Snakemake", "full disk"):
         # Jobs of this call, then seconds: so the moments fall into every stage, on fast and slow machines alike.
-        jobs, seconds = moments.randint(1, 4), moments.uniform(0, 3)
+        jobs, seconds = moments.randint(1, 3), moments.uniform(0, 2)
         folder.wait_for(process, lambda: folder.finished() >= jobs, f"{jobs} jobs", seconds)
         said = f"{jobs} jobs and {seconds:.1f} s after the call"
     else:
@@ -149,20 +156,21 @@ def main(wanted: Path, seed: int) -> None:
     moments, started = random.Random(seed), time.monotonic()
     audits = [str(Path("results", path.relative_to(wanted))) for path in wanted.glob("runs/*dp-fl/**/audit.json")]
     with tempfile.TemporaryDirectory(prefix="dpfedbench-killed-") as name, small_disk(Path(name, "work")) as small:
-        folder = Folder(Path(name, "work"), sorted(audits))
-        for number, event in enumerate(EVENTS, start=1):
+        folder = Folder(Path(name, "work"))
+        for number, (event, target) in enumerate(EVENTS, start=1):
+            folder.targets += sorted(audits) if target == "audits" else [f"results/smoke/{target}"]
             if event == "full disk" and not small:
                 print(f"{number}: the disk is not filled: that takes a tmpfs, and so root on Linux", flush=True)
                 continue
             print(f"{number}: {disturb(event, folder, moments)} ({time.monotonic() - started:.0f} s)", flush=True)
-        assert folder.end(folder.start(*MORE)) == 0, folder.said()
+        assert folder.end(folder.start()) == 0, folder.said()
         assert not folder.processes(), "processes of a killed workflow are still alive"
         results = folder.path / "results"
         found, compared = differences(results, wanted, part=True)
         found += [f"{path} was left" for path in results.rglob("*.part*")]
         assert not found, "\n".join(found)
-        assert all((folder.path / target).exists() for target in (*folder.targets, *MORE))
-        assert folder.end(folder.start(*MORE)) == 0 and "Nothing to be done" in folder.said()
+        assert all((folder.path / target).exists() for target in folder.targets)
+        assert folder.end(folder.start()) == 0 and "Nothing to be done" in folder.said()
     spent = time.monotonic() - started
     print(f"{len(EVENTS)} events, {compared} files compared, all equal to the undisturbed run's ({spent:.0f} s)")
 
