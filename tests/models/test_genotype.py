@@ -75,8 +75,6 @@ def test_a_genotype_is_read_back(tmp_path):
     found = Space(nodes=3).random(np.random.default_rng(4))
     write_json(tmp_path / "genotype.json", found.to_json())
     assert read_genotype(tmp_path / "genotype.json") == found
-    assert found.agrees(found) == found.decisions == 12
-    assert Space().same("skip_connect").agrees(Space().same("sep_conv_3x3")) == 0
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"operations": 3, "nodes": 1, "cells": {}}', "no"])

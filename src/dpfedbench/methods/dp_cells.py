@@ -7,11 +7,10 @@ the same records: the account is of both together.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.errors import BenchError
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.cells import Cells, loop_of
+from dpfedbench.methods.cells import Cells
 from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
@@ -35,25 +34,7 @@ class DpCells(Cells):
     def check(self) -> None:
         super().check()
         check_noise(self.noise, self.budget)
-        check_claim(self)
 
-    def loop(self) -> Loop:
-        own = Sum(
-            name=self.client_update.sends, unit="record", observer="server", clipping=self.clipping,
-            noise=self.noise, budget=self.budget, added=True,
-        )  # fmt: skip
-        return loop_of(self.participation, self.client_update, self.server, (own,))
-
-
-def check_claim(run: Any) -> None:
-    """Refuse what only runs that claim nothing may have.
-
-    Raises:
-        BenchError: gradients are cut without noise.
-    """
-    for name, step in run.client_update.steps.items():
-        if step.cut is not None:
-            raise BenchError(
-                f"client_update: cut is {step.cut:g} for {name}, which is for runs that claim no privacy: set it to "
-                "null, the clipping rule has the threshold"
-            )
+    def own_sums(self) -> tuple[Sum, ...]:
+        (own,) = super().own_sums()
+        return (dataclasses.replace(own, clipping=self.clipping, noise=self.noise, budget=self.budget),)

@@ -14,12 +14,10 @@ Sums are divided by the expected lot: to divide by the realised one, as Algorith
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 from dpfedbench.accounting.claims import GDP_OF_HALVES, Claims
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.cells import loop_of
-from dpfedbench.methods.dp_cells import check_claim
 from dpfedbench.methods.fnas import Fnas
 from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
@@ -52,18 +50,13 @@ class DpFnas(Fnas):
         super().check()
         check_noise(self.noise, self.budget)
         check_noise(self.architecture_noise, self.budget)
-        check_claim(self)
 
-    def loop(self) -> Loop:
-        private = {
+    def own_sums(self) -> tuple[Sum, ...]:
+        parts = {
             WEIGHTS: (self.clipping, self.noise),
             ARCHITECTURE: (self.architecture_clipping, self.architecture_noise),
         }
-        own = tuple(
-            Sum(
-                name=name, unit="record", observer="server", stream=name, part=half, added=True, budget=self.budget,
-                clipping=private[name][0], noise=private[name][1],
-            )
-            for name, half in self.client_update.halves.items()
-        )  # fmt: skip
-        return loop_of(self.participation, self.client_update, self.server, own)
+        return tuple(
+            dataclasses.replace(own, clipping=parts[own.name][0], noise=parts[own.name][1], budget=self.budget)
+            for own in super().own_sums()
+        )

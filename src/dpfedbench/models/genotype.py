@@ -233,19 +233,6 @@ class Genotype:
             ) from error
         return cls(space, cells)
 
-    @property
-    def decisions(self) -> int:
-        """How many edges its cells have."""
-        return sum(len(edges) for nodes in self.cells.values() for edges in nodes)
-
-    def agrees(self, other: Genotype) -> int:
-        """Edges that another genotype has as well: the same node, state and operation."""
-        return sum(
-            len(set(edges) & set(others))
-            for kind, nodes in self.cells.items()
-            for edges, others in zip(nodes, other.cells.get(kind, ()), strict=False)
-        )
-
 
 def plain_cell(nodes: Sequence[Sequence[Sequence[Any]]]) -> tuple[tuple[Edge, ...], ...]:
     """A cell of plain values: of each node its edges [operation, state]."""

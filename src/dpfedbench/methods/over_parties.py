@@ -1,0 +1,43 @@
+"""What methods have in common whose parties hold records and keep one model (`parts.summed`)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dpfedbench.errors import BenchError
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.sum import Sum
+
+
+class OverParties(Method):
+    """Each party takes sums over lots of its records, and all step along the sums' sum; the last sum is the model."""
+
+    defaults: ClassVar[dict[str, Any]] = {
+        "clients": {"partition": "fragments"}, "participation": {"kind": "poisson-lots"}, "server": {"kind": "average"},
+    }  # fmt: skip
+
+    participation: PoissonLots = PoissonLots()
+    server: Average = Average()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        """The sums that each party takes, in the order of a round."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        super().check()
+        for name, step in self.client_update.steps.items():
+            if self.private and step.cut is not None:
+                raise BenchError(
+                    f"client_update: cut is {step.cut:g} for {name}, which is for runs that claim no privacy: set it "
+                    "to null, the clipping rule has the threshold"
+                )
+
+    def loop(self) -> Loop:
+        last = Sum(name="model", unit="record", observer="everyone")
+        return Loop(
+            participation=self.participation, client=self.client_update, own=self.own_sums(), server=last,
+            step=self.server,
+        )  # fmt: skip
