@@ -43,10 +43,17 @@ class Given(list):
         self.get = self.__dict__.get
 
 
+class Params(SimpleNamespace):
+    """In place of Snakemake's parameters."""
+
+    def get(self, name: str) -> Any:
+        return getattr(self, name, None)
+
+
 def snakemake(rule: str, given: Given, made: Given, **more: Any) -> SimpleNamespace:
     """What Snakemake hands to a script."""
     machine = {"kernels": "auto", "checkpoint_seconds": 1e9, "device": "cpu"}
-    values = {"params": {}, "threads": 1, "config": {"machine": machine}} | more
+    values = {"params": Params(), "resources": {}, "threads": 1, "config": {"machine": machine}} | more
     log = Path(made[0]).parent / "logs" / f"{rule}.log" if made else Path("results/logs/log")
     return SimpleNamespace(rule=rule, input=given, output=made, log=[str(log)], **values)
 
@@ -59,7 +66,7 @@ def call(script: str, *args: Any, **more: Any) -> None:
 def account() -> None:
     given = Given(config=[PLACE / "config.yaml"], ledger=PLACE / "ledger.jsonl", training=PLACE / "training.json",
                   clients=[CLIENTS / "clients.npz", CLIENTS / "summary.json"])  # fmt: skip
-    call("account", given, Given(PLACE / "privacy.json"), params=SimpleNamespace(search=None))
+    call("account", given, Given(PLACE / "privacy.json"), params=Params(search=None))
 
 
 def meta_test() -> None:

@@ -1,5 +1,6 @@
 """The plan of the configuration, and what the rules need to know of it."""
 
+import functools
 import hashlib
 import os
 
@@ -202,16 +203,25 @@ def run_of(wildcards):
 
 def test_of(wildcards):
     """The meta-test that the wildcards name, of those that are not their runs' own."""
-    test = TESTS[run_of(wildcards).folder, wildcards.test]
+    return values_of_test(run_of(wildcards).folder, wildcards.test)
+
+
+def values_of_test(folder, name):
+    """What a meta-test that is not its run's own has in place of the run's values."""
+    test = TESTS[folder, name]
     rules = ("shots", "steps", "rate", "tasks", "query_per_class")
     values = {"shots": test.task.shots} | test.evaluation.plain()
     return {key: values[key] for key in rules}
 
 
 def search_of(wildcards):
+    """The search for settings that the run that the wildcards name is one of."""
+    return search_for(run_of(wildcards))
+
+
+def search_for(run):
     """The search for settings that the run is one of, else what the configuration declares for its method."""
-    declared = config.get("tuning", {}).get(wildcards.method)
-    return SEARCHES.get(run_of(wildcards).folder, declared)
+    return SEARCHES.get(run.folder, config.get("tuning", {}).get(run.method))
 
 
 def references_of(wildcards):
@@ -280,7 +290,7 @@ def partition_of(wildcards):
 def partition_for_account(wildcards):
     """The partition that says which clients use which image, where the account is of that."""
     run = run_of(wildcards)
-    if run.holds == "records" or not run.private:
+    if not run.accounts_images:
         return []
     folder = f"results/clients/{run.clients_folder}"
     return [f"{folder}/clients.npz", f"{folder}/summary.json"]
@@ -334,8 +344,14 @@ def tests_of_runs(wildcards):
 
 
 def claims_of(wildcards):
+    """A hash of what states the claims of the method that the wildcards name."""
+    return claims_for(wildcards.method)
+
+
+@functools.cache
+def claims_for(method):
     """A hash of what states a method's claims: its module and those of the methods that it extends."""
-    modules = {cls.__module__ for cls in METHODS[wildcards.method].__mro__}
+    modules = {cls.__module__ for cls in METHODS[method].__mro__}
     ours = sorted(name for name in modules if name.startswith("dpfedbench.methods."))
     return digest(*(f"src/{name.replace('.', '/')}.py" for name in ours))
 

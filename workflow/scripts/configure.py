@@ -1,21 +1,13 @@
-"""Write down a run's resolved configuration."""
+"""Write down a run's resolved configuration, as `Method.to_yaml` does: without the methods, which the plan has read."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
 
-
-def configure(values: Mapping[str, Any], path: Path) -> None:
-    """Check the values once more and write them as YAML."""
-    from dpfedbench.methods import read_run
-
-    write_text(path, read_run(values).to_yaml())
-
-
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "configure"):
-        configure(snakemake.params.run, Path(snakemake.output[0]))
+        write_text(Path(snakemake.output[0]), yaml.safe_dump(dict(snakemake.params.run), sort_keys=False))

@@ -12,8 +12,7 @@ import numpy as np
 
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
-from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.files import write_json
+from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
@@ -145,9 +144,9 @@ def tested_members(
 
 
 def meta_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
-) -> None:
-    """Meta-test a trained model and write metrics.json.
+    run: Any, *, data_dir: Path, model_path: Path, threads: int = 1, kernels: bool = True
+) -> tuple[Interval, dict[str, Any]]:
+    """Meta-test a trained model: its accuracy over tasks, and what else metrics.json says.
 
     The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
@@ -165,21 +164,11 @@ def meta_test(
         adapted=run.adapted(net), threads=threads, progress=progress,
     )  # fmt: skip
     accuracies = 100 * scores.accuracies
-    interval = mean_interval(accuracies.tolist())
-    write_json(
-        out_path,
-        {
-            "dataset": run.dataset,
-            "method": run.method,
-            "seed": run.seed,
-            "accuracy": interval.mean,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "tasks": tasks,
-            "shots": run.task.shots,
-            "query_per_class": run.evaluation.query_per_class,
-            "steps": run.evaluation.steps,
-            "members": len(members),
-            "per_task": [round(float(value), 6) for value in accuracies],
-        },
-    )
+    return mean_interval(accuracies.tolist()), {
+        "tasks": tasks,
+        "shots": run.task.shots,
+        "query_per_class": run.evaluation.query_per_class,
+        "steps": run.evaluation.steps,
+        "members": len(members),
+        "per_task": [round(float(value), 6) for value in accuracies],
+    }

@@ -11,8 +11,7 @@ import numpy as np
 
 from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.files import write_json
+from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
@@ -141,10 +140,11 @@ class NoMeasures:
 
 
 def record_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
-    references: Mapping[str, Path] | None = None,
-) -> None:  # fmt: skip
-    """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.
+    run: Any, *, data_dir: Path, model_path: Path, kernels: bool = True, references: Mapping[str, Path] | None = None
+) -> tuple[Interval, dict[str, Any]]:
+    """Test a trained model: its accuracy, and what else metrics.json says.
+
+    `references` are files of other runs, as `engine.train` has them.
 
     The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
@@ -165,22 +165,12 @@ def record_test(
     losses, correct = evaluate_in_pieces(piece, images, labels)
     if not np.isfinite(losses).all():
         raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
-    interval = mean_interval((100.0 * correct).tolist(), over="records")
-    write_json(
-        out_path,
-        {
-            "dataset": run.dataset,
-            "method": run.method,
-            "seed": run.seed,
-            "accuracy": interval.mean,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "loss": float(losses.mean()),
-            "records": len(labels),
-            "per_class": {
-                name: round(100 * float(correct[labels == label].mean()), 4)
-                for label, name in enumerate(dataset.class_names)
-                if (labels == label).any()
-            },
+    return mean_interval((100.0 * correct).tolist(), over="records"), {
+        "loss": float(losses.mean()),
+        "records": len(labels),
+        "per_class": {
+            name: round(100 * float(correct[labels == label].mean()), 4)
+            for label, name in enumerate(dataset.class_names)
+            if (labels == label).any()
         },
-    )
+    }

@@ -17,8 +17,7 @@ from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import Scores
-from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.files import write_json
+from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
 from dpfedbench.models.members import load_members
@@ -111,9 +110,9 @@ class TextMeasures:
 
 
 def text_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
-) -> None:
-    """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
+    run: Any, *, data_dir: Path, model_path: Path, threads: int = 1, kernels: bool = True
+) -> tuple[Interval, dict[str, Any]]:
+    """Test a trained language model: its accuracy over tasks, and what else metrics.json says.
 
     Raises:
         BenchError: data or model missing or damaged, or settings that do not fit them.
@@ -128,23 +127,13 @@ def text_test(
         choose(net, enabled=kernels), theta, known, run, split="test", tasks=tasks, threads=threads, progress=progress
     )
     accuracies = 100 * after.accuracies
-    interval = mean_interval(accuracies.tolist())
-    write_json(
-        out_path,
-        {
-            "dataset": run.dataset,
-            "method": run.method,
-            "seed": run.seed,
-            "accuracy": interval.mean,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "accuracy_before_refining": float(100 * before.accuracies.mean()),
-            "loss": float(after.losses.mean()),
-            "tasks": tasks,
-            "shots": run.task.shots,
-            "query_per_class": run.evaluation.query_per_class,
-            "steps": run.evaluation.steps,
-            "members": 1,
-            "per_task": [round(float(value), 6) for value in accuracies],
-        },
-    )
+    return mean_interval(accuracies.tolist()), {
+        "accuracy_before_refining": float(100 * before.accuracies.mean()),
+        "loss": float(after.losses.mean()),
+        "tasks": tasks,
+        "shots": run.task.shots,
+        "query_per_class": run.evaluation.query_per_class,
+        "steps": run.evaluation.steps,
+        "members": 1,
+        "per_task": [round(float(value), 6) for value in accuracies],
+    }

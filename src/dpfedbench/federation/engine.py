@@ -18,7 +18,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ def train(
     device: str = "auto",
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
+    then: Callable[[], None] | None = None,
 ) -> None:
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
 
@@ -71,6 +72,7 @@ def train(
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
         kernels: whether hand-written passes are used where they fit; else torch's own.
         references: files of other runs that this one needs, by name (`Method.references`).
+        then: called when the results are written, before the last checkpoint goes: being killed then costs no training.
 
     Raises:
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
@@ -96,6 +98,8 @@ def train(
             kernels=kernels, first=first, references=references,
         )  # fmt: skip
         _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
+        if then is not None:
+            then()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -49,6 +49,11 @@ class Method(Run):
         raise NotImplementedError
 
     @property
+    def accounts_images(self) -> bool:
+        """Whether its account has the level of an image, which asks the partition which clients use which."""
+        return self.private and self.holds != "records"
+
+    @property
     def holds(self) -> str:
         """What clients hold: "tasks" (few-shot) or "records"."""
         loop = self.loop()
