@@ -1,4 +1,4 @@
-"""Train one run."""
+"""Train one run, in this process or in several."""
 
 from pathlib import Path
 
@@ -7,18 +7,27 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "train"):
-        from dpfedbench.federation.engine import train
-        from dpfedbench.methods import read_run_file
-
         machine = snakemake.config["machine"]
-        train(
-            read_run_file(snakemake.input.config[0]),
-            data_dir=Path(snakemake.input.images).parent,
-            clients_dir=Path(snakemake.input.clients).parent,
-            run_dir=Path(snakemake.output.model).parent,
-            threads=snakemake.threads,
-            checkpoint_seconds=machine["checkpoint_seconds"],
-            device=machine["device"],
-            kernels=machine["kernels"] == "auto",
-            references={Path(path).name: Path(path) for path in snakemake.input.get("references", ())},
-        )
+        processes = machine.get("processes", 1)
+        config, references = snakemake.input.config[0], list(snakemake.input.get("references", ()))
+        arguments = {
+            "data_dir": str(Path(snakemake.input.images).parent),
+            "clients_dir": str(Path(snakemake.input.clients).parent),
+            "run_dir": str(Path(snakemake.output.model).parent),
+            "threads": snakemake.threads if processes == 1 else machine["threads"],
+            "checkpoint_seconds": machine["checkpoint_seconds"],
+            "device": machine["device"],
+            "kernels": machine["kernels"] == "auto",
+        }
+        if processes > 1:
+            from dpfedbench.launch import train_together
+
+            log = Path(snakemake.log[0])
+            arguments |= {"config": str(config), "references": references}
+            train_together(arguments, processes=processes, log=log.with_name(f"{log.stem}-processes.log"))
+        else:
+            from dpfedbench.federation.engine import train
+            from dpfedbench.methods import read_run_file
+
+            named = {Path(path).name: Path(path) for path in references}
+            train(read_run_file(config), references=named, **arguments)

@@ -36,7 +36,7 @@ from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.loop import Loop
-from dpfedbench.federation.together import Elsewhere, add_together, check_agree, check_processes, help_first
+from dpfedbench.federation.together import Elsewhere, add_together, check_agree, help_first
 from dpfedbench.federation.untrained import Untrained
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.kernels import choose
@@ -88,7 +88,7 @@ def train(
         )
     device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
     run_dir, references, processes = Path(run_dir), references or {}, processes or Processes()
-    check_processes(run, processes.count)
+    run.check_processes(processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
 
     def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:

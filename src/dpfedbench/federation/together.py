@@ -35,20 +35,6 @@ class Elsewhere:
         """Nothing."""
 
 
-def check_processes(run: Any, count: int) -> None:
-    """Refuse more processes than a round of the run has clients.
-
-    Raises:
-        BenchError: says how many it can have.
-    """
-    most = None if run.loop() is None else run.participation.at_once(run.clients.count)
-    if most is not None and count > most:
-        raise BenchError(
-            f"machine.processes is {count}, but a round of {run.folder} has {most} client{'s' * (most != 1)} to divide "
-            f"among them: set it to {most} or less"
-        )
-
-
 def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Path]) -> None:
     """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
 
@@ -67,7 +53,7 @@ def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Pa
     own |= {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
     own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.version} {run.to_yaml()}"}
     for place in map(Path, places):
-        own[str(place)] = _digest(place.iterdir(), place) if place.is_dir() else sha256(place)
+        own[str(place)] = sha256(place) if place.is_file() else _digest(place.glob("*"), place)
     told = processes.collected((platform.node(), own))
     for rank, (node, theirs) in enumerate(told):
         # Paths may differ: two nodes need not see a folder under the same one.
