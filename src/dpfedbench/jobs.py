@@ -52,7 +52,7 @@ _OUTSIDE = {
 }
 
 
-def _outside(error: Exception, log: Path) -> str | None:
+def outside(error: Exception, log: Path) -> str | None:
     """What to say of a fault of the machine; None where it is none."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in text or type(error).__name__ == "OutOfMemoryError":
@@ -171,7 +171,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         print(f"{name}: {error}", file=tee)
         sys.exit(1)
     except Exception as error:
-        if said := _outside(error, path):
+        if said := outside(error, path):
             print(f"{name}: {said}", file=tee)
         else:
             print(traceback.format_exc(), file=kept)

@@ -15,6 +15,7 @@ CLOCK = {
         "milliseconds_per_record",
         "resumed",
         "threads",
+        "processes",
         "machine",
     },
     "history.csv": {"seconds"},

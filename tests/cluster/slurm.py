@@ -10,7 +10,9 @@ RESULTS is the results folder of a finished local run of the smoke preset. The s
    metrics, data, clients, tables, figures and their numbers, bit for bit;
 3. trains a longer run, cancels its job half-way (`scancel`), and checks that the retry goes on from the checkpoint and
    ends with the bits of a run that nobody disturbed;
-4. sends one job through `--profile profiles/cluster`.
+4. trains that run as one job of two tasks, which `srun` starts, to the same bits; one of them is killed first, which
+   ends the job;
+5. sends one job through `--profile profiles/cluster`.
 
 Needs root on Debian, and says so and ends with 0 elsewhere.
 """
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 from compare import content, differences
 from one_node import install, one_node, why_not
 
@@ -86,8 +89,11 @@ def check_smoke(folder: Path, wanted: Path) -> None:
     print(f"   {sent} jobs sent, {compared} files compared, all equal", flush=True)
 
 
-def check_cancelled(folder: Path, wanted: Path) -> None:
-    """A training that is cancelled goes on in its retry, to the bits of an undisturbed one."""
+def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
+    """The model of a run that is long enough to be disturbed in, and the arguments that it is made with.
+
+    It is also made undisturbed, in the folder `undisturbed`.
+    """
     for name in ("data", "clients"):
         shutil.copytree(wanted / name / "digits", folder / "results" / name / "digits", copy_function=shutil.copy2)
     shutil.copytree(folder / "results", folder / "undisturbed" / "results", copy_function=shutil.copy2)
@@ -106,10 +112,28 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
     plan = must(folder, "--dry-run", *arguments)
     run = next(line.split("output: ")[1].split(",")[0] for line in plan.splitlines() if "model.safetensors," in line)
     must(folder / "undisturbed", run, "--cores", "all", *arguments)
+    return run, arguments
+
+
+def check_cancelled(folder: Path, wanted: Path) -> None:
+    """A training that is cancelled goes on in its retry, to the bits of an undisturbed one; then by two tasks."""
+    run, arguments = longer_run(folder, wanted)
+    disturbed(folder, run, arguments, cancel)
+    shutil.rmtree((folder / run).parent)
+    disturbed(folder, run, [*arguments, "--config", "machine={processes: 2}"], kill_task)
+    kept = (folder / ".snakemake" / "slurm_logs").rglob("*.log")  # of jobs that failed
+    assert any("one of the 2 processes was killed or lost" in log.read_text(errors="replace") for log in kept)
+    trained = json.loads((folder / run).with_name("training.json").read_text(encoding="utf-8"))
+    assert trained["processes"] == 2
+
+
+def disturbed(folder: Path, run: str, arguments: list[str], disturb: Callable[[], None]) -> None:
+    """Train a run on the cluster, disturb it half-way, and compare what its retry ends with."""
     with open(folder / "snakemake.log", "wb") as log:
         process = subprocess.Popen(command(folder, run, *arguments, *SLURM), stdout=log, stderr=log)
         try:
-            releases = cancel_half_way(process, (folder / run).parent)
+            releases = half_way(process, (folder / run).parent)
+            disturb()
             assert process.wait(timeout=1200) == 0, (folder / "snakemake.log").read_text()[-6000:]
         finally:
             if process.poll() is None:
@@ -120,11 +144,27 @@ def check_cancelled(folder: Path, wanted: Path) -> None:
     for name in ("model.safetensors", "ledger.jsonl", "history.csv", "training.json"):
         ours, theirs = (folder / where / Path(run).with_name(name) for where in (".", "undisturbed"))
         assert content(ours) == content(theirs), f"{name} differs from the undisturbed run's"
-    print(f"   cancelled after {releases} releases; the retry went on from its checkpoint to the same bits", flush=True)
+    print(f"   {disturb.__name__} after {releases} releases; the retry went on to the same bits", flush=True)
 
 
-def cancel_half_way(process: subprocess.Popen[bytes], run: Path) -> int:
-    """Cancel the training's job after its third checkpoint and a quarter of its releases; returns how many it had made.
+def cancel() -> None:
+    """Cancel every job."""
+    jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)
+    subprocess.run(["scancel", *jobs.stdout.split()], check=True)
+
+
+def kill_task() -> None:
+    """Kill the second process of the training."""
+    members = []
+    for process in psutil.process_iter(["cmdline"]):
+        if "dpfedbench.member" in (process.info["cmdline"] or ()) and process.name().startswith("python"):
+            members.append(process)
+    (second,) = (each for each in members if each.environ().get("SLURM_PROCID") == "1")
+    second.kill()
+
+
+def half_way(process: subprocess.Popen[bytes], run: Path) -> int:
+    """Wait for the training's third checkpoint and a quarter of its releases; returns how many it has made.
 
     There are 600 of them: 300 rounds, the sum's and the norms' in each.
     """
@@ -135,11 +175,9 @@ def cancel_half_way(process: subprocess.Popen[bytes], run: Path) -> int:
             seen.add(state.stat().st_mtime_ns)
         done = len(ledger.read_bytes().splitlines()) if ledger.exists() else 0
         if len(seen) >= 3 and done >= 150:
-            jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True)
-            subprocess.run(["scancel", *jobs.stdout.split()], check=True)
             return done
         time.sleep(0.05)
-    raise AssertionError("the training ended before it could be cancelled")
+    raise AssertionError("the training ended before it could be disturbed")
 
 
 def check_generic(folder: Path, wanted: Path) -> None:
@@ -169,7 +207,7 @@ def main(wanted: Path) -> None:
             print(f"Slurm {subprocess.run(['sinfo', '--version'], capture_output=True, text=True).stdout.split()[-1]}")
             timed("what the cluster does not have is refused", check_refusals, folder / "refused")
             timed("the smoke preset", check_smoke, folder / "smoke", wanted)
-            timed("a cancelled training", check_cancelled, folder / "cancelled", wanted)
+            timed("a cancelled training, and one of two tasks", check_cancelled, folder / "cancelled", wanted)
             timed("the generic profile", check_generic, folder / "generic", wanted)
         timed("no cluster at all", check_absent, folder / "refused")
 

@@ -19,6 +19,12 @@ onstart:
     if limit and (limit.max_jobs, limit.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None
     try:
+        for job in workflow.dag.needrun_jobs():
+            if job.rule.name == "train":
+                run_of(job.wildcards).check_processes(MACHINE.processes)
+    except BenchError as error:
+        sys.exit(f"configuration: {error}")
+    try:
         mark_format("results")
         if workflow.executor_plugin.name == "slurm":
             sent = [job for job in workflow.dag.needrun_jobs() if not job.is_local]

@@ -28,6 +28,19 @@ rule configure:
         "../scripts/configure.py"
 
 
+# Of a training by several processes, for Slurm: it is one job of so many tasks, which the script has srun start.
+TASKS = (
+    {
+        "mpi": "srun",
+        "tasks": MACHINE.processes,
+        "tasks_per_gpu": 1,
+        "cpus_per_task": MACHINE.threads,
+    }
+    if MACHINE.processes > 1
+    else {}
+)
+
+
 rule train:
     """Train one run, from its last checkpoint if it was interrupted.
 
@@ -51,11 +64,12 @@ rule train:
         f"{RUN}/benchmark/train.tsv"
     conda:
         "../envs/dpfedbench.yaml"
-    threads: MACHINE.threads
+    threads: MACHINE.threads * MACHINE.processes
     resources:
         mem_mb=3000,
         runtime=1440,
-        gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
+        gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu * MACHINE.processes,
+        **TASKS,
     params:
         version=lambda wildcards: METHODS[wildcards.method].version,
     script:

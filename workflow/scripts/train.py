@@ -1,4 +1,4 @@
-"""Train one run."""
+"""Train one run, in this process or in several."""
 
 import contextlib
 import functools
@@ -9,26 +9,28 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "train"):
-        from dpfedbench import ahead
-        from dpfedbench.accounting.tuning import Search
-        from dpfedbench.evaluation import evaluate
-        from dpfedbench.federation.accounts import account_run
-        from dpfedbench.federation.engine import train
-        from dpfedbench.methods import read_run_file
-
         machine, after = snakemake.config["machine"], snakemake.config.get("ahead")
-        run, model = read_run_file(snakemake.input.config[0]), Path(snakemake.output.model)
+        processes = machine.get("processes", 1)
+        config, model = snakemake.input.config[0], Path(snakemake.output.model)
         folder, clients = model.parent, Path(snakemake.input.clients).parent
-        references = {Path(path).name: Path(path) for path in snakemake.input.get("references", ())}
-        given = {
-            "data_dir": Path(snakemake.input.images).parent,
-            "threads": snakemake.threads,
-            "kernels": machine["kernels"] == "auto",
-            "references": references,
+        data, kernels = Path(snakemake.input.images).parent, machine["kernels"] == "auto"
+        files = list(snakemake.input.get("references", ()))
+        arguments = {
+            "data_dir": str(data),
+            "clients_dir": str(clients),
+            "run_dir": str(folder),
+            "threads": snakemake.threads if processes == 1 else machine["threads"],
+            "checkpoint_seconds": machine["checkpoint_seconds"],
+            "device": machine["device"],
+            "kernels": kernels,
         }
 
-        def meta_tests():
+        def meta_tests(run, references):
             """The run's own, and those that figures ask for."""
+            from dpfedbench import ahead
+            from dpfedbench.evaluation import evaluate
+
+            given = {"data_dir": data, "threads": snakemake.threads, "kernels": kernels, "references": references}
             for name, test in {None: None, **after["tests"].get(run.folder, {})}.items():
                 tested = run if test is None else run.tested_at(**test)
                 place = folder / (f"tests/{name}.json" if name else "metrics.json")
@@ -36,32 +38,37 @@ if __name__ == "__main__":
                 make = functools.partial(evaluate, tested, model_path=model, **given)
                 ahead.leave(place, made_from, lambda out, make=make: make(out_path=out))
 
-        def account():
+        def account(run, references):
             """The run's account."""
-            told = clients if run.accounts_images else None
+            from dpfedbench import ahead
+            from dpfedbench.accounting.tuning import Search
+            from dpfedbench.federation.accounts import account_run
+
             params = after["accounts"][run.folder]
+            given = {"search": Search.of(params["search"]), "references": references}
+            told = clients if run.accounts_images else None
             made_from = {**params, "ledger": folder / "ledger.jsonl", "training": folder / "training.json"}
             ahead.leave(
-                folder / "privacy.json",
-                made_from,
-                lambda out: account_run(
-                    run, folder, out, clients_dir=told, search=Search.of(params["search"]), references=references
-                ),
+                folder / "privacy.json", made_from, lambda out: account_run(run, folder, out, clients_dir=told, **given)
             )
 
-        def then():
-            """The stages after this one, where no GPU waits for them. If one fails, its own job says why."""
-            if after and not snakemake.resources.get("gpu", 0):
-                for stage in (meta_tests, account):
-                    with contextlib.suppress(Exception):
-                        stage()
+        if processes > 1:
+            from dpfedbench.launch import train_together
 
-        train(
-            run,
-            clients_dir=clients,
-            run_dir=folder,
-            checkpoint_seconds=machine["checkpoint_seconds"],
-            device=machine["device"],
-            then=then,
-            **given,
-        )
+            log = Path(snakemake.log[0])
+            arguments |= {"config": str(config), "references": files}
+            train_together(arguments, processes=processes, log=log.with_name(f"{log.stem}-processes.log"))
+        else:
+            from dpfedbench.federation.engine import train
+            from dpfedbench.methods import read_run_file
+
+            run, references = read_run_file(config), {Path(path).name: Path(path) for path in files}
+
+            def then():
+                """The stages after this one, where no GPU waits for them. If one fails, its own job says why."""
+                if after and not snakemake.resources.get("gpu", 0):
+                    for stage in (meta_tests, account):
+                        with contextlib.suppress(Exception):
+                            stage(run, references)
+
+            train(run, references=references, then=then, **arguments)

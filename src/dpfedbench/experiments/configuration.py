@@ -61,8 +61,15 @@ class OwnDataset(Settings):
 class Machine(Settings):
     """The machine. None of this is part of a run's identity, and no result depends on it but by rounding."""
 
-    threads: int = setting(1, ge=1, le=1024, doc="threads of one training; several trainings run side by side")
-    gpu: int = setting(0, ge=0, le=1, doc="GPUs that one training asks for; 0: trainings share what there is")
+    threads: int = setting(
+        1, ge=1, le=1024, doc="threads of one training, in each of its processes; several trainings run side by side"
+    )
+    processes: int = setting(
+        1, ge=1, le=1024, doc="processes that take each training together; at most as many as clients of a round"
+    )
+    gpu: int = setting(
+        0, ge=0, le=1, doc="GPUs that each process of a training asks for; 0: trainings share what there is"
+    )
     device: Literal["auto", "cpu", "cuda"] = setting("auto", doc="where models are trained; auto: cuda if it is there")
     kernels: Literal["auto", "off"] = setting(
         "auto", doc="hand-written passes on a CPU, where there are some; off: torch"

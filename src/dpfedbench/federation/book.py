@@ -6,6 +6,7 @@ ledger, read off the mechanism that ran.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from dpfedbench.parts.clipping.rule import Seen
 from dpfedbench.parts.sum import Sum
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpfedbench.processes import Processes
 from dpfedbench.randomness import stream
 
 
@@ -204,6 +206,23 @@ class Entry:
         """Take the sum of round `index` (from 0), of a local step and a client where it is a client's own."""
         return Open(self, index=index, step=step, client=client)
 
+    def each(self, pool: concurrent.futures.Executor, take: Callable[[int], Any]) -> list[Any]:
+        """What `take` gives for each holder, who takes a sum in it.
+
+        Each process asks it for its own holders. Afterwards all know what was released, and the thresholds.
+        """
+        processes = self.book.processes
+        own = processes.own(self._holders)
+        found = dict(zip(own, pool.map(take, own), strict=True))
+        states = {holder: self.states[holder] for holder in own if self.states}
+        told = processes.all((found, self.made, states))
+        self.made = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.client, one.step))
+        for theirs, _, moved in told:
+            found |= theirs
+            for holder, state in moved.items():
+                self.states[holder] = state
+        return [found[holder] for holder in range(self._holders)]
+
     def note(self, made: Made) -> None:
         """Keep what was released for the ledger's line; where nobody looks, one stands for all that are alike."""
         with self._lock:
@@ -306,6 +325,7 @@ class Book:
         observer: shown each release of a private sum.
         unaccounted: why something that was computed from private data before the first round, and that leaves with the
             releases, has no event of its own; nothing finite holds of any release then.
+        processes: those that take the run together.
 
     Attributes:
         non_finite: contributions of the round that were not finite and counted as zero.
@@ -313,9 +333,10 @@ class Book:
 
     def __init__(
         self, *, seed: int, claims: Any, ledger: Ledger, observer: Observer | None = None,
-        unaccounted: Sequence[str] = (),
+        unaccounted: Sequence[str] = (), processes: Processes | None = None,
     ) -> None:  # fmt: skip
         self.seed, self.claims, self.ledger, self.observer = seed, claims, ledger, observer
+        self.processes = processes or Processes()
         self.unaccounted = tuple(unaccounted)
         self.entries: list[Entry] = []
         self.non_finite = 0

@@ -17,7 +17,7 @@ from typing import IO, Any
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, writing
+from dpfedbench.files import atomic_path, read_json, writing
 
 _DIGEST = hashlib.sha256().digest_size
 
@@ -113,6 +113,20 @@ def run_lock(folder: Path) -> Iterator[bool]:
             handle.flush()
             yield waited
             return
+
+
+def finished(run_dir: Path, run: Any) -> bool:
+    """Whether the folder holds this run's results, all of them, by this version of the method.
+
+    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
+    """
+    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
+        return False
+    try:
+        found = read_json(run_dir / "training.json")  # written last
+    except BenchError:
+        return False
+    return bool(found.get("method_version") == run.version)
 
 
 def _still_there(handle: IO[str], path: Path) -> bool:

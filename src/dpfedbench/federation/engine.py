@@ -33,15 +33,18 @@ from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.book import Book, Entry, Observer
-from dpfedbench.federation.checkpoint import Checkpoint, run_lock
+from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.loop import Loop
-from dpfedbench.files import atomic_path, read_json, write_json
+from dpfedbench.federation.together import Elsewhere, add_together, check_agree, help_first
+from dpfedbench.federation.untrained import Untrained
+from dpfedbench.files import atomic_path, write_json
 from dpfedbench.kernels import choose
-from dpfedbench.models.gradients import Choice
+from dpfedbench.models.gradients import Choice, chunk_of
 from dpfedbench.models.members import save_members
-from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.privacy.ledger import Ledger
+from dpfedbench.processes import Processes
 from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
@@ -59,6 +62,7 @@ def train(
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
     then: Callable[[], None] | None = None,
+    processes: Processes | None = None,
 ) -> None:
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
 
@@ -67,16 +71,17 @@ def train(
         data_dir: a prepared data set.
         clients_dir: a client partition of it.
         run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.
-        threads: CPU threads; changes no bit of the result.
+        threads: CPU threads, of each process; changes no bit of the result.
         checkpoint_seconds: least time between two checkpoints; 0 for one after every round.
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
         kernels: whether hand-written passes are used where they fit; else torch's own.
         references: files of other runs that this one needs, by name (`Method.references`).
         then: called when the results are written, before the last checkpoint goes: being killed then costs no training.
+        processes: those that call this at once, to take the run together; changes no bit of the result on a CPU.
 
     Raises:
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
-            asked for and not there.
+            asked for and not there; more processes than clients of a round, or such that do not agree.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise BenchError(
@@ -84,20 +89,27 @@ def train(
             "one, or set machine.device to auto"
         )
     device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
-    run_dir = Path(run_dir)
+    run_dir, references, processes = Path(run_dir), references or {}, processes or Processes()
+    run.check_processes(processes.count)
+    check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
+
+    def rounds_of(ledger: Any, first: float | None) -> Rounds | Untrained:
+        return Rounds.of(
+            run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
+            kernels=kernels, first=first, references=references, processes=processes,
+        )  # fmt: skip
+
+    if not processes.first:
+        help_first(processes, rounds_of(Elsewhere(), _first_threshold(run, references)))
+        return
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
-        if waited and _finished(run_dir, run):
+        if waited and finished(run_dir, run):
             print(f"{run.folder} was finished by the process waited for", file=sys.stderr, flush=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            return
-        first = _first_threshold(run, references or {})
-        ledger = Ledger(folder / "ledger.jsonl")
-        rounds = Rounds.of(
-            run, data_dir=Path(data_dir), clients_dir=Path(clients_dir), ledger=ledger, threads=threads, device=device,
-            kernels=kernels, first=first, references=references,
-        )  # fmt: skip
-        _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
+        else:
+            first, ledger = _first_threshold(run, references), Ledger(folder / "ledger.jsonl")
+            _Training(run, rounds_of(ledger, first), run_dir, ledger, checkpoint_seconds, first).run()
+        processes.tell()
         if then is not None:
             then()
         shutil.rmtree(folder, ignore_errors=True)
@@ -119,20 +131,6 @@ def _cell(value: Any) -> Any:
     return "" if value is None or value != value else value
 
 
-def _finished(run_dir: Path, run: Any) -> bool:
-    """Whether the folder holds this run's results, all of them, by this version of the method.
-
-    Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
-    """
-    if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
-        return False
-    try:
-        found = read_json(run_dir / "training.json")  # written last
-    except BenchError:
-        return False
-    return bool(found.get("method_version") == run.version)
-
-
 class Rounds:
     """The rounds of one run: the loop's parts at work on a model.
 
@@ -148,23 +146,25 @@ class Rounds:
         observer: shown each release of a private sum.
         clients: in place of those that the client update makes; an audit's.
         first: the first threshold, where it was found and not configured.
+        processes: those that take the run together.
     """
 
     def __init__(
         self, run: Any, loop: Loop, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
         threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
-        first: float | None = None, plan: Any = None,
+        first: float | None = None, plan: Any = None, processes: Processes | None = None,
     ) -> None:  # fmt: skip
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
-        self.planned, self.threads = loop.participation.rounds, threads
+        self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.seed)
         self.book = Book(
             seed=run.seed, claims=run.claims, ledger=ledger, observer=observer,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
+            processes=self.processes,
         )  # fmt: skip
         setup = Setup(
             run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,
-            threads=threads, first=first,
+            threads=threads, first=first, processes=self.processes,
         )  # fmt: skip
         self.clients = clients or loop.client.clients(setup)
         self.server = self._enter_server(first)
@@ -177,7 +177,7 @@ class Rounds:
     def of(
         cls, run: Any, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
         kernels: bool = True, first: float | None = None, observer: Observer | None = None,
-        references: Mapping[str, Path] | None = None,
+        references: Mapping[str, Path] | None = None, processes: Processes | None = None,
     ) -> Rounds | Untrained:  # fmt: skip
         """The rounds of a run on its own data.
 
@@ -194,7 +194,7 @@ class Rounds:
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if loop is None:
-            return Untrained(net, gradients, run)
+            return Untrained(net, gradients, run, processes)
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             measures: Any = NoMeasures()
@@ -207,7 +207,7 @@ class Rounds:
             measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
         return cls(
             run, loop, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
-            observer=observer, first=first,
+            observer=observer, first=first, processes=processes,
         )  # fmt: skip
 
     def _enter_server(self, first: float | None) -> Entry:
@@ -223,12 +223,8 @@ class Rounds:
 
         Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
         """
-        self.book.non_finite = 0
-        cohort = self.plan.cohort(index)
-        total, losses = self.server.open(index), list[np.ndarray]()
-        for contributions, chunk_losses, _ in self.clients.contributions(self.theta.numpy(), cohort, index):
-            total.add(contributions)
-            losses.append(chunk_losses)
+        self.processes.tell(("round", index, self.theta.numpy(), self.book.state()))
+        cohort, total, losses = self._contributed(index)
         released = total.release()
         self.server.write(index)
         row = self.clients.row()
@@ -243,6 +239,37 @@ class Rounds:
         if served is None:
             served = int(self.plan.denominator) if self.loop.server.private else len(cohort)
         return row, served
+
+    def help(self, what: str, *told: Any) -> None:
+        """Take this process's part in what the first one does: a round, a checkpoint or the way back to one."""
+        if what == "round":
+            self.theta.copy_(torch.from_numpy(told[1]))
+            self.book.restore(told[2])
+            self._contributed(told[0])
+        elif what == "state":
+            self.clients.state()
+        else:
+            self.clients.restore(*told)
+
+    def _contributed(self, index: int) -> tuple[np.ndarray, Any, list[np.ndarray]]:
+        """The cohort of a round, the server's sum of what it sends, and losses; all of it in the first process."""
+        self.book.non_finite = 0
+        cohort, total, losses = self.plan.cohort(index), self.server.open(index), list[np.ndarray]()
+
+        def stream_of(some: np.ndarray) -> Stream:
+            return self.clients.contributions(self.theta.numpy(), some, index)
+
+        if self.processes.count > 1 and not self.clients.divides:
+            size = chunk_of(self.gradients, self.threads)
+            blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
+            losses = add_together(self.processes, total, stream_of, cohort, blocks, each=self.clients.each)
+        else:
+            for contributions, chunk_losses, _ in stream_of(cohort):
+                if self.processes.first:
+                    total.add(contributions)
+                    losses.append(chunk_losses)
+        self.book.non_finite = sum(self.processes.collected(self.book.non_finite))
+        return cohort, total, losses
 
     def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
         norm = float(released.norm())
@@ -262,6 +289,7 @@ class Rounds:
 
     def state(self) -> dict[str, Any]:
         """Everything a restart needs."""
+        self.processes.tell(("state",))
         return {
             "theta": self.theta.clone(), "step": self._state, "clients": self.clients.state(),
             "book": self.book.state(),
@@ -271,31 +299,9 @@ class Rounds:
         """The inverse of `state`."""
         self.theta.copy_(state["theta"])
         self._state = state["step"]
+        self.processes.tell(("restore", state["clients"]))
         self.clients.restore(state["clients"])
         self.book.restore(state["book"])
-
-
-class Untrained:
-    """A model of which nothing is trained."""
-
-    planned, columns, measures = 0, (), NoMeasures()
-
-    def __init__(self, net: Any, gradients: Choice, run: Any) -> None:
-        self.net, self.gradients, self.threads = net, gradients, 1
-        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
-        self.clients = Clients()
-        self.book = Book(seed=run.seed, claims=run.claims, ledger=None)  # type: ignore[arg-type]
-
-    def round(self, index: int) -> tuple[Row, int]:
-        """None is planned."""
-        raise RuntimeError("an untrained model has no rounds")
-
-    def state(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
 
 
 def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
@@ -484,6 +490,7 @@ class _Training:
                 "seconds": round(state.seconds, 2),
                 "resumed": state.resumed,
                 "threads": rounds.threads,
+                "processes": rounds.processes.count,
                 "device": self.device,
                 "gradients": rounds.gradients.name,
                 "machine": processor(),

@@ -86,6 +86,20 @@ class Method(Run):
         alone = self.model.record_level and getattr(update, "order", 1) == 1 and plain
         return any(sum_.unit == "record" for sum_ in loop.own) or update.by_record or alone
 
+    def check_processes(self, count: int) -> None:
+        """Refuse more processes than a round has clients to divide among them.
+
+        Raises:
+            BenchError: says how many there can be.
+        """
+        loop = self.loop()
+        most = count if loop is None else loop.participation.at_once(self.clients.count)
+        if count > most:
+            raise BenchError(
+                f"machine.processes is {count}, but a round of {self.folder} has {most} client{'s' * (most != 1)} to "
+                f"divide among them: set it to {most}{' or less' * (most != 1)}"
+            )
+
     @property
     def delta(self) -> float | None:
         """At which epsilon is given: the server's sum's, else that of the clients' own; None without privacy."""

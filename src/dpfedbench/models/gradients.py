@@ -299,6 +299,11 @@ class Choice(NamedTuple):
     device: str
 
 
+def chunk_of(choice: Choice, threads: int) -> int:
+    """Tasks to gather at once for so many CPU threads, or for a GPU."""
+    return _CHUNK_PER_THREAD * max(1, threads) if choice.device == "cpu" else _CHUNK_ON_DEVICE
+
+
 class Workers(Threads[Worker]):
     """Gradients for each CPU thread, which compute one task at a time; or one on a GPU, which computes many at once.
 
@@ -315,7 +320,7 @@ class Workers(Threads[Worker]):
         self.name, self.device = choice.name, choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk = _CHUNK_PER_THREAD * self.count if on_cpu else _CHUNK_ON_DEVICE
+        self.chunk = chunk_of(choice, threads)
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once."""

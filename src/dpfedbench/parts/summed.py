@@ -62,6 +62,7 @@ class Parties(Clients):
     """
 
     served = "records"
+    divides = True
 
     def __init__(self, update: SummedUpdate, setup: Setup) -> None:
         self._update, self._setup = update, setup
@@ -97,13 +98,11 @@ class Parties(Clients):
         row: Row = {"clients": self._count}
         with self._workers.running() as pool:
             for phase, places in zip(self._phases, self._places, strict=True):
-                found = list(
-                    pool.map(
-                        lambda client, phase=phase, places=places: self._party(
-                            phase, places[client], model.numpy(), index, client
-                        ),
-                        range(self._count),
-                    )
+                found = phase.entry.each(
+                    pool,
+                    lambda client, phase=phase, places=places: self._party(
+                        phase, places[client], model.numpy(), index, client
+                    ),
                 )
                 row |= self._said(phase, found, first=phase is self._phases[0])
                 if phase.entry.sum.private:

@@ -20,6 +20,11 @@ from dpfedbench.errors import BenchError
 from dpfedbench.kernels.clipped_sum import add_rows
 
 
+def rows_of(contributions: torch.Tensor) -> np.ndarray:
+    """Contributions as the compiled loops take them: float32 [n, d] in one piece."""
+    return np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
+
+
 class _Sum:
     """A stream of contributions, added up one after another in double precision, so chunks change no bit."""
 
@@ -41,7 +46,7 @@ class _Sum:
         """
         if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
             raise ValueError(f"contributions must be [n, {self.dimension}], not {tuple(contributions.shape)}")
-        rows = np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
+        rows = rows_of(contributions)
         return self.add_by(lambda limit, total, norms: add_rows(rows, limit, total, norms), len(rows))
 
     def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:

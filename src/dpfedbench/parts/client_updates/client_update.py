@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Setup:
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
         first: the first threshold, where it was found elsewhere.
+        processes: those that take the run together.
     """
 
     run: Any
@@ -51,6 +53,7 @@ class Setup:
     plan: Any
     threads: int = 1
     first: float | None = None
+    processes: Processes = dataclasses.field(default_factory=Processes)
 
 
 class Clients:
@@ -59,10 +62,13 @@ class Clients:
     Attributes:
         each: contributions that each of them makes to the server's sum.
         served: what their work is counted in.
+        divides: whether `contributions` itself divides the clients among processes, so that each of these asks it for
+            all of a cohort, and the first is given all; else each process asks it for a part.
     """
 
     each: int = 1
     served: str = "clients"
+    divides: bool = False
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients of round `index` send, given the model's weights [d]."""
@@ -77,7 +83,7 @@ class Clients:
         return None
 
     def state(self) -> Any:
-        """Everything that a restart needs."""
+        """Everything that a restart needs; asked of all processes at once, and the first one's is kept."""
         return None
 
     def restore(self, state: Any) -> None:

@@ -65,6 +65,7 @@ class _Silos(Clients):
     """Clients that sum over lots of their own records."""
 
     served = "records"
+    divides = True
 
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
         import torch
@@ -73,7 +74,7 @@ class _Silos(Clients):
 
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
-        self._dimension = setup.net.dimension
+        self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
         self._lots = update.lots(run, clients=self._count, records=len(setup.held.images[0]))
         self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
         self._models = torch.empty((self._count, self._dimension))
@@ -119,13 +120,16 @@ class _Silos(Clients):
             self._models.copy_(torch.from_numpy(theta).expand(self._count, -1))
             for step in range(self._update.inner_steps):
                 self._row = self._step(pool, index, step)
+        for theirs in self._setup.processes.collected({client: self._models[client].numpy() for client in self._own}):
+            for client, model in theirs.items():
+                self._models[client] = torch.from_numpy(model)
         yield self._models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         import numpy as np
 
         entry = self.entry
-        found = list(pool.map(lambda client: self._client(index, step, client), range(self._count)))
+        found = entry.each(pool, lambda client: self._client(index, step, client))
         row: Row = {"clients": self._count}
         if entry.sum.private:
             thresholds = [made.total.threshold for made in entry.made]
@@ -165,6 +169,10 @@ class _Silos(Clients):
         return self._count * self._update.inner_steps * self._lots.size
 
     def state(self) -> Any:
+        told = self._setup.processes.collected({client: self._states[client] for client in self._own})
+        for theirs in told:
+            for client, state in theirs.items():
+                self._states[client] = state
         return self._states
 
     def restore(self, state: Any) -> None:

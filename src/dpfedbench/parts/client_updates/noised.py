@@ -66,7 +66,7 @@ class NoisedClients(Clients):
 
     def __init__(self, setup: Setup, inner: Clients) -> None:
         self._inner, run = inner, setup.run
-        self.served = inner.served
+        self.served, self.divides = inner.served, inner.divides
         (sum_,) = setup.own
         given = sum_.within_task
         assert given is not None and inner.each == 1

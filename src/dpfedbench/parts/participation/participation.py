@@ -77,6 +77,10 @@ class Participation(Part):
         """The plan for so many clients."""
         raise NotImplementedError
 
+    def at_once(self, clients: int) -> int:
+        """Clients of a round, of so many in all; their expected number where that is random."""
+        return self.cohort
+
     def check(self, run: Any) -> None:
         if self.cohort > run.clients.count:
             raise BenchError(

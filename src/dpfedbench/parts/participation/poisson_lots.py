@@ -23,6 +23,9 @@ class PoissonLots(Participation):
         100, ge=1, le=10_000_000, doc="expected records of a client's lot, L", paper="78 (Adap DP-FL)"
     )
 
+    def at_once(self, clients: int) -> int:
+        return clients
+
     def check(self, run: Any) -> None:
         """A lot is compared with the records of a client when these are known."""
 

@@ -1,0 +1,142 @@
+"""One training by several processes: they agree on what they train, and add up one cohort together.
+
+The first process does what one alone does. The others help: each takes its part of every cohort, and what it computes
+goes to the first by sums and rows that the first would have computed with the same bits. The first alone releases the
+server's sum, steps, validates, and writes.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpfedbench.compiled import processor
+from dpfedbench.errors import BenchError
+from dpfedbench.files import sha256
+from dpfedbench.kernels.clipped_sum import add_rows
+from dpfedbench.privacy.private_sum import rows_of
+from dpfedbench.processes import Processes
+
+if TYPE_CHECKING:
+    from dpfedbench.parts.client_updates.client_update import Stream
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+class Elsewhere:
+    """In place of the ledger, in a process that is not the first: that one writes each release down."""
+
+    def append(self, release: Any) -> None:
+        """Nothing."""
+
+
+def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Path]) -> None:
+    """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
+
+    Args:
+        processes: those of the training.
+        run: the run (a method), as this process has read it.
+        device: that models are trained on here.
+        places: files, and folders whose files are compared.
+
+    Raises:
+        BenchError: in the first process; names what differs, and where.
+    """
+    if processes.count == 1:
+        return
+    own = {"dpfedbench": _digest(_PACKAGE.rglob("*.py"), _PACKAGE), "Python": platform.python_version()}
+    own |= {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
+    own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.version} {run.to_yaml()}"}
+    for place in map(Path, places):
+        own[str(place)] = sha256(place) if place.is_file() else _digest(place.glob("*"), place)
+    told = processes.collected((platform.node(), own))
+    for rank, (node, theirs) in enumerate(told):
+        # Paths may differ: two nodes need not see a folder under the same one.
+        pairs = zip(own.items(), theirs.items(), strict=True)
+        named = [(mine, name) for (mine, value), (name, other) in pairs if value != other]
+        if named:
+            what = ", ".join(mine if mine == name else f"{mine} ({name} there)" for mine, name in named)
+            raise BenchError(
+                f"process {rank} on {node} has another {what} than process 0 on {told[0][0]}: start all processes of a "
+                "training with the same code and packages, on one kind of processor, and on the same files"
+            )
+
+
+def _digest(files: Iterable[Path], root: Path) -> str:
+    return " ".join(f"{path.relative_to(root)} {sha256(path)}" for path in sorted(files) if path.is_file())
+
+
+def help_first(processes: Processes, rounds: Any) -> None:
+    """Do what the first process tells, until it has finished the run."""
+    while (told := processes.tell()) is not None:
+        rounds.help(*told)
+
+
+def add_together(
+    processes: Processes, total: Any, stream_of: Callable[[np.ndarray], Stream], cohort: np.ndarray,
+    blocks: Sequence[slice], *, each: int,
+) -> list[np.ndarray]:  # fmt: skip
+    """Add what a cohort sends to a sum, one client after another, as one process would.
+
+    Args:
+        processes: those of the training; each computes its own blocks.
+        total: the sum (`book.Open`), opened in every process; in the first it has all contributions afterwards.
+        stream_of: contributions and losses of some clients, in their order.
+        cohort: the ids of all.
+        blocks: of the cohort, in its order.
+        each: contributions of a client.
+
+    Returns:
+        The losses of the cohort in its order, in the first process.
+    """
+    own = [blocks[number] for number in processes.own(len(blocks))]
+    places = np.concatenate([np.arange(len(cohort))[block] for block in own] or [np.arange(0)])
+    found: list[np.ndarray] = []
+
+    def add(limit: float, whole: np.ndarray, norms: np.ndarray) -> None:
+        of = norms.reshape(-1, each)
+        of[:] = 0.0  # where another process's are
+
+        def add_block(number: int, rows: np.ndarray) -> None:
+            add_rows(rows, limit, whole, of[blocks[number]].reshape(-1))
+
+        made = _regrouped(stream_of(cohort[places]), [each * (b.stop - b.start) for b in own], len(whole), found)
+        processes.fold(whole, len(blocks), made, add_block)
+        losses = np.concatenate(found or [np.zeros(0)])
+        told = processes.collected((places, of[places], losses))
+        if processes.first:
+            for theirs, lengths, _ in told:
+                of[theirs] = lengths
+            found[:] = _ordered([(theirs, given) for theirs, _, given in told if len(given)])
+
+    total.add_by(add, len(cohort) * each)
+    return found
+
+
+def _regrouped(stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """Contributions in pieces of these sizes; the stream is gone through to its end."""
+    have = np.empty((0, dimension), np.float32)
+    for size in sizes:
+        rows = [have]
+        while sum(map(len, rows)) < size:
+            contributions, given, _ = next(stream)
+            rows.append(rows_of(contributions).copy())  # what a stream yields is overwritten later
+            losses.append(given)
+        joined = np.concatenate(rows) if len(rows) > 1 else have
+        yield joined[:size]
+        have = joined[size:]
+    for _ in stream:
+        raise RuntimeError("more contributions came than clients were asked")
+
+
+def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Losses of all clients in the cohort's order, from each process's with their places; none where none are told."""
+    found = np.zeros(sum(len(losses) for _, losses in told))
+    for places, losses in told:
+        found[places] = losses
+    return [found] if told else []

@@ -1,0 +1,38 @@
+"""In place of a run's rounds where nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dpfedbench.evaluation.held_out import NoMeasures
+from dpfedbench.federation.book import Book
+from dpfedbench.models.gradients import Choice
+from dpfedbench.parts.client_updates.client_update import Clients, Row
+from dpfedbench.processes import Processes
+from dpfedbench.randomness import stream
+
+
+class Untrained:
+    """A model of which nothing is trained."""
+
+    planned, columns, measures = 0, (), NoMeasures()
+
+    def __init__(self, net: Any, gradients: Choice, run: Any, processes: Processes | None = None) -> None:
+        self.net, self.gradients, self.threads, self.processes = net, gradients, 1, processes or Processes()
+        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self.clients = Clients()
+        self.book = Book(seed=run.seed, claims=run.claims, ledger=None)  # type: ignore[arg-type]
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """None is planned."""
+        raise RuntimeError("an untrained model has no rounds")
+
+    def state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""

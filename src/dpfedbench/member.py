@@ -1,0 +1,65 @@
+"""One process of a training that several take together; `launch` has torchrun or srun start it.
+
+    python -m dpfedbench.member ARGUMENTS
+
+ARGUMENTS are those of `engine.train` as JSON, with the run's config.yaml as `config` and the job's log as `log`. What
+people are to read goes to standard output, from the first process alone but for errors; the rest to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import psutil
+
+from dpfedbench.errors import BenchError
+from dpfedbench.jobs import end_with, outside, workflow_process
+from dpfedbench.launch import ERROR
+from dpfedbench.processes import Lost, joined
+
+
+def main(arguments: str) -> int:
+    """Train; the exit code."""
+    given = json.loads(arguments)
+    log, config = Path(given.pop("log")), given.pop("config")
+    references = {Path(path).name: Path(path) for path in given.pop("references")}
+    # The job that had this process started calls itself its workflow: with it, this one ends too.
+    try:
+        if started_by := workflow_process():
+            end_with(started_by, lambda: os._exit(1))
+    except psutil.NoSuchProcess:
+        return 1
+    try:
+        with joined() as processes, contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr):
+            import torch
+
+            from dpfedbench.federation.engine import train
+            from dpfedbench.methods import read_run_file
+
+            if given["device"] != "cpu" and torch.cuda.is_available():
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+            train(read_run_file(config), references=references, processes=processes, **given)
+    except Lost:
+        return 1
+    except BenchError as error:
+        said = str(error)
+    except Exception as error:
+        traceback.print_exc()
+        said = outside(error, log) or f"a fault of dpfedbench itself; its traceback is in {log}"
+    else:
+        return 0
+    print(f"{ERROR}{said}", flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    # Without what waits at the exit of an interpreter: the others may be gone, and are not to be waited for.
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
