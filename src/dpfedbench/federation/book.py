@@ -345,8 +345,8 @@ class Book:
         )  # fmt: skip
         for shared in entry.streams & set[str]().union(*(known.streams for known in self.entries)):
             raise BenchError(
-                f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is that of "
-                "a clipping rule's own release take another rule for one of them"
+                f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
+                "clipping rule's own take another rule for one of them"
             )
         self.entries.append(entry)
         return entry
