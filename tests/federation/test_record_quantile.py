@@ -61,7 +61,7 @@ def test_each_client_comes_to_the_quantile_of_its_own_records(percentile):
     """Norms 1 to 100, and 10 to 1,000: by construction 30 (300) and 75 (750), found through the noise of the counts.
 
     Of 300 simulated clients the mean of C over the last 400 rounds is 1.6 % and 0.7 % too high (norms are whole
-    numbers) and deviates by 1.3 % and 0.5 %: 7 % is four deviations. A quantile ten points off would be 13 % to 33 % away.
+    numbers) and deviates by 1.3 % and 0.5 %: 7 % is four deviations. A quantile ten points off is 13 % to 33 % away.
     """
     rows = np.zeros((2, 100, 3))
     rows[0, :, 0], rows[1, :, 1] = np.arange(1, 101), 10 * np.arange(1, 101)
