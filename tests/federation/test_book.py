@@ -189,6 +189,7 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     [
         ({"clipping": {"kind": "private-quantile", "count_noise": 2.0}}, RUN, "count-noise"),
         ({"clipping": {"kind": "noised-mean-norm", "threshold": 1.0}}, LOTS, "norm-noise"),
+        ({"clipping": {"kind": "private-quantile", "count_noise": 2.0}}, LOTS, "count-noise"),
     ],
 )
 def test_a_rules_own_release_draws_from_a_stream_of_its_own(overlay, general, extra):

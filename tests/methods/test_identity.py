@@ -36,8 +36,11 @@ BASES: dict[str, Any] = {
     "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
     "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
     **{
-        f"adap-dp-fl {kind}": make_config({"clipping": {"kind": kind}}, general=LOTS)
-        for kind in ("noised-mean-norm", "norm-of-release", "mean-of-raw-norms")
+        f"adap-dp-fl {kind}": make_config({"clipping": {"kind": kind} | more}, general=LOTS)
+        for kind, more in {
+            "noised-mean-norm": {}, "norm-of-release": {}, "mean-of-raw-norms": {},
+            "private-quantile": {"count_noise": 3.0},
+        }.items()
     },
     "adap-dp-fl decaying": make_config({"noise": {"kind": "decaying"}}, general=LOTS),
     "adap-dp-fl sgd": make_config({"client_update": {"optimizer": SGD}}, general=LOTS),

@@ -39,7 +39,9 @@ def kinds(run: Any) -> dict[str, Any]:
 def promises(run: Any) -> Any:
     """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
     private = [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in run.sums if sum_.private]
-    return private, run.private, run.server_private, run.holds, run.pretrains, run.delta is None, run.own_delta is None
+    loop = run.loop()
+    server = loop is not None and loop.server.private
+    return private, run.private, server, run.holds, run.pretrains, run.delta is None, run.own_delta is None
 
 
 RUNS = {name: run_of(name) for name in METHODS}

@@ -69,7 +69,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     account |= {"noise_multiplier": z, "reasons": {} if profiles else {"holds": "no release claims privacy"}}
     audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
     audit |= {"unit": "client", "observer": "everyone"}
-    if run.own_delta and run.server_private:  # two-fold: each record is protected from the server as well
+    if run.own_delta and run.loop().server.private:  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}
         of_records = {name: profile | own for name, profile in profiles.items()}
         account["also"] = [account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}]

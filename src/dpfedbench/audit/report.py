@@ -16,7 +16,7 @@ import numpy as np
 from dpfedbench.accounting.account import others, seen_by
 from dpfedbench.accounting.analyses import find, of, own_records
 from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
-from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
 from dpfedbench.audit.attacks import leak_of
 from dpfedbench.audit.bounds import (
     Bound,
@@ -29,7 +29,7 @@ from dpfedbench.audit.bounds import (
     one_run_dp,
     one_run_f_dp,
 )
-from dpfedbench.audit.canaries import Found, audit_seed, lines_of, one_own_run, one_run
+from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_own_run, one_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
@@ -209,7 +209,7 @@ def _audit_served(
     found = one_run(
         run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
         records=records, steps=steps, added=others(releases).get(seen, 0),
-        multipliers=[events[0].noise_multiplier for events in rounds][::steps],
+        multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
         progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
     )  # fmt: skip
     check_same_mechanism(releases, found.releases)
@@ -228,6 +228,13 @@ def _audit_served(
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": len(rounds), "clients_audited": found.holders if own else None,
     }  # fmt: skip
+
+
+def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
+    """The multiplier that a round was charged for: the sum's, or of all releases if the rule's is paid out of it."""
+    extra = extra_of(sum_, threshold)
+    within = extra is not None and extra.within
+    return joint_multiplier([event.noise_multiplier for event in events]) if within else events[0].noise_multiplier
 
 
 def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:

@@ -184,6 +184,14 @@ class Entry:
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
+    @property
+    def streams(self) -> set[str]:
+        """Purposes of the random streams that its noise is drawn from: the sum's, and that of a rule's own release."""
+        if not self.sum.private:
+            return set()
+        extra = self.extra_of(self.states[0])
+        return {self.sum.stream} | (set() if extra is None else {extra.stream})
+
     def new_sum(self, state: dict[str, Any]) -> Any:
         """What takes the contributions."""
         if not self.sum.private:
@@ -352,15 +360,17 @@ class Book:
         Raises:
             BenchError: another sum of the run has the same stream of noise, or no noise meets the budget.
         """
-        if sum_.private and any(known.sum.private and known.sum.stream == sum_.stream for known in self.entries):
-            raise BenchError(f"two sums of this run draw their noise from the stream {sum_.stream!r}: name another")
-        self.entries.append(
-            Entry(
-                self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices,
-                cohort=cohort, holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,
-            )
+        entry = Entry(
+            self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices, cohort=cohort,
+            holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,
         )  # fmt: skip
-        return self.entries[-1]
+        for shared in entry.streams & set[str]().union(*(known.streams for known in self.entries)):
+            raise BenchError(
+                f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
+                "clipping rule's own take another rule for one of them"
+            )
+        self.entries.append(entry)
+        return entry
 
     @property
     def budgeted(self) -> list[Entry]:

@@ -70,12 +70,6 @@ class Method(Run):
         return any(sum_.private for sum_ in self.sums)
 
     @property
-    def server_private(self) -> bool:
-        """Whether the server's own sum claims privacy."""
-        loop = self.loop()
-        return loop is not None and loop.server.private
-
-    @property
     def within_records(self) -> bool:
         """Whether few-shot clients take each example's gradient by itself, from that example alone."""
         loop = self.loop()

@@ -232,10 +232,10 @@ def check_same_mechanism(
     for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
         said = f"the ledger's release {number} has"
         for name in _COMPARED:
-            if getattr(own, name) != getattr(other, name):
+            one, two = getattr(own, name), getattr(other, name)
+            if not (math.isclose(one, two, rel_tol=1e-9) if name == "noise_multiplier" else one == two):
                 raise BenchError(
-                    f"{said} {name} {getattr(own, name)}, {whose} {getattr(other, name)}: the run's mechanism is not "
-                    f"the one audited, {mend}"
+                    f"{said} {name} {one}, {whose} {two}: the run's mechanism is not the one audited, {mend}"
                 )
         samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
         if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):

@@ -1,4 +1,4 @@
-"""The threshold by a private quantile (Andrew et al. 2019, Algorithm 1; AQC in DP-FedMeta)."""
+"""The threshold by a private quantile of clients or records (Andrew et al. 2019, Algorithm 1; AQC in DP-FedMeta)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import CohortRule, Extra, Seen, State, within_range
+from dpfedbench.parts.clipping.rule import CohortRule, Extra, LotRule, Seen, State, within_range
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
@@ -17,11 +17,14 @@ INDICATOR = 0.5
 """A centred indicator's size, and so the sensitivity of their sum (zero-out)."""
 
 
-class PrivateQuantile(CohortRule):
+class PrivateQuantile(CohortRule, LotRule):
     """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
 
-    b is the noised share of the cohort whose norm is at most C. The count is a release of its own over the same cohort,
-    a private sum of centred indicators, and the ledger has it: C is post-processing of what was released.
+    b is the noised share of the cohort (or lot) whose norm is at most C. The count is a release of its own over the
+    same cohort, a private sum of centred indicators, and the ledger has it: C is post-processing of what was released.
+    A unit moves the sum by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 = z_sum^-2 +
+    (2 sigma_b)^-2; z_sum is raised until that is the configured z. Of records each client has a C of its own, which
+    goes to the quantile of its own records; lots are small: let `count_noise` be well above `noise.multiplier` / 2.
     """
 
     kind: Literal["private-quantile"] = "private-quantile"
@@ -34,7 +37,7 @@ class PrivateQuantile(CohortRule):
         None,
         gt=0,
         le=1e9,
-        doc="deviation of the noise on its count of clients below C; null: a twentieth of the cohort",
+        doc="deviation of the noise on its count of norms below C; null: a twentieth of the cohort or lot",
     )
 
     def check(self, run: Any) -> None:
