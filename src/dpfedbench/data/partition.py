@@ -6,12 +6,11 @@ Clients are tasks drawn from shared images, as in the papers; summary.json says 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpfedbench.data.clients_folder import PREVIEW, check_made_for, load_clients, save_clients
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.errors import BenchError
 from dpfedbench.randomness import stream
@@ -21,7 +20,7 @@ _BLOCK = 4096  # clients drawn from one stream; part of what a seed means
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition:
+class Partition(ClientsFolder):
     """Which images each client (or task) holds.
 
     Attributes:
@@ -29,22 +28,17 @@ class Partition:
             position in the row is the label.
         examples: integers [clients, ways, examples], distinct within a class of a client, in random order.
         summary: what it is: dataset, split, kind, seed, counts, and how often an image is used.
-        class_names: of the data set's classes, for the preview; empty once loaded from a folder.
     """
+
+    arrays: ClassVar[tuple[str, ...]] = ("classes", "examples")
 
     classes: np.ndarray
     examples: np.ndarray
-    summary: dict[str, Any]
-    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes against each other."""
         if self.classes.ndim != 2 or self.examples.ndim != 3 or self.examples.shape[:2] != self.classes.shape:
             raise ValueError(f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together")
-
-    def __len__(self) -> int:
-        """How many clients."""
-        return len(self.classes)
 
     @property
     def ways(self) -> int:
@@ -56,19 +50,13 @@ class Partition:
         """Images per class of a client."""
         return int(self.examples.shape[2])
 
-    def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients as preview.csv for people, and summary.json; all whole.
-
-        Args:
-            folder: made if missing.
-        """
+    def preview(self) -> list[list[Any]]:
         rows: list[list[Any]] = [["client", "label", "class", "class_name", "examples"]]
         for client in range(min(PREVIEW, len(self))):
             for label, index in enumerate(self.classes[client]):
-                name = self.class_names[index] if self.class_names else ""
-                rows.append([client, label, index, name, " ".join(map(str, self.examples[client, label]))])
-        arrays = {"classes": self.classes, "examples": self.examples}
-        save_clients(Path(folder), arrays, rows, self.summary)
+                examples = " ".join(map(str, self.examples[client, label]))
+                rows.append([client, label, index, self.called(index), examples])
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,18 +253,6 @@ def gather(
     support_x, support_y = part(0, support_per_class)
     query_x, query_y = part(support_per_class, query_per_class)
     return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
-
-
-def load_partition(folder: Path | str) -> Partition:
-    """Read what `Partition.save` wrote.
-
-    Raises:
-        BenchError: a file is missing or damaged.
-    """
-    return load_clients(
-        folder,
-        lambda arrays, summary: Partition(classes=arrays["classes"], examples=arrays["examples"], summary=summary),
-    )
 
 
 def _require_positive(name: str, value: int) -> None:
