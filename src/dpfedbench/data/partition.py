@@ -4,7 +4,6 @@ Clients are tasks drawn from shared images, as in the papers; summary.json says 
 `disjoint` partition gives no image to two clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,14 +107,7 @@ def make_partition(
     pool = dataset.splits["train"]
     _check_fits(dataset, "train", ways, examples_per_class)
     if kind == "shared":
-        classes, examples = _draw(
-            lambda block: stream(seed, "partition", block),
-            pool,
-            dataset.examples_per_class,
-            clients,
-            ways,
-            examples_per_class,
-        )
+        classes, examples = _draw(dataset, "train", clients, ways, examples_per_class, seed, "partition")
     else:
         classes, examples = _deal(stream(seed, "partition"), dataset, pool, clients, ways, examples_per_class)
     used = np.bincount(
@@ -185,15 +177,7 @@ def sample_tasks(
     ):
         _require_positive(name, value)
     _check_fits(dataset, split, ways, shots + query_per_class)
-    name = f"tasks-{purpose}-{split}"
-    classes, examples = _draw(
-        lambda block: stream(seed, name, block),
-        dataset.splits[split],
-        dataset.examples_per_class,
-        count,
-        ways,
-        shots + query_per_class,
-    )
+    classes, examples = _draw(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
     summary = {
         "dataset": dataset.name,
         "dataset_sha256": dataset.summary["sha256"],
@@ -277,19 +261,15 @@ def _index_type(dataset_size: int) -> type[np.signedinteger[Any]]:
 
 
 def _draw(
-    stream_of: Callable[[int], np.random.Generator],
-    pool: np.ndarray,
-    per_class: int,
-    clients: int,
-    ways: int,
-    examples_per_class: int,
+    dataset: ImageDataset, split: str, clients: int, ways: int, examples_per_class: int, seed: int, purpose: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes [clients, ways] from the pool, examples [clients, ways, examples]; uniform, no repeats."""
+    """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats."""
+    pool, per_class = dataset.splits[split], dataset.examples_per_class
     classes = np.empty((clients, ways), dtype=_index_type(int(pool.max()) + 1))
     examples = np.empty((clients, ways, examples_per_class), dtype=_index_type(per_class))
     for block, start in enumerate(range(0, clients, _BLOCK)):
         # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
-        rng, stop = stream_of(block), min(start + _BLOCK, clients)
+        rng, stop = stream(seed, purpose, block), min(start + _BLOCK, clients)
         chosen = pool[_distinct(rng, _BLOCK, len(pool), ways)]
         picked = _distinct(rng, _BLOCK * ways, per_class, examples_per_class)
         classes[start:stop] = chosen[: stop - start]

@@ -11,8 +11,7 @@ import numpy as np
 
 from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import mean_interval
-from dpfedbench.files import write_json
+from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
@@ -166,21 +165,9 @@ def record_test(
     if not np.isfinite(losses).all():
         raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
     interval = mean_interval((100.0 * correct).tolist(), over="records")
-    write_json(
-        out_path,
-        {
-            "dataset": run.dataset,
-            "method": run.method,
-            "seed": run.seed,
-            "accuracy": interval.mean,
-            "ci_low": interval.low,
-            "ci_high": interval.high,
-            "loss": float(losses.mean()),
-            "records": len(labels),
-            "per_class": {
-                name: round(100 * float(correct[labels == label].mean()), 4)
-                for label, name in enumerate(dataset.class_names)
-                if (labels == label).any()
-            },
-        },
-    )
+    per_class = {
+        name: round(100 * float(correct[labels == label].mean()), 4)
+        for label, name in enumerate(dataset.class_names)
+        if (labels == label).any()
+    }
+    write_metrics(out_path, run, interval, loss=float(losses.mean()), records=len(labels), per_class=per_class)
