@@ -1,13 +1,15 @@
 """Files that are whole or absent: everything is written under a temporary name and renamed."""
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,13 @@ def _sweep(final: Path) -> None:
             number = path.name[len(start) : -len(end)]
             if number.isdigit() and not psutil.pid_exists(int(number)):
                 path.unlink(missing_ok=True)
+
+
+def write_table(path: str | os.PathLike[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write rows as CSV, the head first, whole or not at all."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

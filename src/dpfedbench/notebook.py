@@ -301,14 +301,14 @@ class Predictor:
         Raises:
             BenchError: the images are of another shape.
         """
+        from dpfedbench.evaluation.few_shot import probabilities
         from dpfedbench.kernels import choose
 
         x, gradients = self._images(x), choose(self.net).make()
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
             logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
-            exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-            total += exponentials / exponentials.sum(axis=1, keepdims=True)
+            total += probabilities(logits)
         return total / len(self.members)
 
     def accuracy(self, x: Array, y: Array) -> float:

@@ -105,9 +105,9 @@ def test_a_simple_rule_tells_them_apart_but_not_perfectly(drawn: np.ndarray) -> 
 
 
 def test_every_face_has_every_digit() -> None:
-    from dpfedbench.data.glyphs import _codes
+    from dpfedbench.data.glyphs import codes
 
-    assert all(set(map(ord, "0123456789")) <= _codes(face) for face in digits._FACES)
+    assert all(set(map(ord, "0123456789")) <= codes(face) for face in digits._FACES)
     assert len(digits._FACES) == 12
     assert digits._fields("1").shape == (12, 56, 56)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.clients_folder import check_made_for
-from dpfedbench.data.fragments import RecordPartition, load_fragments, make_fragments
+from dpfedbench.data.fragments import RecordPartition, make_fragments
 from dpfedbench.data.records import RawRecords, RecordDataset, load_records, save_records
 from dpfedbench.errors import BenchError
 
@@ -51,7 +51,7 @@ def test_fragments_are_dealt_as_by_hand(toy: RecordDataset, monkeypatch: pytest.
     assert named == [(7, "partition/fragments")]
     assert made.summary["label_histogram"] == [[0, 0, 4], [1, 3, 0], [4, 0, 0]]
     assert made.summary["labels_per_client"] == [1, 2, 1]
-    assert made.summary["records_per_client"] == made.records_per_client == 4
+    assert made.summary["records_per_client"] == made.records.shape[1] == 4
     assert made.summary["fragments_per_client"] == 2
     assert made.summary["dataset_sha256"] == toy.summary["sha256"]
     assert (made.summary["dataset"], made.summary["kind"], made.summary["seed"]) == ("toy", "fragments", 7)
@@ -130,7 +130,7 @@ def made(toy: RecordDataset) -> RecordPartition:
 
 def test_a_partition_survives_its_folder(made: RecordPartition, tmp_path: Path) -> None:
     made.save(tmp_path / "clients")
-    loaded = load_fragments(tmp_path / "clients")
+    loaded = RecordPartition.load(tmp_path / "clients")
     assert np.array_equal(loaded.records, made.records) and loaded.records.dtype == np.int32
     assert loaded.summary == {**made.summary, "clients_sha256": loaded.summary["clients_sha256"]}
     rows = (tmp_path / "clients" / "preview.csv").read_text().splitlines()
@@ -159,14 +159,14 @@ def test_a_damaged_or_missing_file_is_named(made: RecordPartition, tmp_path: Pat
     content = (folder / "clients.npz").read_bytes()
     (folder / "clients.npz").write_bytes(content[:-1])
     with pytest.raises(BenchError, match=rf"clients\.npz is damaged .*delete {folder} and run"):
-        load_fragments(folder)
+        RecordPartition.load(folder)
     (folder / "clients.npz").unlink()
     with pytest.raises(BenchError, match=r"clients\.npz is missing"):
-        load_fragments(folder)
+        RecordPartition.load(folder)
     (folder / "clients.npz").write_bytes(content)
     (folder / "summary.json").write_text(json.dumps({"kind": "fragments"}))
     with pytest.raises(BenchError, match=r"is damaged \('clients_sha256'\)"):
-        load_fragments(folder)
+        RecordPartition.load(folder)
 
 
 def test_a_place_that_cannot_be_written_is_named(made: RecordPartition, tmp_path: Path) -> None:

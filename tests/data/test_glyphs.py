@@ -14,6 +14,7 @@ from PIL import features
 
 from dpfedbench.data import glyphs
 from dpfedbench.data.images import shuffled_splits
+from tools.choose_letters import likeness, write_ranges
 
 SAMPLE = "AgßЖѪՖუשᔕⵣجກ"  # of nine scripts, with two to six faces
 DRAWN_WITH = ("13.0.0", "2.14.3")  # Pillow and its FreeType, whose rendering the checksum depends on
@@ -64,7 +65,7 @@ def test_there_are_1623_letters_and_each_is_one() -> None:
     assert {unicodedata.category(letter)[0] for letter in letters} == {"L"}
     assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
     with open(glyphs.resources.files("dpfedbench.data").joinpath("glyph_letters.txt")) as handle:  # type: ignore[call-overload]
-        assert handle.read() == glyphs.write_ranges(letters)
+        assert handle.read() == write_ranges(letters)
 
 
 def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +85,10 @@ def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.Monke
 
 def test_no_two_letters_look_alike() -> None:
     """The largest likeness without shifts is 0.955; that of Latin A and Greek Alpha would be 1."""
-    alike = glyphs.likeness(glyphs.read_letters(), reach=0)
+    alike = likeness(glyphs.read_letters(), reach=0)
     np.fill_diagonal(alike, 0)
     assert alike.max() < 0.96
-    assert glyphs.likeness("AΑА", reach=0).min() > 0.99
+    assert likeness("AΑА", reach=0).min() > 0.99
 
 
 def test_drawings_are_thin_bright_whole_and_different(drawn: np.ndarray) -> None:
@@ -114,7 +115,7 @@ def test_a_letter_is_more_like_itself_than_like_others(drawn: np.ndarray) -> Non
 
 @pytest.mark.parametrize("face", glyphs.LIGHT_FACES + glyphs.BOLD_FACES)
 def test_every_face_ships_with_matplotlib(face: str) -> None:
-    assert ord("A") in glyphs._codes(face)
+    assert ord("A") in glyphs.codes(face)
 
 
 def test_thinning_keeps_shapes_connected_and_one_pixel_wide() -> None:
@@ -127,7 +128,7 @@ def test_thinning_keeps_shapes_connected_and_one_pixel_wide() -> None:
     canvas[0] = (radius < 20) & (radius > 12)
     canvas[1, 10:18, 8:48] = canvas[1, 10:48, 20:29] = 1
     canvas[2, 10:16, 10:16] = canvas[2, 30:32, 30:32] = 1
-    thin = glyphs._thin(canvas)
+    thin = glyphs.thin(canvas)
     eight = np.ones((3, 3))
     for before, after in zip(canvas, thin, strict=True):
         assert not (after & ~before & 1).any()

@@ -84,7 +84,7 @@ def test_writing_cut_short_leaves_no_data_set(folder: Path, raw_images: Any, mon
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpfedbench.data.images.write_text", stop)
+    monkeypatch.setattr("dpfedbench.data.images.write_table", stop)
     with pytest.raises(KeyboardInterrupt):
         save_dataset(folder, raw_images(6, 2, 3, 4), {"name": "small"})
     with pytest.raises(BenchError, match=r"summary\.json is missing"):

@@ -14,7 +14,6 @@ from dpfedbench.data.partition import (
     Partition,
     _distinct,
     gather,
-    load_partition,
     make_partition,
     sample_tasks,
 )
@@ -136,7 +135,7 @@ def test_what_cannot_be_had_is_refused_in_one_line(small: ImageDataset, change: 
 def test_a_partition_survives_its_folder(small: ImageDataset, tmp_path: Path) -> None:
     made = make_partition(small, clients=30, ways=5, examples_per_class=6, kind="shared", seed=0)
     made.save(tmp_path / "clients")
-    loaded = load_partition(tmp_path / "clients")
+    loaded = Partition.load(tmp_path / "clients")
     assert np.array_equal(loaded.classes, made.classes)
     assert np.array_equal(loaded.examples, made.examples)
     assert loaded.summary["clients_per_image"] == made.summary["clients_per_image"]
@@ -165,7 +164,7 @@ def test_a_damaged_partition_is_refused(small: ImageDataset, tmp_path: Path, har
     make_partition(small, clients=3, ways=5, examples_per_class=6, kind="shared", seed=0).save(tmp_path / "c")
     harm(tmp_path / "c" / "clients.npz")
     with pytest.raises(BenchError, match=message + r".*delete .* and run the workflow again"):
-        load_partition(tmp_path / "c")
+        Partition.load(tmp_path / "c")
 
 
 def test_gather_fetches_the_right_images_with_the_right_labels(small: ImageDataset) -> None:

@@ -149,7 +149,7 @@ def test_writing_cut_short_leaves_no_data_set(folder: Path, monkeypatch: pytest.
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpfedbench.data.images.write_text", stop)
+    monkeypatch.setattr("dpfedbench.data.images.write_table", stop)
     with pytest.raises(KeyboardInterrupt):
         save_records(folder, _raw(), {"name": "pets"})
     with pytest.raises(BenchError, match=r"summary\.json is missing"):

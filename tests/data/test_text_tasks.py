@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
-from dpfedbench.data.text_tasks import KnownText, TextTasks, load_text_partition, make_text_partition
+from dpfedbench.data.text_tasks import KnownText, TextPartition, TextTasks, make_text_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.vocabularies.private import Private
@@ -21,7 +21,7 @@ def test_each_client_is_a_training_task_of_its_own(tmp_path: Path) -> None:
     found = make_text_partition(data, clients=7, kind="disjoint", seed=1)
     assert len(set(found.tasks)) == 7 and set(found.tasks) <= set(data.splits["train"])
     found.save(tmp_path / "clients")
-    assert load_text_partition(tmp_path / "clients").tasks.tolist() == found.tasks.tolist()
+    assert TextPartition.load(tmp_path / "clients").tasks.tolist() == found.tasks.tolist()
     with pytest.raises(BenchError, match=r"clients\.count is 10, but tiny has 9 training tasks"):
         make_text_partition(data, clients=10, kind="disjoint", seed=1)
     with pytest.raises(BenchError, match=r"clients\.partition is shared, but a task of tiny is one client's"):
@@ -42,7 +42,7 @@ def test_records_are_words_in_a_row_and_unknown_words_are_zero(tmp_path: Path) -
     assert batch.support_x.shape == (2, 5, 5) and batch.query_x.shape == (2, 3, 5)
     assert (batch.support_x == batch.support_y).all()
     both = np.concatenate([batch.support_x, batch.query_x], axis=1)
-    ids = load_text_partition(tmp_path / "clients").tasks
+    ids = TextPartition.load(tmp_path / "clients").tasks
     assert both[1].tolist() == known.tasks(ids[:1])[0].tolist()
 
 

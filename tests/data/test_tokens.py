@@ -77,7 +77,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
         load_dataset(tmp_path)
     text = (tmp_path / "words.csv").read_text()
     (tmp_path / "words.csv").write_text(text.replace("a,", "a,1", 1))
-    with pytest.raises(BenchError, match=r"words\.csv is not what its summary says"):
+    with pytest.raises(BenchError, match=r"words\.csv is damaged \(it is not what its summary says"):
         load_texts(tmp_path)
     (tmp_path / "words.csv").unlink()
     with pytest.raises(BenchError, match=r"words\.csv is missing"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import read_ledger
@@ -27,7 +27,7 @@ def test_a_difference_is_that_of_autodiff_steps_on_all_records(silos, tmp_path, 
     rate = {"sgd": 0.1, "adam": 0.001}[optimizer]
     config = make_config({"client_update": {"optimizer": optimizer, "inner_rate": rate}})
     rounds = rounds_of(config, silos, tmp_path)
-    dataset, partition, net = load_records(silos[0]), load_fragments(silos[1]), rounds.net
+    dataset, partition, net = load_records(silos[0]), RecordPartition.load(silos[1]), rounds.net
     theta = net.initial(stream(0, "initial-weights"))
     ((found, losses, accuracies),) = rounds.clients.contributions(theta, np.array([2, 0]), 0)
     for row, client in enumerate((2, 0)):
@@ -94,7 +94,7 @@ def test_without_privacy_one_step_of_all_is_a_gradient_step(silos, tmp_path):
     }
     config = make_config({"method": "fedavg"}, overlay)
     train(config, silos, tmp_path)
-    dataset, partition = load_records(silos[0]), load_fragments(silos[1])
+    dataset, partition = load_records(silos[0]), RecordPartition.load(silos[1])
     net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
     own = partition.records.ravel()

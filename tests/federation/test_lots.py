@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file
 
 from dpfedbench.accounting.poisson import upper_epsilon
-from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
@@ -46,7 +46,7 @@ def test_a_round_without_noise_is_an_adam_step_of_each_client_and_their_mean(sil
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     config = make_config({"clipping": {"threshold": 0.05}, "method": "dp-fl"})
     found = rounds_of(config, silos, tmp_path)
-    dataset, partition = load_records(silos[0]), load_fragments(silos[1])
+    dataset, partition = load_records(silos[0]), RecordPartition.load(silos[1])
     net = config.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     lots = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100)

@@ -9,7 +9,7 @@ import torch
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.audit.report import audit
-from dpfedbench.data.fragments import load_fragments, make_fragments
+from dpfedbench.data.fragments import RecordPartition, make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
@@ -50,7 +50,7 @@ def test_records_are_all_images_of_the_training_classes_and_labels_their_places(
     dataset, records = load_dataset(images[0]), load_any_records(images[0])
     assert records.class_names == ("class1", "class3", "class5", "class7") and len(records.splits["test"]) == 0
     assert records.labels.tolist() == [TRAINING.index(i) if i in TRAINING else -1 for i in range(8) for _ in range(10)]
-    held = load_fragments(images[1]).records
+    held = RecordPartition.load(images[1]).records
     assert held.shape == (1, 40) and sorted(held[0]) == [10 * i + j for i in TRAINING for j in range(10)]
     rounds = rounds_of(make_config(), images, tmp_path)
     assert rounds.net.shapes["head.bias"] == (4,)
@@ -66,7 +66,7 @@ def test_a_round_without_noise_is_an_adam_step_along_the_clipped_sum(images, tmp
     config = make_config({"clipping": {"threshold": 0.3}})
     found = rounds_of(config, images, tmp_path)
     records = load_any_records(images[0])
-    own, net = np.sort(load_fragments(images[1]).records[0]), found.net
+    own, net = np.sort(RecordPartition.load(images[1]).records[0]), found.net
     model = torch.nn.Parameter(torch.from_numpy(net.initial(stream(0, "initial-weights"))))
     optimizer = torch.optim.Adam([model], lr=0.004)
     lots = config.participation.lots(clients=1, seed=0, steps=1, records=40)

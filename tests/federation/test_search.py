@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dpfedbench.accounting.account import account
-from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -89,7 +89,7 @@ def check_algorithm_1(silos, folder):
     sgd = {"rate": 2.0, "optimizer": {"kind": "sgd", "momentum": 0.0}, "decay": 0.01}
     run = make_config({"client_update": {"architecture": sgd}})
     found = rounds_of(run, silos, folder)
-    dataset, partition = load_records(silos[0]), load_fragments(silos[1])
+    dataset, partition = load_records(silos[0]), RecordPartition.load(silos[1])
     net = run.net(dataset.image_shape, 10)
     theta = torch.from_numpy(net.initial(stream(0, "initial-weights")))
     for index in range(2):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import load_partition, make_partition
+from dpfedbench.data.partition import Partition, make_partition
 from dpfedbench.files import write_text
 from dpfedbench.methods.method import Method
 from tests.federation.conftest import make_config, train
@@ -98,7 +98,7 @@ def test_a_partition_has_the_rules_sizes_and_seed(federation: Places, tmp_path: 
         "partition", tmp_path, input={"images": federation[0] / "images.npy"}, params=sizes | {"fragments": None},
         output={"clients": tmp_path / "clients.npz"}, wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
     )  # fmt: skip
-    found, wanted = load_partition(tmp_path), make_partition(load_dataset(federation[0]), **sizes)
+    found, wanted = Partition.load(tmp_path), make_partition(load_dataset(federation[0]), **sizes)
     assert np.array_equal(found.classes, wanted.classes) and np.array_equal(found.examples, wanted.examples)
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
-from dpfedbench.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing
+from dpfedbench.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing, raised
 
 # Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
 # that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.
@@ -270,9 +270,7 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
         upper=True,
     )
     # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
-    while epsilon < ceiling and _addition_delta(noise_multiplier, rounds, done, delta, epsilon) > delta:
-        epsilon = min(1.002 * epsilon + 1e-6, ceiling)
-    return epsilon
+    return raised(epsilon, ceiling, lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta)
 
 
 @lru_cache(maxsize=256)

@@ -72,7 +72,8 @@ def renyi_claim(
     return Claim(epsilon=epsilon, explanation=explanation, status=status, void=void, orders=orders)
 
 
-def _one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
+def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
+    """Epsilon of one Gaussian release, the least noisy of a schedule."""
     from dpfedbench.accounting.gaussian import gaussian_epsilon
 
     return gaussian_epsilon(min(z for z, _ in schedule), delta)
@@ -102,7 +103,7 @@ WHOLE_ORDERS = renyi_claim(
 )
 """Adap DP-FL, for "poisson-lots" (Section IV-D: alpha from {2, 3, ..., 64})."""
 
-ONE_RELEASE = Claim(epsilon=_one_release, explanation="the paper's: the noise of one release", void=_several_steps)
+ONE_RELEASE = Claim(epsilon=one_release, explanation="the paper's: the noise of one release", void=_several_steps)
 """DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts several steps as one."""
 
 REPTILE_STEPS = renyi_claim(

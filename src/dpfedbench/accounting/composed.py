@@ -6,7 +6,7 @@ import functools
 
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.accounting.grid_sums import crossing
+from dpfedbench.accounting.grid_sums import crossing, raised
 from dpfedbench.accounting.schedule import Bracket, Schedule
 
 Stage = tuple[Schedule, float]
@@ -42,6 +42,4 @@ def composed_ends(stages: tuple[Stage, ...], delta: float) -> Bracket:
         return poisson._Composition(grids, upper=True, near=near)
 
     high = crossing(curve, delta=delta, start=start, ceiling=ceiling, upper=True)
-    while high < ceiling and curve(high, add=True).delta(high) > delta:
-        high = min(1.002 * high + 1e-6, ceiling)
-    return low, high
+    return low, raised(high, ceiling, lambda at: curve(at, add=True).delta(at) <= delta)

@@ -23,10 +23,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import scipy
 from scipy.special import logsumexp
 
 from dpfedbench.accounting.claims import Claim
+from dpfedbench.accounting.gaussian import least_root
 from dpfedbench.accounting.poisson import renyi
 from dpfedbench.errors import BenchError
 
@@ -103,12 +103,8 @@ def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float)
     def excess(epsilon: float) -> float:
         return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(delta)
 
-    if excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-12)) + 1e-11
+    found = least_root(excess, xtol=1e-12)
+    return found + 1e-11 if found else 0.0
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:

@@ -1,7 +1,8 @@
 """The Gaussian mechanism alone: exact (epsilon, delta), and several releases of one cohort as one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import scipy
 from scipy.special import log_ndtr, ndtri
@@ -28,12 +29,17 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         return gaussian_delta(z, epsilon) - delta
 
-    if delta >= 1 or excess(0.0) <= 0:
+    return 0.0 if delta >= 1 else least_root(excess, xtol=1e-13, rtol=1e-13, maxiter=300)
+
+
+def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
+    """Where a falling function of epsilon >= 0 comes to 0; 0 where it starts there. `tolerance`: of scipy's brentq."""
+    if excess(0.0) <= 0:
         return 0.0
     high = 1.0
     while excess(high) > 0:
         high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-13, rtol=1e-13, maxiter=300))
+    return float(scipy.optimize.brentq(excess, 0.0, high, **tolerance))
 
 
 def rounded_up(noise_multiplier: float) -> float:

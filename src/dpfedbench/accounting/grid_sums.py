@@ -244,6 +244,13 @@ def crossing(curve_near: Callable[[float], Curve], *, delta: float, start: float
     return best
 
 
+def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> float:
+    """The first epsilon that fits, in small steps up from one that mostly does, and no more than the ceiling."""
+    while epsilon < ceiling and not fits(epsilon):
+        epsilon = min(1.002 * epsilon + 1e-6, ceiling)
+    return epsilon
+
+
 def _proving_side(excess: Callable[[float], float], root: float, floor: float, upper: bool) -> float:
     """Step off a root until it lies on the side that proves something."""
     nudge = 1e-10

@@ -17,6 +17,8 @@ import numpy as np
 import scipy
 from scipy.special import log_ndtr
 
+from dpfedbench.accounting.gaussian import least_root
+
 # A delta so small that an accountant's own bracket says nothing below it.
 SMALLEST_DELTA = 1e-25
 # What may be cut off a law of counts; it is added to delta. (Sums are convolved without FFT: to relative accuracy.)
@@ -132,9 +134,5 @@ def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float
         second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
         return float(weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))) - rest
 
-    if not len(at) or excess(0.0) <= 0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0:
-        high *= 2
-    return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9)) + 1e-9
+    found = least_root(excess, xtol=1e-9) if len(at) else 0.0
+    return found + 1e-9 if found else 0.0

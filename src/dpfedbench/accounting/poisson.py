@@ -23,7 +23,7 @@ import scipy
 from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
-from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing
+from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
 from dpfedbench.accounting.schedule import Schedule
 
 # Share of delta that may be spent on cutting the loss's tail.
@@ -309,9 +309,7 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
         upper=True,
     )
     # Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); looked at all the same.
-    while epsilon < ceiling and _Composition(grids(True), upper=True, near=epsilon).delta(epsilon) > delta:
-        epsilon = min(1.002 * epsilon + 1e-6, ceiling)
-    return epsilon
+    return raised(epsilon, ceiling, lambda at: _Composition(grids(True), upper=True, near=at).delta(at) <= delta)
 
 
 def _guess(noise_multiplier: float, rate: float, rounds: int, delta: float, uses: int) -> float:

@@ -4,10 +4,6 @@ Two data sets, since results on one say nothing of the other: `cifar-10` is the 
 its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
 """
 
-import io
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,7 +14,16 @@ import numpy as np
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import ENVIRONMENT, fetch, find_local, read_pickle
+from dpfedbench.data.sources import (
+    check_published,
+    damaged,
+    decoded_image,
+    fetch,
+    find_local,
+    held_files,
+    place_for,
+    read_pickle,
+)
 from dpfedbench.errors import BenchError
 
 SIZE = 32
@@ -34,8 +39,9 @@ JPEG, JPEG_FOLDER = "cifar-10-images.zip", "cifar-10-images"
 
 _PARTS = {"train": tuple(f"data_batch_{part}" for part in range(1, 6)), "test": ("test_batch",)}
 
-_Files = dict[str, Callable[[], bytes]]
-"""A way to read each file, by its path below the archive's or folder's root, with slashes."""
+_LARGEST = 64 << 20  # bytes of a file; a part has 31 million
+
+_damaged = partial(damaged, of="CIFAR-10")
 
 
 def read_cifar_10(
@@ -67,7 +73,10 @@ def read_cifar_10(
 
         path = fetch(CIFAR10.url, CIFAR10.tgz_md5, download_dir, local=local, subfolder=PLACES[0])
     elif check_md5 and path.is_file():
-        _check_md5(path)
+        from torchvision.datasets import CIFAR10
+
+        python = path.name == PYTHON
+        check_published(path, CIFAR10.tgz_md5 if python else BINARY_MD5, FOLDERS[not python])
     files = _files(path)
     images, labels = {}, {}
     for done, split in enumerate(SPLITS):
@@ -105,10 +114,10 @@ def read_cifar_10_jpeg(
     if path is None and local is not None:
         path = next((local / place for place in PLACES if (local / place / "train").is_dir()), None)
     if path is None:
-        place = local / PLACES[0] if local else f"FOLDER/{PLACES[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
         raise BenchError(
             f"looked for {JPEG} or the folder {JPEG_FOLDER}, with train/CLASS/*.jpg and test/CLASS/*.jpg, and found "
-            f"neither: put it in {place}, or take the data set cifar-10, which is fetched from where it is published"
+            f"neither: put it in {place_for(local, PLACES[0])}, or take the data set cifar-10, which is fetched from "
+            "where it is published"
         )
     files = _files(path)
     pictures: dict[tuple[str, str], list[str]] = {}
@@ -144,39 +153,14 @@ def _refuse_another_form(local: Path | None) -> None:
         )
 
 
-def _check_md5(path: Path) -> None:
-    from torchvision.datasets import CIFAR10
-    from torchvision.datasets.utils import calculate_md5
-
-    wanted, found = CIFAR10.tgz_md5 if path.name == PYTHON else BINARY_MD5, calculate_md5(str(path))
-    if found != wanted:
-        folder = FOLDERS[path.name != PYTHON]
-        raise BenchError(
-            f"{path} is not the published archive (md5 {found}, not {wanted}): delete it and put an undamaged copy in "
-            f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
-            "from it there"
-        )
-
-
-def _files(path: Path) -> _Files:
-    if path.is_dir():
-        return {file.relative_to(path).as_posix(): file.read_bytes for file in path.rglob("*") if file.is_file()}
+def _files(path: Path) -> dict[str, Callable[[], bytes]]:
     try:
-        if path.suffix == ".zip":
-            zipped = zipfile.ZipFile(path)
-            return {name: partial(zipped.read, name) for name in zipped.namelist() if "__MACOSX" not in name}
-        with tarfile.open(path) as archive:
-            held = {
-                member.name: content.read()
-                for member in archive
-                if member.isfile() and (content := archive.extractfile(member)) is not None
-            }
-        return {name: partial(bytes, content) for name, content in held.items()}
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        return held_files(path, largest=_LARGEST)
+    except ValueError as error:
         raise _damaged(path, str(error)) from error
 
 
-def _part(path: Path, files: _Files, part: str) -> tuple[np.ndarray, np.ndarray]:
+def _part(path: Path, files: dict[str, Callable[[], bytes]], part: str) -> tuple[np.ndarray, np.ndarray]:
     """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of one file of the release, in either form."""
     named = {name.rpartition("/")[2]: read for name, read in files.items()}
     called = f"{path} (part {part})"
@@ -203,23 +187,10 @@ def _check_counts(path: Path, split: str, labels: np.ndarray, examples: int) -> 
 
 
 def _decoded(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            colour = image.convert("RGB")
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise _damaged(path, f"{name}: {type(error).__name__} {error}") from error
-    if colour.size != (SIZE, SIZE):
-        raise _damaged(path, f"{name} is {colour.size[0]}x{colour.size[1]}, not {SIZE}x{SIZE}")
-    return np.asarray(colour)
-
-
-def _damaged(path: Path, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not CIFAR-10's ({what}): delete it and put an undamaged copy in its place, or leave it "
-        "out to download one"
-    )
+        return np.asarray(decoded_image(read(), size=(SIZE, SIZE)).convert("RGB"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, f"{name}: {error}") from error
 
 
 ENTRIES = (

@@ -1,20 +1,19 @@
 """CIFAR-FS: the 100 classes of CIFAR-100 as a few-shot data set (Bertinetto et al. 2019), 32×32 colour."""
 
-import tarfile
-import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import fetch, find_local, limited, read_pickle
-from dpfedbench.errors import BenchError
+from dpfedbench.data.sources import check_published, damaged, fetch, find_local, held_files, read_pickle
 
 FOLDER, ARCHIVE = "cifar-100-python", "cifar-100-python.tar.gz"
 EXAMPLES = 600
 SIZE = 32
 _LARGEST = 512 << 20  # bytes of a part; the training part has 155 million
+_damaged = partial(damaged, of="CIFAR-100")
 
 _SPLIT_TEXT = {
     "train": """
@@ -60,7 +59,9 @@ def read_cifar_fs(
     """
     path = find_local(local, ("cifar-100", "cifar-fs"), (ARCHIVE, FOLDER)) or _download(download_dir, local)
     if check_md5 and path.is_file():
-        _check_md5(path)
+        from torchvision.datasets import CIFAR100
+
+        check_published(path, CIFAR100.tgz_md5, FOLDER)
     parts = _read_parts(path, progress)
     try:
         names = [str(name) for name in parts["meta"]["fine_label_names"]]
@@ -90,41 +91,15 @@ def _download(download_dir: Path, local: Path | None) -> Path:
     return fetch(CIFAR100.url, CIFAR100.tgz_md5, download_dir, local=local, subfolder="cifar-100")
 
 
-def _check_md5(path: Path) -> None:
-    from torchvision.datasets import CIFAR100
-    from torchvision.datasets.utils import calculate_md5
-
-    found = calculate_md5(str(path))
-    if found != CIFAR100.tgz_md5:
-        raise BenchError(
-            f"{path} is not the published archive (md5 {found}, not {CIFAR100.tgz_md5}): delete it and put an "
-            f"undamaged copy in its place, leave it out to download one, or, if it was packed anew, put the folder "
-            f"{FOLDER} extracted from it there"
-        )
-
-
 def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:
     parts, wanted = {}, ("meta", "train", "test")
-    for done, part in enumerate(wanted, start=1):
-        called = f"{path} (part {part})"
-        try:
-            if path.is_dir():
-                parts[part] = read_pickle(path / part, called)
-            else:
-                with tarfile.open(path) as archive:
-                    member = archive.extractfile(f"{FOLDER}/{part}")
-                    if member is None:
-                        raise KeyError(f"{FOLDER}/{part} is not a file")
-                    parts[part] = read_pickle(limited(member, _LARGEST), called)
-        except (tarfile.TarError, zlib.error, KeyError, EOFError, OSError, ValueError) as error:
-            raise _damaged(path, str(error)) from error
-        if progress:
-            progress("reading CIFAR-100", done, len(wanted))
+    try:
+        files = held_files(path, largest=_LARGEST)
+        prefix = "" if path.is_dir() else f"{FOLDER}/"
+        for done, part in enumerate(wanted, start=1):
+            parts[part] = read_pickle(files[prefix + part](), f"{path} (part {part})")
+            if progress:
+                progress("reading CIFAR-100", done, len(wanted))
+    except (KeyError, OSError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
     return parts
-
-
-def _damaged(path: Path, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not CIFAR-100's ({what}): delete it and put an undamaged copy in its "
-        f"place, or leave it out to download one"
-    )

@@ -1,68 +1,82 @@
 """The folder of a client partition: clients.npz, preview.csv for people, summary.json."""
 
-import csv
-import io
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, defused, read_json, sha256, write_json, write_text
-
-_Built = TypeVar("_Built")
+from dpfedbench.files import atomic_path, defused, read_json, sha256, write_json, write_table
 
 PREVIEW = 20
 """Clients that the preview shows."""
 
 
-def save_clients(
-    folder: Path, arrays: Mapping[str, np.ndarray], preview: Sequence[Sequence[Any]], summary: Mapping[str, Any]
-) -> None:
-    """Write the three files, each whole or not at all.
+@dataclass(frozen=True, kw_only=True)
+class ClientsFolder:
+    """Base of the partitions: what each client holds, by arrays with a row a client.
 
-    Args:
-        folder: made if missing.
-        arrays: what clients.npz holds, by name.
-        preview: the rows of preview.csv, its head first.
-        summary: what summary.json says, besides the checksum of clients.npz.
-
-    Raises:
-        BenchError: the folder cannot be written to.
+    Attributes:
+        summary: what it is: dataset, kind, seed, counts.
+        class_names: of the data set's classes, for the preview; empty once loaded from a folder.
     """
-    with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
-        np.savez(handle, **arrays)  # type: ignore[arg-type]
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([defused(cell) for cell in row] for row in preview)
-    write_text(folder / "preview.csv", table.getvalue())
-    write_json(folder / "summary.json", {**summary, "clients_sha256": sha256(folder / "clients.npz")})
 
+    arrays: ClassVar[tuple[str, ...]]
+    """The attributes that clients.npz holds."""
 
-def load_clients(folder: Path | str, build: Callable[[Mapping[str, np.ndarray], dict[str, Any]], _Built]) -> _Built:
-    """Read what `save_clients` wrote, checking one file against the other.
+    summary: dict[str, Any]
+    class_names: tuple[str, ...] = ()
 
-    Args:
-        folder: where it is.
-        build: makes the partition of the arrays and the summary.
+    def __len__(self) -> int:
+        """How many clients."""
+        return len(getattr(self, self.arrays[0]))
 
-    Raises:
-        BenchError: a file is missing or damaged, or holds no such partition.
-    """
-    folder = Path(folder)
-    mend = f"delete {folder} and run the workflow again"
-    summary = read_json(folder / "summary.json")
-    path = folder / "clients.npz"
-    try:
-        if sha256(path) != summary["clients_sha256"]:
-            raise ValueError("its content is not what its summary says")
-        with np.load(path, allow_pickle=False) as arrays:
-            return build(arrays, summary)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend}") from error
-    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend}") from error
+    def preview(self) -> list[list[Any]]:
+        """The rows of preview.csv, its head first."""
+        raise NotImplementedError
+
+    def called(self, index: int) -> str:
+        """The name of a class, where it is known."""
+        return self.class_names[index] if self.class_names else ""
+
+    def save(self, folder: Path | str) -> None:
+        """Write clients.npz, the first clients as preview.csv for people, and summary.json; each whole or not at all.
+
+        Args:
+            folder: made if missing.
+
+        Raises:
+            BenchError: the folder cannot be written to.
+        """
+        folder = Path(folder)
+        with atomic_path(folder / "clients.npz") as temporary, open(temporary, "wb") as handle:
+            np.savez(handle, **{name: getattr(self, name) for name in self.arrays})  # type: ignore[arg-type]
+        write_table(folder / "preview.csv", ([defused(cell) for cell in row] for row in self.preview()))
+        write_json(folder / "summary.json", {**self.summary, "clients_sha256": sha256(folder / "clients.npz")})
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read what `save` wrote, checking one file against the other.
+
+        Raises:
+            BenchError: a file is missing or damaged, or holds no such partition.
+        """
+        folder = Path(folder)
+        mend = f"delete {folder} and run the workflow again"
+        summary = read_json(folder / "summary.json")
+        path = folder / "clients.npz"
+        try:
+            if sha256(path) != summary["clients_sha256"]:
+                raise ValueError("its content is not what its summary says")
+            with np.load(path, allow_pickle=False) as found:
+                return cls(summary=summary, **{name: found[name] for name in cls.arrays})
+        except FileNotFoundError as error:
+            raise BenchError(f"{path} is missing: {mend}") from error
+        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise BenchError(f"{path} is damaged ({error}): {mend}") from error
 
 
 def check_made_for(name: str, dataset: Mapping[str, Any], clients: Mapping[str, Any]) -> None:

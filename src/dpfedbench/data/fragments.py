@@ -4,12 +4,11 @@ The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of the
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpfedbench.data.clients_folder import PREVIEW, load_clients, save_clients
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
 from dpfedbench.randomness import stream
@@ -18,45 +17,28 @@ KIND = "fragments"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordPartition:
+class RecordPartition(ClientsFolder):
     """Which records each client holds.
 
     Attributes:
         records: int32 [clients, records per client], indices into the data set's images; no record is in it twice.
         summary: what it is: dataset, kind, seed, counts, and each client's records of each label.
-        class_names: of the data set's labels, for the preview; empty once loaded from a folder.
     """
 
+    arrays: ClassVar[tuple[str, ...]] = ("records",)
+
     records: np.ndarray
-    summary: dict[str, Any]
-    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shape."""
         if self.records.ndim != 2 or self.records.dtype != np.int32:
             raise ValueError(f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}")
 
-    def __len__(self) -> int:
-        """How many clients."""
-        return len(self.records)
-
-    @property
-    def records_per_client(self) -> int:
-        """How many records each client holds."""
-        return int(self.records.shape[1])
-
-    def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients' labels as preview.csv for people, and summary.json; all whole.
-
-        Args:
-            folder: made if missing.
-        """
+    def preview(self) -> list[list[Any]]:
         rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
         for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
-            for label, count in enumerate(counts):
-                if count:
-                    rows.append([client, label, self.class_names[label] if self.class_names else "", count])
-        save_clients(Path(folder), {"records": self.records}, rows, self.summary)
+            rows += [[client, label, self.called(label), count] for label, count in enumerate(counts) if count]
+        return rows
 
 
 def make_fragments(dataset: RecordDataset, *, clients: int, fragments: int, seed: int) -> RecordPartition:
@@ -94,15 +76,6 @@ def make_fragments(dataset: RecordDataset, *, clients: int, fragments: int, seed
         "labels_per_client": [sum(count > 0 for count in counts) for counts in histogram],
     }
     return RecordPartition(records=records, summary=summary, class_names=dataset.class_names)
-
-
-def load_fragments(folder: Path | str) -> RecordPartition:
-    """Read what `RecordPartition.save` wrote.
-
-    Raises:
-        BenchError: a file is missing or damaged.
-    """
-    return load_clients(folder, lambda arrays, summary: RecordPartition(records=arrays["records"], summary=summary))
 
 
 def _check_divides(name: str, records: int, clients: int, fragments: int) -> None:

@@ -10,7 +10,6 @@ pixel follows from the fonts, `glyphs`, this file and a fixed seed. As with glyp
 pixels; summary.json records the versions and says whether the checksum is the recorded one.
 """
 
-import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +29,7 @@ SEED = 20163
 """Of the scenes; part of the data set's definition, apart from any run's seed."""
 
 # Chosen once from the letters of `glyphs` without marks whose skeletons are 60 to 150 pixels long: in the order of
-# their code points, each that is less than 0.66 like (`glyphs.likeness`) all before it, and of these the first 100.
+# their code points, each that is less than 0.66 like (`tools/choose_letters.py`) all before it; of these the first 100.
 _LETTERS = """
     0041-0043 0048 004B 004D 0051 0054 0056-0057 005A 0068 006D 0070 0079 00E6 00F0 0141 0152 0186 0188
     019B-019C 01BA 01C1-01C2 0224 0235 023F 0241 025D 0264 026E 0274 0277 02A2 02A4 02A9 02AC-02AD 02AF 0377
@@ -104,7 +103,7 @@ def read(
             progress(f"drawing scenes of {size}x{size} pixels, class", index + 1, len(letters))
     return RawImages(
         images=images,
-        class_names=tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters),
+        class_names=glyphs.class_names(letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions=glyphs.library_versions(),
     )
@@ -112,11 +111,7 @@ def read(
 
 def read_letters() -> tuple[str, ...]:
     """The letters of the classes, ascending."""
-    codes: list[int] = []
-    for part in _LETTERS.split():
-        first, _, last = part.partition("-")
-        codes.extend(range(int(first, 16), int(last or first, 16) + 1))
-    return tuple(map(chr, codes))
+    return glyphs.letters_of(_LETTERS)
 
 
 def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()) -> None:

@@ -10,7 +10,6 @@ rendering, so another FreeType (it comes inside Pillow) may move a few pixels; s
 versions and says whether the checksum is the recorded one.
 """
 
-import itertools
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
@@ -40,11 +39,9 @@ BOLD_FACES = ("DejaVuSans-Bold", "DejaVuSerif-Bold", "DejaVuSansMono-Bold", "Dej
 FEWEST_FACES = 4
 """Letters with fewer light faces than this get bold ones too: their skeletons are a little rougher."""
 
-_CATEGORIES = ("Lu", "Ll", "Lt", "Lo")  # upper, lower and title case, other; of Unicode's letters
-
 # Skeletons: letter box and canvas in source pixels; two source pixels are one pixel of a drawing.
-_BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
-_SCALE = _BOX / 20
+BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
+_SCALE = BOX / 20
 # Drawings are traced on a wider canvas, then cut so that no stroke is lost.
 _WIDE = 40
 _ROOM = 26  # the largest extent of a drawing's ink, in pixels
@@ -75,21 +72,25 @@ def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | Non
             progress("drawing letters", index + 1, len(letters))
     return RawImages(
         images=images,
-        class_names=tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters),
+        class_names=class_names(letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions=library_versions(),
     )
 
 
 def read_letters() -> tuple[str, ...]:
-    """The letters of the set, ascending: the recorded outcome of `choose_letters`."""
+    """The letters of the set, ascending: what `tools/choose_letters.py` chose once."""
     text = resources.files("dpfedbench.data").joinpath("glyph_letters.txt").read_text(encoding="ascii")
+    return letters_of(" ".join(line.partition("#")[0] for line in text.splitlines()))
+
+
+def letters_of(ranges: str) -> tuple[str, ...]:
+    """The letters of code points in hexadecimal, runs of them as first-last."""
     codes: list[int] = []
-    for line in text.splitlines():
-        for part in line.partition("#")[0].split():
-            first, _, last = part.partition("-")
-            codes.extend(range(int(first, 16), int(last or first, 16) + 1))
-    return tuple(chr(code) for code in codes)
+    for part in ranges.split():
+        first, _, last = part.partition("-")
+        codes.extend(range(int(first, 16), int(last or first, 16) + 1))
+    return tuple(map(chr, codes))
 
 
 def draw_letter(letter: str) -> np.ndarray:
@@ -140,68 +141,9 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def choose_letters(count: int = LETTERS) -> tuple[str, ...]:
-    """Choose letters of which no two look alike; the record of its outcome is glyph_letters.txt.
-
-    Candidates are the letters (but no modifiers) of the light faces that are no compatibility variant of
-    another. Letters without marks come first, then marked ones, each kept if it is not too like (`likeness`)
-    one kept before; the limit is the lowest, in steps of 0.001, that leaves enough letters.
-    """
-    candidates = [
-        chr(code)
-        for code in sorted(set().union(*(_codes(face) for face in LIGHT_FACES)))
-        if unicodedata.category(chr(code)) in _CATEGORIES and unicodedata.normalize("NFKC", chr(code)) == chr(code)
-    ]
-    skeletons = _thin(np.stack([render(letter, _first_face(letter)) for letter in candidates]))
-    drawn = skeletons.sum(axis=(1, 2)) > 0.8 * _BOX  # dots, and nothing at all, are no letters here
-    candidates = [letter for letter, keep in zip(candidates, drawn, strict=True) if keep]
-    alike = likeness(candidates)
-    marked = np.array([unicodedata.normalize("NFD", letter) != letter for letter in candidates])
-    order = np.argsort(marked, kind="stable")
-    for limit in np.arange(0.80, 1.0, 0.001):
-        kept: list[int] = []
-        for index in order:
-            if not kept or alike[index, kept].max() < limit:
-                kept.append(int(index))
-        if len(kept) >= count:
-            return tuple(candidates[index] for index in sorted(kept[:count]))
-    raise ValueError(f"the fonts have fewer than {count} letters")
-
-
-def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
-    """How alike letters look, each in its first light face: float32 [letters, letters], 1 for the same.
-
-    The largest normalised correlation of two letters' blurred skeletons over shifts of up to `reach` pixels,
-    after each is brought to the same size.
-    """
-
-    def normalised(pictures: np.ndarray) -> np.ndarray:
-        flat = pictures.reshape(len(pictures), -1)
-        flat = flat - flat.mean(axis=1, keepdims=True)
-        return flat / np.linalg.norm(flat, axis=1, keepdims=True)
-
-    skeletons = _thin(np.stack([render(letter, _first_face(letter)) for letter in letters]))
-    blurred = ndimage.gaussian_filter(skeletons.astype(np.float32), (0, 2.0, 2.0))[:, ::2, ::2]
-    reference = normalised(blurred)
-    alike = np.zeros((len(letters), len(letters)), dtype=np.float32)
-    steps = range(-reach, reach + 1)
-    for rows, columns in itertools.product(steps, steps):
-        np.maximum(alike, normalised(np.roll(blurred, (rows, columns), (1, 2))) @ reference.T, out=alike)
-    return np.maximum(alike, alike.T)
-
-
-def write_ranges(letters: Sequence[str]) -> str:
-    """The text of glyph_letters.txt: code points in hexadecimal, runs of them as first-last."""
-    runs: list[list[int]] = []
-    for code in sorted(map(ord, letters)):
-        if runs and code == runs[-1][1] + 1:
-            runs[-1][1] = code
-        else:
-            runs.append([code, code])
-    parts = [f"{first:04X}" if first == last else f"{first:04X}-{last:04X}" for first, last in runs]
-    lines = [" ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]
-    head = "# The letters of the glyphs data set, chosen once by dpfedbench.data.glyphs.choose_letters.\n"
-    return head + "\n".join(lines) + "\n"
+def class_names(letters: Sequence[str]) -> tuple[str, ...]:
+    """Code points and Unicode's names."""
+    return tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters)
 
 
 def trace(
@@ -282,10 +224,10 @@ def _knot_weights() -> np.ndarray:
 
 def distance_fields(letter: str) -> np.ndarray:
     """Distance of each source pixel to the letter's skeleton in each face: float64 [faces, 56, 56]."""
-    faces = [face for face in LIGHT_FACES if ord(letter) in _codes(face)]
+    faces = [face for face in LIGHT_FACES if ord(letter) in codes(face)]
     if len(faces) < FEWEST_FACES:
-        faces += [face for face in BOLD_FACES if ord(letter) in _codes(face)][: FEWEST_FACES - len(faces)]
-    skeletons = _thin(np.stack([render(letter, face) for face in faces]))
+        faces += [face for face in BOLD_FACES if ord(letter) in codes(face)][: FEWEST_FACES - len(faces)]
+    skeletons = thin(np.stack([render(letter, face) for face in faces]))
     fields = [ndimage.distance_transform_edt(skeleton == 0) for skeleton in skeletons]
     return np.stack(fields)
 
@@ -297,7 +239,7 @@ def render(letter: str, face: str) -> np.ndarray:
     box = picture.getbbox()
     if box is not None:
         picture = picture.crop(box)
-        factor = _BOX / max(picture.size)
+        factor = BOX / max(picture.size)
         width, height = (max(1, round(side * factor)) for side in picture.size)
         picture = picture.resize((width, height), Image.Resampling.BOX)
         canvas.paste(picture, ((_CANVAS - width) // 2, (_CANVAS - height) // 2))
@@ -312,19 +254,16 @@ def _font(face: str) -> ImageFont.FreeTypeFont:
 
 
 @cache
-def _codes(face: str) -> frozenset[int]:
+def codes(face: str) -> frozenset[int]:
+    """The code points that a face has."""
     return frozenset(FT2Font(_font_path(face)).get_charmap())
-
-
-def _first_face(letter: str) -> str:
-    return next(face for face in LIGHT_FACES if ord(letter) in _codes(face))
 
 
 def _font_path(face: str) -> str:
     return str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf")
 
 
-def _thin(shapes: np.ndarray) -> np.ndarray:
+def thin(shapes: np.ndarray) -> np.ndarray:
     """Thin shapes (uint8 0 or 1, [n, size, size]) to lines one pixel wide, keeping their connectedness.
 
     Guo and Hall 1989, "Parallel thinning with two-subiteration algorithms", by table: a pixel's eight

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from dpfedbench.data.clients_folder import check_made_for
-from dpfedbench.data.fragments import load_fragments
+from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import TaskBatch, gather, load_partition
+from dpfedbench.data.partition import Partition, TaskBatch, gather
 from dpfedbench.data.records import load_any_records
 
 
@@ -26,7 +26,7 @@ class Tasks:
 
     def __init__(self, data_dir: Path, clients_dir: Path, *, support_per_class: int, query_per_class: int) -> None:
         self.dataset = load_dataset(data_dir)
-        self._partition = load_partition(clients_dir)
+        self._partition = Partition.load(clients_dir)
         self._sizes = {"support_per_class": support_per_class, "query_per_class": query_per_class}
 
     def gather(self, ids: np.ndarray) -> TaskBatch:
@@ -48,7 +48,7 @@ class Records:
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path) -> None:
-        self.dataset, partition = load_any_records(data_dir), load_fragments(clients_dir)
+        self.dataset, partition = load_any_records(data_dir), RecordPartition.load(clients_dir)
         check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
         own = [np.sort(records) for records in partition.records]
         self.images = [np.asarray(self.dataset.images[records]) for records in own]

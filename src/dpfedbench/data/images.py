@@ -1,8 +1,7 @@
 """A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
 
 import csv
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text, writing
+from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
 from dpfedbench.randomness import stream
 
 SPLITS = ("train", "validation", "test")
@@ -127,28 +126,29 @@ def write_files(
     facts: dict[str, Any],
     counts: dict[str, Any],
     versions: dict[str, str],
+    **beside: Iterable[Sequence[Any]],
 ) -> None:
-    """Write images.npy, classes.csv and summary.json, in this order and each whole or not at all.
+    """Write images.npy, classes.csv and, last, summary.json, each whole or not at all.
 
     The old summary goes first and the new one comes last, so that a data set whose writing was cut short
     has no summary, and is refused by `open_files`.
 
     Args:
         folder: where the three files go; made if missing.
-        kind: "classes" or "records".
+        kind: "classes", "records" or "texts".
         images: the array.
         table: the rows of classes.csv, its head first.
         facts: what is known of the data set before it is prepared.
         counts: what summary.json says of the array.
         versions: of the libraries whose version can change a pixel.
+        beside: further tables, by name; summary.json has their checksums.
     """
     with writing(folder / "summary.json"):
         (folder / "summary.json").unlink(missing_ok=True)
     with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
         np.save(handle, images, allow_pickle=False)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
-    write_text(folder / "classes.csv", text.getvalue())
+    for name, rows in {"classes": table, **beside}.items():
+        write_table(folder / f"{name}.csv", rows)
     digest = sha256(folder / "images.npy")
     recorded = facts.get("recorded_sha256")
     write_json(
@@ -158,8 +158,9 @@ def write_files(
             "kind": kind,
             "sha256": digest,
             "matches_record": None if recorded is None else digest == recorded,
+            **{f"{name}_sha256": sha256(folder / f"{name}.csv") for name in beside},
             **counts,
-            "mean_pixel": round(float(images.mean(dtype=np.float64)), 4),
+            **({"mean_pixel": round(float(images.mean(dtype=np.float64)), 4)} if images.dtype == np.uint8 else {}),
             "made_with": versions,
         },
     )
@@ -173,12 +174,7 @@ def load_dataset(folder: Path | str) -> ImageDataset:
     """
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
-    rows = read_classes(folder, len(images))
-    class_splits = np.array([row.get("split") for row in rows])
-    if not set(class_splits) <= set(SPLITS):
-        raise damaged_classes(folder, f"it should give each class one of the splits {', '.join(SPLITS)}")
-    splits = {split: np.flatnonzero(class_splits == split) for split in SPLITS}
-    names = tuple(row["name"] for row in rows)
+    splits, names = read_splits(folder, len(images))
     return ImageDataset(name=summary["name"], images=images, splits=splits, class_names=names, summary=summary)
 
 
@@ -187,29 +183,29 @@ def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[st
 
     Args:
         folder: of the data set.
-        kind: "classes" or "records": what the caller can use.
+        kind: "classes", "records" or "texts": what the caller can use.
         sizes: the summary's keys that, before `image_shape`, make up the array's shape.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or the data set is of the other kind.
+        BenchError: a file is missing, or is not what was written there; or the data set is of another kind.
     """
     summary = read_json(folder / "summary.json")
     try:
         name, digest, found = summary["name"], summary["sha256"], summary.get("kind", "classes")
         if found != kind:
             raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
-        shape = (*(summary[size] for size in sizes), *summary["image_shape"])
+        shape = (*(summary[size] for size in sizes), *([] if kind == "texts" else summary["image_shape"]))
     except (AttributeError, KeyError, TypeError) as error:
         raise foreign_summary(folder, f"no {error}") from error
-    path = folder / "images.npy"
+    path, number = folder / "images.npy", np.int32 if kind == "texts" else np.uint8
     try:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
-        if images.shape != shape or images.dtype != np.uint8 or sha256(path) != digest:
+        if images.shape != shape or images.dtype != number or sha256(path) != digest:
             raise ValueError("its content is not what its summary says")
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {_mend(folder)}") from error
+        raise BenchError(f"{path} is missing: {mend(folder)}") from error
     except (ValueError, OSError, EOFError) as error:
-        raise BenchError(f"{path} is damaged ({error}): {_mend(folder)}") from error
+        raise BenchError(f"{path} is damaged ({error}): {mend(folder)}") from error
     return summary, images
 
 
@@ -225,7 +221,7 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
             rows = list(csv.DictReader(handle))
         whole = [int(row["index"]) for row in rows] == list(range(classes)) and all(row["name"] for row in rows)
     except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {_mend(folder)}") from error
+        raise BenchError(f"{path} is missing: {mend(folder)}") from error
     except (KeyError, ValueError, TypeError) as error:
         raise damaged_classes(folder, f"no readable column {error}") from error
     if not whole:
@@ -233,24 +229,39 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
     return rows
 
 
+def read_splits(folder: Path, classes: int) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The classes (or tasks) of each split, by their places in classes.csv, ascending; and the names of all.
+
+    Raises:
+        BenchError: as for `read_classes`, or a class is in none of the splits.
+    """
+    rows = read_classes(folder, classes)
+    found = np.array([row.get("split") for row in rows])
+    if not set(found) <= set(SPLITS):
+        raise damaged_classes(folder, f"it should give each of them one of the splits {', '.join(SPLITS)}")
+    return {split: np.flatnonzero(found == split) for split in SPLITS}, tuple(row["name"] for row in rows)
+
+
 def foreign_summary(folder: Path, what: str) -> BenchError:
     """The error for a summary.json that some other program, or an editor, may have written."""
-    return BenchError(f"{folder / 'summary.json'} does not describe a data set ({what}): {_mend(folder)}")
+    return BenchError(f"{folder / 'summary.json'} does not describe a data set ({what}): {mend(folder)}")
 
 
 def damaged_classes(folder: Path, what: str) -> BenchError:
     """The error for a classes.csv whose content is wrong."""
-    return BenchError(f"{folder / 'classes.csv'} is damaged ({what}): {_mend(folder)}")
+    return BenchError(f"{folder / 'classes.csv'} is damaged ({what}): {mend(folder)}")
 
 
-def _mend(folder: Path) -> str:
+def mend(folder: Path) -> str:
+    """What to do where a data set's files are not whole."""
     return f"delete {folder} and run the workflow again"
 
 
-# What a loader says that meets the other kind than its own.
+# What a loader says that meets another kind than its own.
 _WRONG_KIND = {
     "classes": "{name} (in {folder}) is split by record, and this method needs a data set split by class: take "
     "one such as omniglot or glyphs",
     "records": "{name} (in {folder}) is split by class, and this method needs a data set split by record: take "
     "one such as fashion-mnist or digits",
+    "texts": "{name} (in {folder}) is of images, and this run needs texts: see task.text",
 }

@@ -1,6 +1,7 @@
 """mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and Larochelle (2017)."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import PIL
 from PIL import Image
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import ENVIRONMENT, decoded_image, find_local, read_pickle
+from dpfedbench.data.sources import damaged, decoded_image, find_local, place_for, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
@@ -17,6 +18,7 @@ SUBFOLDER = "mini-imagenet"
 _SPELLINGS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
 _NAMED = 5  # classes that an error names
+_damaged = partial(damaged, of="mini-ImageNet", fetched=False)
 
 _SPLIT_TEXT = {
     "train": """
@@ -161,16 +163,9 @@ def _decode(path: Path) -> np.ndarray:
 
 
 def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchError:
-    place = f"{local / SUBFOLDER}" if local else f"FOLDER/{SUBFOLDER} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
     return BenchError(
         f"{pickle_name} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
         f"them at https://image-net.org, get the three mini-imagenet-cache files of the Ravi and "
         f"Larochelle split (for instance https://zenodo.org/record/7978538) and put them, or a folder "
-        f"{folder_name} of one folder per class (or the 100 folders side by side), in {place}"
-    )
-
-
-def _damaged(path: Path, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not mini-ImageNet's ({what}): delete it and put an undamaged copy in its place"
+        f"{folder_name} of one folder per class (or the 100 folders side by side), in {place_for(local, SUBFOLDER)}"
     )

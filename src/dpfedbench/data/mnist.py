@@ -10,8 +10,7 @@ import numpy as np
 
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import fetch, find_local
-from dpfedbench.errors import BenchError
+from dpfedbench.data.sources import damaged, fetch, find_local
 
 SIZE = 28
 FILES = {
@@ -130,10 +129,10 @@ def _read(which: _Set, local: Path | None, download_dir: Path, progress: Progres
         path = _find(which, label_file, local, download_dir)
         labels[split] = _checked(path, which, (sum(wanted),)).astype(np.int64)
         if labels[split].max() >= len(wanted):
-            raise _damaged(path, which, f"it has the label {labels[split].max()}")
+            raise damaged(path, f"it has the label {labels[split].max()}", of=which.called)
         for label, found in enumerate(np.bincount(labels[split], minlength=len(wanted))):
             if found != wanted[label]:
-                raise _damaged(path, which, f"label {label} occurs {found} times, not {wanted[label]}")
+                raise damaged(path, f"label {label} occurs {found} times, not {wanted[label]}", of=which.called)
         if progress:
             progress(f"reading {which.called}", 2 * done + 2, 4)
     return RawRecords(
@@ -162,15 +161,8 @@ def _checked(path: Path, which: _Set, shape: tuple[int, ...]) -> np.ndarray:
     try:
         return read_idx(path, shape)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, which, str(error)) from error
+        raise damaged(path, str(error), of=which.called) from error
 
 
 def _times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "no"
-
-
-def _damaged(path: Path, which: _Set, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not {which.called}'s ({what}): delete it and put an undamaged copy in its "
-        f"place, or leave it out to download one"
-    )

@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,14 @@ import PIL
 from PIL import Image
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import decoded_image, fetch, find_local, unzipped
-from dpfedbench.errors import BenchError
+from dpfedbench.data.sources import damaged, decoded_image, fetch, find_local, held_files
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
 _LARGEST = 1 << 20  # bytes of a drawing; they have a few hundred
+_damaged = partial(damaged, of="Omniglot")
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
@@ -46,7 +47,7 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
     for part, characters in PARTS.items():
         path = find_local(local, ("omniglot", "omniglot-py"), (f"{part}.zip", part))
         path = path or _download(part, download_dir, local)
-        drawings = _read_folder(path, part) if path.is_dir() else _read_zip(path, part)
+        drawings = _read(path, part)
         _check_count(path, drawings, characters)
         for character in sorted(drawings):
             images.append(np.stack([_decode(path, name, read) for name, read in sorted(drawings[character])]))
@@ -61,7 +62,7 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
     )
 
 
-_Drawings = dict[tuple[str, str], list[tuple[str, Callable[[], bytes]]]]
+_Drawings = defaultdict[tuple[str, str], list[tuple[str, Callable[[], bytes]]]]
 
 
 def _download(part: str, download_dir: Path, local: Path | None) -> Path:
@@ -71,23 +72,15 @@ def _download(part: str, download_dir: Path, local: Path | None) -> Path:
     return fetch(url, Omniglot.zips_md5[part], download_dir, local=local, subfolder="omniglot")
 
 
-def _read_zip(path: Path, part: str) -> _Drawings:
+def _read(path: Path, part: str) -> _Drawings:
+    prefix, drawings = f"{part}/" if path.is_dir() else "", _Drawings(list)
     try:
-        return _group(iter(unzipped(path, largest=_LARGEST).items()), part)
+        files = held_files(path, largest=_LARGEST)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
-
-
-def _read_folder(path: Path, part: str) -> _Drawings:
-    files = path.glob("*/*/*.png")
-    return _group((("/".join((part, *file.parts[-3:])), file.read_bytes) for file in files), part)
-
-
-def _group(members: Iterator[tuple[str, Callable[[], bytes]]], part: str) -> _Drawings:
-    drawings: _Drawings = defaultdict(list)
-    for name, read in members:
-        match = _MEMBER.search(name)
-        if match and match[1] == part and "__MACOSX" not in name:
+    for name, read in files.items():
+        match = _MEMBER.search(prefix + name)
+        if match and match[1] == part:
             drawings[match[2], match[3]].append((match[4], read))
     return drawings
 
@@ -106,10 +99,3 @@ def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
     except (OSError, ValueError) as error:
         raise _damaged(path, f"{name}: {error}") from error
     return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
-
-
-def _damaged(path: Path, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not Omniglot's ({what}): delete it and put an undamaged copy in its "
-        f"place, or leave it out to download one"
-    )

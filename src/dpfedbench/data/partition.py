@@ -4,14 +4,12 @@ Clients are tasks drawn from shared images, as in the papers; summary.json says 
 `disjoint` partition gives no image to two clients.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpfedbench.data.clients_folder import PREVIEW, check_made_for, load_clients, save_clients
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.errors import BenchError
 from dpfedbench.randomness import stream
@@ -21,7 +19,7 @@ _BLOCK = 4096  # clients drawn from one stream; part of what a seed means
 
 
 @dataclass(frozen=True, kw_only=True)
-class Partition:
+class Partition(ClientsFolder):
     """Which images each client (or task) holds.
 
     Attributes:
@@ -29,22 +27,17 @@ class Partition:
             position in the row is the label.
         examples: integers [clients, ways, examples], distinct within a class of a client, in random order.
         summary: what it is: dataset, split, kind, seed, counts, and how often an image is used.
-        class_names: of the data set's classes, for the preview; empty once loaded from a folder.
     """
+
+    arrays: ClassVar[tuple[str, ...]] = ("classes", "examples")
 
     classes: np.ndarray
     examples: np.ndarray
-    summary: dict[str, Any]
-    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shapes against each other."""
         if self.classes.ndim != 2 or self.examples.ndim != 3 or self.examples.shape[:2] != self.classes.shape:
             raise ValueError(f"classes {self.classes.shape} and examples {self.examples.shape} do not fit together")
-
-    def __len__(self) -> int:
-        """How many clients."""
-        return len(self.classes)
 
     @property
     def ways(self) -> int:
@@ -56,19 +49,13 @@ class Partition:
         """Images per class of a client."""
         return int(self.examples.shape[2])
 
-    def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients as preview.csv for people, and summary.json; all whole.
-
-        Args:
-            folder: made if missing.
-        """
+    def preview(self) -> list[list[Any]]:
         rows: list[list[Any]] = [["client", "label", "class", "class_name", "examples"]]
         for client in range(min(PREVIEW, len(self))):
             for label, index in enumerate(self.classes[client]):
-                name = self.class_names[index] if self.class_names else ""
-                rows.append([client, label, index, name, " ".join(map(str, self.examples[client, label]))])
-        arrays = {"classes": self.classes, "examples": self.examples}
-        save_clients(Path(folder), arrays, rows, self.summary)
+                examples = " ".join(map(str, self.examples[client, label]))
+                rows.append([client, label, index, self.called(index), examples])
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +107,7 @@ def make_partition(
     pool = dataset.splits["train"]
     _check_fits(dataset, "train", ways, examples_per_class)
     if kind == "shared":
-        classes, examples = _draw(
-            lambda block: stream(seed, "partition", block),
-            pool,
-            dataset.examples_per_class,
-            clients,
-            ways,
-            examples_per_class,
-        )
+        classes, examples = _draw(dataset, "train", clients, ways, examples_per_class, seed, "partition")
     else:
         classes, examples = _deal(stream(seed, "partition"), dataset, pool, clients, ways, examples_per_class)
     used = np.bincount(
@@ -197,15 +177,7 @@ def sample_tasks(
     ):
         _require_positive(name, value)
     _check_fits(dataset, split, ways, shots + query_per_class)
-    name = f"tasks-{purpose}-{split}"
-    classes, examples = _draw(
-        lambda block: stream(seed, name, block),
-        dataset.splits[split],
-        dataset.examples_per_class,
-        count,
-        ways,
-        shots + query_per_class,
-    )
+    classes, examples = _draw(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
     summary = {
         "dataset": dataset.name,
         "dataset_sha256": dataset.summary["sha256"],
@@ -267,18 +239,6 @@ def gather(
     return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
 
 
-def load_partition(folder: Path | str) -> Partition:
-    """Read what `Partition.save` wrote.
-
-    Raises:
-        BenchError: a file is missing or damaged.
-    """
-    return load_clients(
-        folder,
-        lambda arrays, summary: Partition(classes=arrays["classes"], examples=arrays["examples"], summary=summary),
-    )
-
-
 def _require_positive(name: str, value: int) -> None:
     if value < 1:
         raise BenchError(f"{name} is {value}: it must be at least 1")
@@ -301,19 +261,15 @@ def _index_type(dataset_size: int) -> type[np.signedinteger[Any]]:
 
 
 def _draw(
-    stream_of: Callable[[int], np.random.Generator],
-    pool: np.ndarray,
-    per_class: int,
-    clients: int,
-    ways: int,
-    examples_per_class: int,
+    dataset: ImageDataset, split: str, clients: int, ways: int, examples_per_class: int, seed: int, purpose: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes [clients, ways] from the pool, examples [clients, ways, examples]; uniform, no repeats."""
+    """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats."""
+    pool, per_class = dataset.splits[split], dataset.examples_per_class
     classes = np.empty((clients, ways), dtype=_index_type(int(pool.max()) + 1))
     examples = np.empty((clients, ways, examples_per_class), dtype=_index_type(per_class))
     for block, start in enumerate(range(0, clients, _BLOCK)):
         # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
-        rng, stop = stream_of(block), min(start + _BLOCK, clients)
+        rng, stop = stream(seed, purpose, block), min(start + _BLOCK, clients)
         chosen = pool[_distinct(rng, _BLOCK, len(pool), ways)]
         picked = _distinct(rng, _BLOCK * ways, per_class, examples_per_class)
         classes[start:stop] = chosen[: stop - start]

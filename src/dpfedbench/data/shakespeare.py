@@ -8,13 +8,12 @@ plays: 345 roles were published.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
-from dpfedbench.data.sources import ENVIRONMENT, find_local, unzipped
-from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
+from dpfedbench.data.sources import ENVIRONMENT, find_local
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, text_files, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 800
@@ -61,7 +60,7 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
             f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or LEAF's by_play_and_character/*.txt, "
             f"in {place}"
         )
-    files = sorted(_files(path))
+    files = sorted(text_files(path, largest=_LARGEST))
     texts: list[tuple[str, list[str]]] = []
     for number, (name, content) in enumerate(files, start=1):
         text = decoded(content, f"{path}/{name}.txt")
@@ -75,24 +74,6 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
         texts, words=WORDS, test=0.1, validation=0.1, called=f"{path}", versions={},
         public_text=f"the roles of fewer than {WORDS} words, which are no task",
     )  # fmt: skip
-
-
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    if path.is_dir():
-        for file in path.glob("*.txt"):
-            yield file.stem, file.read_bytes()
-        return
-    try:
-        room = _LARGEST
-        for name, read in unzipped(path, largest=_LARGEST).items():
-            if name.endswith(".txt"):
-                content = read()
-                room -= len(content)
-                if room < 0:
-                    raise ValueError(f"its texts have more than the {_LARGEST:,} bytes that are possible")
-                yield PurePosixPath(name).stem, content
-    except ValueError as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
 
 
 ENTRIES = (

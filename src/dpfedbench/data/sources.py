@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import pickle
 import socket
+import tarfile
 import warnings
 import zipfile
 import zlib
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,6 +58,47 @@ def find_local(folder: Path | None, subfolders: tuple[str, ...], names: tuple[st
     return None
 
 
+def place_for(local: Path | None, subfolder: str) -> str:
+    """Where a local copy may be put, for messages."""
+    return f"{local / subfolder}" if local else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+
+
+def damaged(path: Path, what: str, *, of: str, fetched: bool = True) -> BenchError:
+    """The error for a local copy whose content is wrong.
+
+    Args:
+        path: the copy.
+        what: is wrong with it.
+        of: the data set's name.
+        fetched: whether the data set is fetched where there is no copy.
+    """
+    or_fetch = ", or leave it out to download one" if fetched else ""
+    return BenchError(
+        f"{path} is damaged or not {of}'s ({what}): delete it and put an undamaged copy in its place{or_fetch}"
+    )
+
+
+def check_published(path: Path, wanted: str, folder: str) -> None:
+    """Refuse a local archive that is not the published one, byte for byte.
+
+    Args:
+        path: the archive.
+        wanted: its checksum.
+        folder: what is extracted from it, which is judged by its content.
+
+    Raises:
+        BenchError: it is another.
+    """
+    from torchvision.datasets.utils import calculate_md5  # slow to import
+
+    if (found := calculate_md5(str(path))) != wanted:
+        raise BenchError(
+            f"{path} is not the published archive (md5 {found}, not {wanted}): delete it and put an undamaged copy in "
+            f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
+            "from it there"
+        )
+
+
 def fetch(url: str, md5: str, download_dir: Path, *, local: Path | None, subfolder: str) -> Path:
     """Download one file through torchvision, which shows progress and checks the checksum.
 
@@ -77,7 +120,7 @@ def fetch(url: str, md5: str, download_dir: Path, *, local: Path | None, subfold
     path = download_dir / name
     if check_integrity(str(path), md5):
         return path
-    place = f"{local / subfolder}" if local else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+    place = place_for(local, subfolder)
     try:
         download_dir.mkdir(parents=True, exist_ok=True)
         with _timeout(TIMEOUT_S):
@@ -110,13 +153,16 @@ def _timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def unzipped(path: Path, *, largest: int) -> dict[str, Callable[[], bytes]]:
-    """The files of a zip archive by name, each with what reads it; nothing is unpacked yet.
+def held_files(path: Path, *, largest: int, total: int | None = None) -> dict[str, Callable[[], bytes]]:
+    """The files of a folder, or of a zip or tar archive, by path below its root, with slashes; each with what reads it.
+
+    Of a folder or a zip archive nothing is read yet; a tar archive has to be read in its order, and is read whole.
 
     Args:
-        path: the archive.
+        path: the folder or archive.
         largest: bytes that a file of the data set can have at most; one that says it has more is refused, and one that
             has more than it says does not pass its checksum.
+        total: bytes that all files of a tar archive can have together; None: any number.
 
     Raises:
         ValueError: it is no archive, or a file is too large; the reading raises it where a file is damaged, encrypted
@@ -130,14 +176,30 @@ def unzipped(path: Path, *, largest: int) -> dict[str, Callable[[], bytes]]:
             # RuntimeError: encrypted; NotImplementedError, one of these: an unknown compression.
             raise ValueError(f"{member.filename}: {error}") from error
 
+    if path.is_dir():
+        return {file.relative_to(path).as_posix(): file.read_bytes for file in path.rglob("*") if file.is_file()}
     try:
+        if path.suffix != ".zip":
+            return _untarred(path, largest, math.inf if total is None else total)
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, NotImplementedError) as error:
         raise ValueError(str(error)) from error
-    for member in archive.infolist():
+    members = [member for member in archive.infolist() if "__MACOSX" not in member.filename]
+    for member in members:
         if member.file_size > largest:
             raise ValueError(f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible")
-    return {member.filename: partial(read, member) for member in archive.infolist()}
+    return {member.filename: partial(read, member) for member in members}
+
+
+def _untarred(path: Path, largest: int, room: float) -> dict[str, Callable[[], bytes]]:
+    found: dict[str, Callable[[], bytes]] = {}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if member.isfile() and (handle := archive.extractfile(member)) is not None:
+                content = limited(handle, int(min(largest, room)))
+                room -= len(content)
+                found[member.name] = partial(bytes, content)
+    return found
 
 
 def limited(handle: IO[bytes], largest: int) -> bytes:
@@ -200,22 +262,18 @@ class _ArrayUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
 
 
-def read_pickle(source: Path | bytes | BinaryIO, called: str) -> Any:
+def read_pickle(source: Path | bytes, called: str) -> Any:
     """Read a pickle of containers, strings, numbers and numpy arrays (Python 2's too); runs no code from it.
 
     Args:
-        source: a file, its bytes, or an open binary file.
+        source: a file, or its bytes.
         called: what to call it in the message.
 
     Raises:
         BenchError: it is damaged, or holds anything else.
     """
     try:
-        with contextlib.ExitStack() as stack:
-            if isinstance(source, Path):
-                handle: BinaryIO = stack.enter_context(open(source, "rb"))
-            else:
-                handle = io.BytesIO(source) if isinstance(source, bytes) else source
+        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as handle:
             return _ArrayUnpickler(handle, encoding="latin1").load()
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise BenchError(

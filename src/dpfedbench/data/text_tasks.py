@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dpfedbench.data.clients_folder import PREVIEW, check_made_for, load_clients, save_clients
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
@@ -19,34 +19,26 @@ from dpfedbench.settings.vocabularies.vocabulary import SeenText
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextPartition:
+class TextPartition(ClientsFolder):
     """Which task each client is.
 
     Attributes:
         tasks: int32 [clients], indices into the data set's tasks; no task is two clients'.
         summary: what it is: dataset, kind, seed and counts.
-        class_names: of the data set's tasks, for the preview; empty once loaded from a folder.
     """
 
+    arrays: ClassVar[tuple[str, ...]] = ("tasks",)
+
     tasks: np.ndarray
-    summary: dict[str, Any]
-    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the shape."""
         if self.tasks.ndim != 1 or self.tasks.dtype != np.int32:
             raise ValueError(f"tasks must be int32 [clients], not {self.tasks.dtype} {self.tasks.shape}")
 
-    def __len__(self) -> int:
-        """How many clients."""
-        return len(self.tasks)
-
-    def save(self, folder: Path | str) -> None:
-        """Write clients.npz, the first clients as preview.csv for people, and summary.json; all whole."""
-        rows: list[list[Any]] = [["client", "task", "name"]]
-        for client, task in enumerate(self.tasks[:PREVIEW]):
-            rows.append([client, task, self.class_names[task] if self.class_names else ""])
-        save_clients(Path(folder), {"tasks": self.tasks}, rows, self.summary)
+    def preview(self) -> list[list[Any]]:
+        tasks = enumerate(self.tasks[:PREVIEW])
+        return [["client", "task", "name"], *([client, task, self.called(task)] for client, task in tasks)]
 
 
 def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: int) -> TextPartition:
@@ -77,15 +69,6 @@ def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: 
         "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
     }
     return TextPartition(tasks=tasks, summary=summary, class_names=dataset.class_names)
-
-
-def load_text_partition(folder: Path | str) -> TextPartition:
-    """Read what `TextPartition.save` wrote.
-
-    Raises:
-        BenchError: a file is missing or damaged.
-    """
-    return load_clients(folder, lambda arrays, summary: TextPartition(tasks=arrays["tasks"], summary=summary))
 
 
 class KnownText:
@@ -158,7 +141,7 @@ class TextTasks:
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int) -> None:
-        found, self._partition = load_texts(data_dir), load_text_partition(clients_dir)
+        found, self._partition = load_texts(data_dir), TextPartition.load(clients_dir)
         check_made_for(found.name, found.summary, self._partition.summary)
         self.dataset = KnownText(found, text)
         self.unaccounted = self.dataset.unaccounted

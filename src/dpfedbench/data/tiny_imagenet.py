@@ -9,6 +9,7 @@ validation and test classes, dealt from the sorted WordNet ids by `images.shuffl
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import PIL
 from PIL import Image
 
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import ENVIRONMENT, decoded_image, fetch, find_local, unzipped
+from dpfedbench.data.sources import damaged, decoded_image, fetch, find_local, held_files, place_for
 from dpfedbench.errors import BenchError
 
 RELEASE, SUBSET = "tiny-imagenet-200", "tiny-imagenet-100"
@@ -28,6 +29,7 @@ COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 
 _LARGEST = 32 << 20  # bytes of a file; the longest is a list of classes
 _NAMED = 3  # classes that an error names
+_damaged = partial(damaged, of="Tiny-ImageNet", fetched=False)
 _TRAIN = re.compile(r"(?:^|/)train/(n\d+)/images/\1_\d+\.JPEG$")
 _VALIDATION = re.compile(r"(?:^|/)val/images/(val_\d+\.JPEG)$")
 _PLAIN = re.compile(r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
@@ -97,10 +99,9 @@ def read_tiny_imagenet_100(
     del download_dir
     path = find_local(local, (SUBSET,), (f"{SUBSET}.zip", SUBSET))
     if path is None:
-        place = f"{local / SUBSET}" if local else f"FOLDER/{SUBSET} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
         raise BenchError(
-            f"{SUBSET}.zip is missing, and is not fetched: put it in {place}, or take the data set tiny-imagenet, "
-            f"which is fetched from {URL}"
+            f"{SUBSET}.zip is missing, and is not fetched: put it in {place_for(local, SUBSET)}, or take the data "
+            f"set tiny-imagenet, which is fetched from {URL}"
         )
     files = _files(path)
     images = defaultdict(list)
@@ -111,11 +112,8 @@ def read_tiny_imagenet_100(
 
 
 def _files(path: Path) -> _Files:
-    if path.is_dir():
-        found = (file for file in path.rglob("*") if file.suffix in (".JPEG", ".txt"))
-        return {file.relative_to(path).as_posix(): file.read_bytes for file in found}
     try:
-        return {name: read for name, read in unzipped(path, largest=_LARGEST).items() if "__MACOSX" not in name}
+        return held_files(path, largest=_LARGEST)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
 
@@ -170,9 +168,3 @@ def _decode(path: Path, name: str, read: Callable[[], bytes], size: int) -> np.n
     except (OSError, ValueError) as error:
         raise _damaged(path, f"{name}: {error}") from error
     return np.asarray(colour if size == SIZE else colour.resize((size, size), Image.Resampling.LANCZOS))
-
-
-def _damaged(path: Path, what: str) -> BenchError:
-    return BenchError(
-        f"{path} is damaged or not Tiny-ImageNet's ({what}): delete it and put an undamaged copy in its place"
-    )

@@ -12,20 +12,20 @@ public text.
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import SPLITS, damaged_classes, foreign_summary, read_classes, shuffled_splits
+from dpfedbench.data.images import SPLITS, mend, open_files, read_splits, shuffled_splits, write_files
+from dpfedbench.data.sources import held_files
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_text, writing
+from dpfedbench.files import read_json, sha256
 
 KIND = "texts"
 
@@ -47,6 +47,28 @@ def decoded(content: bytes, called: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BenchError(f"{called} is not UTF-8 ({error.reason} at byte {error.start}): convert it") from error
+
+
+def text_files(path: Path, *, largest: int, total: int = 1 << 30) -> Iterator[tuple[str, bytes]]:
+    """Names, without their ending, and contents of the files *.txt of a folder or archive; not in order.
+
+    Args:
+        path: where they are.
+        largest, total: bytes that one file, and all of them, can have at most.
+
+    Raises:
+        BenchError: the archive is damaged, or they have more.
+    """
+    try:
+        for name, read in held_files(path, largest=largest, total=total).items():
+            if name.endswith(".txt"):
+                content = read()
+                total -= len(content)
+                if total < 0:
+                    raise ValueError("its texts have more bytes than are possible")
+                yield PurePosixPath(name).stem, content
+    except ValueError as error:
+        raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,30 +111,19 @@ class RawTexts:
         known = sorted({word for _, words in self.tasks for word in words} | set(public))
         place = {word: index for index, word in enumerate(known)}
         tokens = np.array([[place[word] for word in words] for _, words in self.tasks], dtype=np.int32)
-        with writing(folder / "summary.json"):
-            (folder / "summary.json").unlink(missing_ok=True)
-        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
-            np.save(handle, tokens, allow_pickle=False)
-        write_text(folder / "words.csv", _table([("word", "public"), *((word, public[word]) for word in known)]))
         rows = zip(range(len(tokens)), (name for name, _ in self.tasks), self.splits, strict=True)
-        write_text(folder / "classes.csv", _table([("index", "name", "split"), *rows]))
-        digest, recorded = sha256(folder / "images.npy"), facts.get("recorded_sha256")
-        summary = {
-            **facts,
-            **self.facts,
-            "kind": KIND,
-            "sha256": digest,
-            "matches_record": None if recorded is None else digest == recorded,
-            "words_sha256": sha256(folder / "words.csv"),
+        counts = {
             "classes": len(tokens),
             "examples_per_class": tokens.shape[1],
             "split_classes": {split: self.splits.count(split) for split in SPLITS},
             "words": len(known),
             "public_text": f"{self.public_text}; and the validation tasks",
             "public_words": sum(count > 0 for count in public.values()),
-            "made_with": self.versions,
         }
-        write_json(folder / "summary.json", summary)
+        write_files(
+            folder, KIND, tokens, [("index", "name", "split"), *rows], facts | self.facts, counts, self.versions,
+            words=[("word", "public"), *((word, public[word]) for word in known)],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,32 +162,20 @@ def load_texts(folder: Path | str) -> TextDataset:
         BenchError: a file is missing, or is not what was written there; or it is a data set of images.
     """
     folder = Path(folder)
-    summary, mend = read_json(folder / "summary.json"), f"delete {folder} and run the workflow again"
+    summary, tokens = open_files(folder, KIND, ("classes", "examples_per_class"))
+    path = folder / "words.csv"
     try:
-        if summary.get("kind") != KIND:
-            raise BenchError(f"{summary['name']} (in {folder}) is of images, and this run needs texts: see task.text")
-        name, digest, shape = summary["name"], summary["sha256"], (summary["classes"], summary["examples_per_class"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise foreign_summary(folder, f"no {error}") from error
-    try:
-        tokens = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
-        if tokens.shape != shape or tokens.dtype != np.int32 or sha256(folder / "images.npy") != digest:
-            raise ValueError("its content is not what its summary says")
-        if sha256(folder / "words.csv") != summary.get("words_sha256"):
-            raise ValueError("words.csv is not what its summary says")
-        with open(folder / "words.csv", newline="", encoding="utf-8") as handle:
+        if sha256(path) != summary.get("words_sha256"):
+            raise ValueError("it is not what its summary says")
+        with open(path, newline="", encoding="utf-8") as handle:
             listed = [(row["word"], int(row["public"])) for row in csv.DictReader(handle)]
     except FileNotFoundError as error:
-        raise BenchError(f"{error.filename} is missing: {mend}") from error
-    except (ValueError, OSError, EOFError, KeyError) as error:
-        raise BenchError(f"the data set in {folder} is damaged ({error}): {mend}") from error
-    rows = read_classes(folder, len(tokens))
-    of = np.array([row.get("split") for row in rows])
-    if not set(of) <= set(SPLITS):
-        raise damaged_classes(folder, f"it should give each task one of the splits {', '.join(SPLITS)}")
+        raise BenchError(f"{path} is missing: {mend(folder)}") from error
+    except (ValueError, OSError, KeyError) as error:
+        raise BenchError(f"{path} is damaged ({error}): {mend(folder)}") from error
+    splits, names = read_splits(folder, len(tokens))
     return TextDataset(
-        name=name, tokens=tokens, splits={split: np.flatnonzero(of == split) for split in SPLITS},
-        class_names=tuple(row["name"] for row in rows), words=tuple(word for word, _ in listed),
+        name=summary["name"], tokens=tokens, splits=splits, class_names=names, words=tuple(word for word, _ in listed),
         public_counts=np.array([count for _, count in listed], dtype=np.int64), summary=summary,
     )  # fmt: skip
 
@@ -222,9 +221,3 @@ def cut_into_tasks(
     return RawTexts(
         tasks=tuple(tasks), splits=splits, public=public, public_text=public_text, versions=versions, facts=facts or {}
     )
-
-
-def _table(rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()

@@ -5,22 +5,16 @@ From a local folder `wiki-3029` with a file TITLE.txt an article, or from wiki-3
 
 from __future__ import annotations
 
-import tarfile
-import zlib
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
-from dpfedbench.data.sources import ENVIRONMENT, find_local, limited
-from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
+from dpfedbench.data.sources import ENVIRONMENT, find_local
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, text_files, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 1600
-_LARGEST, _TOTAL = (
-    64 << 20,
-    1 << 30,
-)  # bytes of an article, and of all: much more than they have
+_LARGEST, _TOTAL = 64 << 20, 1 << 30  # bytes of an article, and of all: much more than they have
 SOURCE = "https://nlp.cs.princeton.edu/CURL/raw/ (A theoretical analysis of contrastive unsupervised representations)"
 
 _NAMES = ("wiki-3029", "wiki-3029.tar", "wiki-3029.tar.gz", "wiki-3029.tgz")
@@ -39,7 +33,7 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
             f"Wiki-3029 is missing: put {' or '.join(_NAMES[:2])} (TITLE.txt files) from {SOURCE} in {place}"
         )
     texts = []
-    for title, content in sorted(_articles(path)):
+    for title, content in sorted(text_files(path, largest=_LARGEST, total=_TOTAL)):
         words = words_of(decoded(content, f"{path}: {title}.txt"))
         if not words:
             raise BenchError(f"{path}: the article {title}.txt is empty: put an undamaged copy in its place")
@@ -50,25 +44,6 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
         texts, words=WORDS, test=0.2, validation=0.1, called=f"{path}", versions={},
         public_text=f"the articles of fewer than {WORDS} words, which are no task", facts={"articles": len(texts)},
     )  # fmt: skip
-
-
-def _articles(path: Path) -> Iterator[tuple[str, bytes]]:
-    if path.is_dir():
-        for file in path.rglob("*.txt"):
-            yield file.stem, file.read_bytes()
-        return
-    try:
-        with tarfile.open(path) as archive:
-            room = _TOTAL
-            for member in archive:
-                if member.isfile() and member.name.endswith(".txt"):
-                    handle = archive.extractfile(member)
-                    assert handle is not None
-                    content = limited(handle, min(_LARGEST, room))
-                    room -= len(content)
-                    yield PurePosixPath(member.name).stem, content
-    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
 
 
 ENTRIES = (

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
-from dpfedbench.evaluation.intervals import Interval, mean_interval
+from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
@@ -27,6 +27,19 @@ class Scores:
 
     accuracies: np.ndarray
     losses: np.ndarray
+
+    def of_validation(self) -> dict[str, float]:
+        """Mean accuracy in percent, and loss, as a history has them."""
+        return {
+            "validation_accuracy": 100 * float(self.accuracies.mean()),
+            "validation_loss": float(self.losses.mean()),
+        }
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    """The softmax of logits [n, classes]."""
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
 def task_scores(
@@ -81,8 +94,7 @@ def task_scores(
                 logits = adaptation.logits(
                     theta, task.support_x, task.support_y, task.query_x, steps=evaluation.steps, rate=evaluation.rate
                 )[0]
-                exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-                total += exponentials / exponentials.sum(axis=1, keepdims=True)
+                total += probabilities(logits)
         if progress is not None:
             progress.step(next(counter), 1)
         right = total[np.arange(len(total)), task.query_y[0]] / len(members)
@@ -116,10 +128,7 @@ class FewShotMeasures:
             self._choice, [theta], self._dataset, self._run, split="validation", tasks=self._run.validation.tasks,
             purpose="validation", adapted=self._adapted, threads=self._threads,
         )  # fmt: skip
-        return {
-            "validation_accuracy": 100 * float(scores.accuracies.mean()),
-            "validation_loss": float(scores.losses.mean()),
-        }
+        return scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Nothing: a meta-model is tested when it is finished."""
@@ -144,9 +153,9 @@ def tested_members(
 
 
 def meta_test(
-    run: Any, *, data_dir: Path, model_path: Path, threads: int = 1, kernels: bool = True
-) -> tuple[Interval, dict[str, Any]]:
-    """Meta-test a trained model: its accuracy over tasks, and what else metrics.json says.
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+) -> None:
+    """Meta-test a trained model and write metrics.json.
 
     The interval is over tasks, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
@@ -163,12 +172,4 @@ def meta_test(
         choose(net, enabled=kernels), members, dataset, run, split="test", tasks=tasks, purpose="meta-test",
         adapted=run.adapted(net), threads=threads, progress=progress,
     )  # fmt: skip
-    accuracies = 100 * scores.accuracies
-    return mean_interval(accuracies.tolist()), {
-        "tasks": tasks,
-        "shots": run.task.shots,
-        "query_per_class": run.evaluation.query_per_class,
-        "steps": run.evaluation.steps,
-        "members": len(members),
-        "per_task": [round(float(value), 6) for value in accuracies],
-    }
+    write_task_metrics(out_path, run, 100 * scores.accuracies, members=len(members))

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.intervals import Interval, mean_interval
+from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
@@ -140,11 +140,10 @@ class NoMeasures:
 
 
 def record_test(
-    run: Any, *, data_dir: Path, model_path: Path, kernels: bool = True, references: Mapping[str, Path] | None = None
-) -> tuple[Interval, dict[str, Any]]:
-    """Test a trained model: its accuracy, and what else metrics.json says.
-
-    `references` are files of other runs, as `engine.train` has them.
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
+    references: Mapping[str, Path] | None = None,
+) -> None:  # fmt: skip
+    """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.
 
     The interval is over records, for this one model: see `evaluation.intervals`. Accuracies are in percent.
 
@@ -165,12 +164,10 @@ def record_test(
     losses, correct = evaluate_in_pieces(piece, images, labels)
     if not np.isfinite(losses).all():
         raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
-    return mean_interval((100.0 * correct).tolist(), over="records"), {
-        "loss": float(losses.mean()),
-        "records": len(labels),
-        "per_class": {
-            name: round(100 * float(correct[labels == label].mean()), 4)
-            for label, name in enumerate(dataset.class_names)
-            if (labels == label).any()
-        },
+    interval = mean_interval((100.0 * correct).tolist(), over="records")
+    per_class = {
+        name: round(100 * float(correct[labels == label].mean()), 4)
+        for label, name in enumerate(dataset.class_names)
+        if (labels == label).any()
     }
+    write_metrics(out_path, run, interval, loss=float(losses.mean()), records=len(labels), per_class=per_class)

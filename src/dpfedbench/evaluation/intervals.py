@@ -1,12 +1,15 @@
-"""Confidence intervals of a mean accuracy, over tasks or over seeds."""
+"""Confidence intervals of a mean accuracy, over tasks or over seeds; and the file that a test writes them to."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,3 +65,18 @@ def seeds_interval(per_task: Sequence[Sequence[float]], *, level: float = 0.95) 
     if len(per_task) == 1:
         return mean_interval(per_task[0], level=level, over="tasks")
     return mean_interval([float(np.mean(tasks)) for tasks in per_task], level=level, over="seeds")
+
+
+def write_metrics(path: Path, run: Any, interval: Interval, **more: Any) -> None:
+    """Write metrics.json: of which run, its accuracy in percent with the interval, and what else its test says."""
+    head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
+    write_json(path, head | {"accuracy": interval.mean, "ci_low": interval.low, "ci_high": interval.high} | more)
+
+
+def write_task_metrics(path: Path, run: Any, accuracies: np.ndarray, *, members: int, **more: Any) -> None:
+    """Write metrics.json of a test on tasks; `accuracies` are in percent, float64 [tasks]."""
+    write_metrics(
+        path, run, mean_interval(accuracies.tolist()), **more, tasks=len(accuracies), shots=run.task.shots,
+        query_per_class=run.evaluation.query_per_class, steps=run.evaluation.steps, members=members,
+        per_task=[round(float(value), 6) for value in accuracies],
+    )  # fmt: skip

@@ -17,7 +17,7 @@ from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import Scores
-from dpfedbench.evaluation.intervals import Interval, mean_interval
+from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
 from dpfedbench.models.members import load_members
@@ -91,10 +91,7 @@ class TextMeasures:
     def validate(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracy in percent and loss on the validation tasks, after refining."""
         scores, _ = self._scores(theta, "validation", self._run.validation.tasks)
-        return {
-            "validation_accuracy": 100 * float(scores.accuracies.mean()),
-            "validation_loss": float(scores.losses.mean()),
-        }
+        return scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
         """Accuracies in percent on the first `evaluation.while_training` test tasks."""
@@ -110,9 +107,9 @@ class TextMeasures:
 
 
 def text_test(
-    run: Any, *, data_dir: Path, model_path: Path, threads: int = 1, kernels: bool = True
-) -> tuple[Interval, dict[str, Any]]:
-    """Test a trained language model: its accuracy over tasks, and what else metrics.json says.
+    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+) -> None:
+    """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
 
     Raises:
         BenchError: data or model missing or damaged, or settings that do not fit them.
@@ -126,14 +123,7 @@ def text_test(
     after, before = text_scores(
         choose(net, enabled=kernels), theta, known, run, split="test", tasks=tasks, threads=threads, progress=progress
     )
-    accuracies = 100 * after.accuracies
-    return mean_interval(accuracies.tolist()), {
-        "accuracy_before_refining": float(100 * before.accuracies.mean()),
-        "loss": float(after.losses.mean()),
-        "tasks": tasks,
-        "shots": run.task.shots,
-        "query_per_class": run.evaluation.query_per_class,
-        "steps": run.evaluation.steps,
-        "members": 1,
-        "per_task": [round(float(value), 6) for value in accuracies],
-    }
+    write_task_metrics(
+        out_path, run, 100 * after.accuracies, members=1, loss=float(after.losses.mean()),
+        accuracy_before_refining=float(100 * before.accuracies.mean()),
+    )  # fmt: skip

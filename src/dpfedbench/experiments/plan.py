@@ -38,6 +38,10 @@ class Cell:
     searched: int = 0
 
 
+_SAID = ("series", "label", "variant", "x", "published_dataset", "mismatch", "searched")
+"""What reporting is told of a cell as it is."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
     """A table or figure of a paper: its specification as configured, and its cells."""
@@ -72,20 +76,14 @@ class Item:
             spec=self.spec,
             cells=tuple(
                 described.Cell(
-                    series=cell.series,
-                    label=cell.label,
-                    variant=cell.variant,
-                    x=cell.x,
+                    **{name: getattr(cell, name) for name in _SAID},
                     method=cell.runs[0].method,
                     title=cell.runs[0].title,
                     dataset=cell.runs[0].dataset,
-                    published_dataset=cell.published_dataset,
                     task=cell.runs[0].task_name,
                     tested=(*cell.tests, *cell.runs)[0].task_name,
-                    mismatch=cell.mismatch,
                     metrics=f"tests/{cell.tests[0].test_name}.json" if cell.tests else "metrics.json",
                     folders=() if computed else tuple(run.folder for run in cell.runs),
-                    searched=cell.searched,
                     mechanism=_mechanism(cell.runs[0]) if computed else None,
                 )
                 for cell in self.cells

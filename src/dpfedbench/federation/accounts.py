@@ -12,7 +12,7 @@ from dpfedbench.accounting.account import Account, account
 from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.tuning import Search
-from dpfedbench.data.partition import load_partition
+from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.files import read_json, write_json
@@ -57,7 +57,7 @@ def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
         for index in range(plan.rounds):
             rounds[plan.cohort(index)] = index
     used = run.clients.support_per_class + run.clients.query_per_class
-    return ImageUse.of(load_partition(clients_dir), used_per_class=used, rounds=rounds)
+    return ImageUse.of(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
 
 
 def account_of(

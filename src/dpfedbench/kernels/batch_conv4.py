@@ -160,14 +160,12 @@ class BatchConv4(TorchGradients):
         self._passes: dict[int, FusedConv4] = {}
 
     def _prepared(self, x: Array) -> list[Images]:
-        return [Images(task) for task in as_floats(x, np.dtype(str(self.dtype).removeprefix("torch.")))]
+        return [Images(task) for task in as_floats(x, self.number)]
 
     def _of(self, batch: int) -> FusedConv4:
         if batch not in self._passes:
             assert isinstance(self.net.module, Conv4)
-            self._passes[batch] = FusedConv4(
-                self.net.module, batch, np.dtype(str(self.dtype).removeprefix("torch.")).type
-            )
+            self._passes[batch] = FusedConv4(self.net.module, batch, self.number.type)
         return self._passes[batch]
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Found, Inputs, Point, Total, joined
+from dpfedbench.models.gradients import Found, Inputs, Means, Point, Total, joined
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -244,7 +244,7 @@ class FastLstm(TorchGradients):
         return _Tasks(self, theta, x.value, y)
 
 
-class _Tasks(Point):
+class _Tasks(Means):
     """Tasks at weights of their own: the mean over a task's records, without second derivatives."""
 
     def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array) -> None:
@@ -258,12 +258,6 @@ class _Tasks(Point):
                     owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), out)
                     found.append(measured)
                 self._found.append(joined(found))
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
-
-    def _gradient(self, out: Array) -> None:
-        torch.as_tensor(out).copy_(self._means)
 
     def _product(self, direction: Array, out: Array) -> None:
         raise NotImplementedError("this point was not made for products")

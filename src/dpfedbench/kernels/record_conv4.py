@@ -12,7 +12,7 @@ import torch
 
 from dpfedbench.kernels.conv4_passes import Images, Layer, Passes, Products, as_floats, views
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Found, Inputs, Point
+from dpfedbench.models.gradients import Found, Inputs, Means, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -70,7 +70,6 @@ class RecordConv4(TorchGradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._number = np.dtype(str(dtype).removeprefix("torch."))
         self._batches: dict[int, _Batch] = {}
 
     def _together(self) -> int:
@@ -79,19 +78,19 @@ class RecordConv4(TorchGradients):
     def _batch(self, records: int) -> _Batch:
         if records not in self._batches:
             assert isinstance(self.net.module, Conv4)
-            self._batches[records] = _Batch(self.net.module, records, self._number.type)
+            self._batches[records] = _Batch(self.net.module, records, self.number.type)
         return self._batches[records]
 
     def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
         found, own, labels, rows = np.empty((len(y), 2)), np.asarray(theta), np.asarray(y), np.asarray(out)
         for start in range(0, len(labels), _TOGETHER):
             some = slice(start, min(start + _TOGETHER, len(labels)))
-            images = as_floats(x[some], self._number)
+            images = as_floats(x[some], self.number)
             found[some] = self._batch(len(images)).gradients(own, images, labels[some], rows[some])
         return _found(*found.T)
 
     def _prepared(self, x: Array) -> np.ndarray:
-        return as_floats(x, self._number)
+        return as_floats(x, self.number)
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
         return _Tasks(self, np.asarray(theta), x.value, np.asarray(y))
@@ -102,9 +101,9 @@ class RecordConv4(TorchGradients):
     def _logits_of(self, theta: np.ndarray, x: Array) -> np.ndarray:
         rows = []
         for start in range(0, len(x), _TOGETHER):
-            some = as_floats(x[start : start + _TOGETHER], self._number)
+            some = as_floats(x[start : start + _TOGETHER], self.number)
             rows.append(self._batch(len(some)).logits_of(theta, some))
-        return np.concatenate(rows or [np.empty((0, self.net.outputs), self._number)])
+        return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         logits, labels = self._logits_of(np.asarray(theta), x).astype(np.float64), np.asarray(y)
@@ -113,24 +112,17 @@ class RecordConv4(TorchGradients):
         return _found(losses, logits.argmax(axis=1) == labels)
 
 
-class _Tasks(Point):
+class _Tasks(Means):
     """Tasks; a gradient is the mean of its records' own, and products are torch's."""
 
     def __init__(self, owner: RecordConv4, theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
         super().__init__(theta)
         self._owner, self._at = owner, (theta.copy(), x, y)
-        self._means, found = np.empty_like(theta), []
+        self._means, self._found = np.empty_like(theta), []
         rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
         for own, images, labels, mean in zip(theta, x, y, self._means, strict=True):
-            found.append(owner._each(own, images, labels, rows))
+            self._found.append(owner._each(own, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
-        self._found = found
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
-
-    def _gradient(self, out: Array) -> None:
-        np.asarray(out)[:] = self._means
 
     def _product(self, direction: Array, out: Array) -> None:
         theta, x, y = self._at

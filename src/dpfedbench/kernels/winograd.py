@@ -24,6 +24,70 @@ _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 WEIGHT_TRANSFORM = np.kron(_G, _G)
 
 
+@part
+def _untransformed(t0, t1, t2, t3):
+    """B times a column of the gradient of a transformed tile."""
+    return t0, t1 - t2 + t3, t1 + t2 - t0, -t3
+
+
+@part
+def _summed(m0, m1, m2, m3):
+    """A^T times a column of a tile of products."""
+    return m0 + m1 + m2, m1 - m2 - m3
+
+
+@part
+def _four(tiles, first, step, tile, c):
+    """Four of the 16 points of a tile."""
+    return (
+        tiles[first, tile, c],
+        tiles[first + step, tile, c],
+        tiles[first + 2 * step, tile, c],
+        tiles[first + 3 * step, tile, c],
+    )
+
+
+@part
+def _store_gradient_tile(out, tile, f, d0, d1, d2, d3):
+    """out[:, tile, f] = A d A^T of the gradients at a window's four positions."""
+    out[0, tile, f] = d0
+    out[1, tile, f] = d0 + d1
+    out[2, tile, f] = d0 - d1
+    out[3, tile, f] = -d1
+    out[4, tile, f] = d0 + d2
+    out[5, tile, f] = d0 + d1 + d2 + d3
+    out[6, tile, f] = d0 - d1 + d2 - d3
+    out[7, tile, f] = -d1 - d3
+    out[8, tile, f] = d0 - d2
+    out[9, tile, f] = d0 + d1 - d2 - d3
+    out[10, tile, f] = d0 - d1 - d2 + d3
+    out[11, tile, f] = d3 - d1
+    out[12, tile, f] = -d2
+    out[13, tile, f] = -d2 - d3
+    out[14, tile, f] = d3 - d2
+    out[15, tile, f] = d3
+
+
+@part
+def _differences(padded, b, y, other, x, c):
+    """Four pixels of row y less those of another row."""
+    return (
+        padded[b, y, x, c] - padded[b, other, x, c],
+        padded[b, y, x + 1, c] - padded[b, other, x + 1, c],
+        padded[b, y, x + 2, c] - padded[b, other, x + 2, c],
+        padded[b, y, x + 3, c] - padded[b, other, x + 3, c],
+    )
+
+
+@part
+def _store_row(out, row, tile, c, a0, a1, a2, a3):
+    """B^T times a row of a tile, as four of its 16 points."""
+    out[4 * row, tile, c] = a0 - a2
+    out[4 * row + 1, tile, c] = a1 + a2
+    out[4 * row + 2, tile, c] = a2 - a1
+    out[4 * row + 3, tile, c] = a1 - a3
+
+
 @compiled
 def tiles_of_input(padded, out):
     """out[16, B*T*T, C] = B^T d B for each 4x4 tile d of `padded`."""
@@ -35,38 +99,17 @@ def tiles_of_input(padded, out):
             for j in range(columns):
                 y, x = 2 * i, 2 * j
                 for c in range(channels):
-                    a00 = padded[b, y, x, c] - padded[b, y + 2, x, c]
-                    a01 = padded[b, y, x + 1, c] - padded[b, y + 2, x + 1, c]
-                    a02 = padded[b, y, x + 2, c] - padded[b, y + 2, x + 2, c]
-                    a03 = padded[b, y, x + 3, c] - padded[b, y + 2, x + 3, c]
+                    a00, a01, a02, a03 = _differences(padded, b, y, y + 2, x, c)
                     a10 = padded[b, y + 1, x, c] + padded[b, y + 2, x, c]
                     a11 = padded[b, y + 1, x + 1, c] + padded[b, y + 2, x + 1, c]
                     a12 = padded[b, y + 1, x + 2, c] + padded[b, y + 2, x + 2, c]
                     a13 = padded[b, y + 1, x + 3, c] + padded[b, y + 2, x + 3, c]
-                    a20 = padded[b, y + 2, x, c] - padded[b, y + 1, x, c]
-                    a21 = padded[b, y + 2, x + 1, c] - padded[b, y + 1, x + 1, c]
-                    a22 = padded[b, y + 2, x + 2, c] - padded[b, y + 1, x + 2, c]
-                    a23 = padded[b, y + 2, x + 3, c] - padded[b, y + 1, x + 3, c]
-                    a30 = padded[b, y + 1, x, c] - padded[b, y + 3, x, c]
-                    a31 = padded[b, y + 1, x + 1, c] - padded[b, y + 3, x + 1, c]
-                    a32 = padded[b, y + 1, x + 2, c] - padded[b, y + 3, x + 2, c]
-                    a33 = padded[b, y + 1, x + 3, c] - padded[b, y + 3, x + 3, c]
-                    out[0, tile, c] = a00 - a02
-                    out[1, tile, c] = a01 + a02
-                    out[2, tile, c] = a02 - a01
-                    out[3, tile, c] = a01 - a03
-                    out[4, tile, c] = a10 - a12
-                    out[5, tile, c] = a11 + a12
-                    out[6, tile, c] = a12 - a11
-                    out[7, tile, c] = a11 - a13
-                    out[8, tile, c] = a20 - a22
-                    out[9, tile, c] = a21 + a22
-                    out[10, tile, c] = a22 - a21
-                    out[11, tile, c] = a21 - a23
-                    out[12, tile, c] = a30 - a32
-                    out[13, tile, c] = a31 + a32
-                    out[14, tile, c] = a32 - a31
-                    out[15, tile, c] = a31 - a33
+                    a20, a21, a22, a23 = _differences(padded, b, y + 2, y + 1, x, c)
+                    a30, a31, a32, a33 = _differences(padded, b, y + 1, y + 3, x, c)
+                    _store_row(out, 0, tile, c, a00, a01, a02, a03)
+                    _store_row(out, 1, tile, c, a10, a11, a12, a13)
+                    _store_row(out, 2, tile, c, a20, a21, a22, a23)
+                    _store_row(out, 3, tile, c, a30, a31, a32, a33)
                 tile += 1
 
 
@@ -85,50 +128,14 @@ def input_gradient_of_tiles(tiles, scratch, padded):
         for i in range(rows):
             for j in range(columns):
                 for c in range(channels):
-                    t0, t1, t2, t3 = (
-                        tiles[0, tile, c],
-                        tiles[1, tile, c],
-                        tiles[2, tile, c],
-                        tiles[3, tile, c],
-                    )
-                    e00, e01, e02, e03 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = (
-                        tiles[4, tile, c],
-                        tiles[5, tile, c],
-                        tiles[6, tile, c],
-                        tiles[7, tile, c],
-                    )
-                    e10, e11, e12, e13 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = (
-                        tiles[8, tile, c],
-                        tiles[9, tile, c],
-                        tiles[10, tile, c],
-                        tiles[11, tile, c],
-                    )
-                    e20, e21, e22, e23 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    t0, t1, t2, t3 = (
-                        tiles[12, tile, c],
-                        tiles[13, tile, c],
-                        tiles[14, tile, c],
-                        tiles[15, tile, c],
-                    )
-                    e30, e31, e32, e33 = t0, t1 - t2 + t3, t1 + t2 - t0, -t3
-                    scratch[0, c] = e00
-                    scratch[1, c] = e01
-                    scratch[2, c] = e02
-                    scratch[3, c] = e03
-                    scratch[4, c] = e10 - e20 + e30
-                    scratch[5, c] = e11 - e21 + e31
-                    scratch[6, c] = e12 - e22 + e32
-                    scratch[7, c] = e13 - e23 + e33
-                    scratch[8, c] = e10 + e20 - e00
-                    scratch[9, c] = e11 + e21 - e01
-                    scratch[10, c] = e12 + e22 - e02
-                    scratch[11, c] = e13 + e23 - e03
-                    scratch[12, c] = -e30
-                    scratch[13, c] = -e31
-                    scratch[14, c] = -e32
-                    scratch[15, c] = -e33
+                    e00, e01, e02, e03 = _untransformed(*_four(tiles, 0, 1, tile, c))
+                    e10, e11, e12, e13 = _untransformed(*_four(tiles, 4, 1, tile, c))
+                    e20, e21, e22, e23 = _untransformed(*_four(tiles, 8, 1, tile, c))
+                    e30, e31, e32, e33 = _untransformed(*_four(tiles, 12, 1, tile, c))
+                    scratch[0, c], scratch[4, c], scratch[8, c], scratch[12, c] = _untransformed(e00, e10, e20, e30)
+                    scratch[1, c], scratch[5, c], scratch[9, c], scratch[13, c] = _untransformed(e01, e11, e21, e31)
+                    scratch[2, c], scratch[6, c], scratch[10, c], scratch[14, c] = _untransformed(e02, e12, e22, e32)
+                    scratch[3, c], scratch[7, c], scratch[11, c], scratch[15, c] = _untransformed(e03, e13, e23, e33)
                 for r in range(4):
                     for s in range(4):
                         for c in range(channels):
@@ -148,38 +155,12 @@ def outputs_of_tiles(products, images, height, width, z, total):
         for i in range(rows):
             for j in range(columns):
                 for f in range(filters):
-                    m0, m1, m2, m3 = (
-                        products[0, tile, f],
-                        products[4, tile, f],
-                        products[8, tile, f],
-                        products[12, tile, f],
-                    )
-                    a00, a10 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = (
-                        products[1, tile, f],
-                        products[5, tile, f],
-                        products[9, tile, f],
-                        products[13, tile, f],
-                    )
-                    a01, a11 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = (
-                        products[2, tile, f],
-                        products[6, tile, f],
-                        products[10, tile, f],
-                        products[14, tile, f],
-                    )
-                    a02, a12 = m0 + m1 + m2, m1 - m2 - m3
-                    m0, m1, m2, m3 = (
-                        products[3, tile, f],
-                        products[7, tile, f],
-                        products[11, tile, f],
-                        products[15, tile, f],
-                    )
-                    a03, a13 = m0 + m1 + m2, m1 - m2 - m3
-                    z[tile, 0, f] = a00 + a01 + a02
-                    z[tile, 1, f] = a01 - a02 - a03
-                    z[tile, 2, f] = a10 + a11 + a12
-                    z[tile, 3, f] = a11 - a12 - a13
+                    a00, a10 = _summed(*_four(products, 0, 4, tile, f))
+                    a01, a11 = _summed(*_four(products, 1, 4, tile, f))
+                    a02, a12 = _summed(*_four(products, 2, 4, tile, f))
+                    a03, a13 = _summed(*_four(products, 3, 4, tile, f))
+                    z[tile, 0, f], z[tile, 1, f] = _summed(a00, a01, a02, a03)
+                    z[tile, 2, f], z[tile, 3, f] = _summed(a10, a11, a12, a13)
                 for r in range(min(2, height - 2 * i)):
                     for s in range(min(2, width - 2 * j)):
                         for f in range(filters):
@@ -305,22 +286,7 @@ def gradient_tiles(
                     d1 = g * ((d if k == 2 else n) - m1 - (z[tile, 1, f] - m) * s * m2) * right
                     d2 = g * ((d if k == 3 else n) - m1 - (z[tile, 2, f] - m) * s * m2) * below
                     d3 = g * ((d if k == 4 else n) - m1 - (z[tile, 3, f] - m) * s * m2) * right * below
-                    out[0, tile, f] = d0
-                    out[1, tile, f] = d0 + d1
-                    out[2, tile, f] = d0 - d1
-                    out[3, tile, f] = -d1
-                    out[4, tile, f] = d0 + d2
-                    out[5, tile, f] = d0 + d1 + d2 + d3
-                    out[6, tile, f] = d0 - d1 + d2 - d3
-                    out[7, tile, f] = -d1 - d3
-                    out[8, tile, f] = d0 - d2
-                    out[9, tile, f] = d0 + d1 - d2 - d3
-                    out[10, tile, f] = d0 - d1 - d2 + d3
-                    out[11, tile, f] = d3 - d1
-                    out[12, tile, f] = -d2
-                    out[13, tile, f] = -d2 - d3
-                    out[14, tile, f] = d3 - d2
-                    out[15, tile, f] = d3
+                    _store_gradient_tile(out, tile, f, d0, d1, d2, d3)
                 tile += 1
 
 
@@ -343,6 +309,15 @@ def tangent_moments(z, z_dot, total_dot, images, height, width, mean, inverse_st
     for f in range(filters):
         mean_dot[f] = total_dot[f] / count
         slope[f] *= inverse_std[f] / count
+
+
+@part
+def _chosen(code, window, f):
+    """The value of window [4, F] at the position that was the maximum, by its code."""
+    found = window[0, f]
+    found = window[1, f] if code == 2 else found
+    found = window[2, f] if code == 3 else found
+    return window[3, f] if code == 4 else found
 
 
 @compiled
@@ -371,11 +346,7 @@ def tangent_normalise_and_pool(
                 if i < height // 2 and j < width // 2:
                     for f in range(filters):
                         k = code[tile, f]
-                        t = z_dot[tile, 0, f]
-                        n = z_dot.dtype.type(0)
-                        t = z_dot[tile, 1, f] if k == 2 else t
-                        t = z_dot[tile, 2, f] if k == 3 else t
-                        t = z_dot[tile, 3, f] if k == 4 else t
+                        t, n = _chosen(k, z_dot[tile], f), z_dot.dtype.type(0)
                         x = inverse_std[f] * (t - mean_dot[f] - selected[tile, f] * slope[f])
                         selected_dot[tile, f] = x
                         y = scale_dot[f] * selected[tile, f] + scale[f] * x + shift_dot[f]
@@ -483,22 +454,7 @@ def tangent_gradient_tiles(
                     d1 *= right
                     d2 *= below
                     d3 *= right * below
-                    out[0, tile, f] = d0
-                    out[1, tile, f] = d0 + d1
-                    out[2, tile, f] = d0 - d1
-                    out[3, tile, f] = -d1
-                    out[4, tile, f] = d0 + d2
-                    out[5, tile, f] = d0 + d1 + d2 + d3
-                    out[6, tile, f] = d0 - d1 + d2 - d3
-                    out[7, tile, f] = -d1 - d3
-                    out[8, tile, f] = d0 - d2
-                    out[9, tile, f] = d0 + d1 - d2 - d3
-                    out[10, tile, f] = d0 - d1 - d2 + d3
-                    out[11, tile, f] = d3 - d1
-                    out[12, tile, f] = -d2
-                    out[13, tile, f] = -d2 - d3
-                    out[14, tile, f] = d3 - d2
-                    out[15, tile, f] = d3
+                    _store_gradient_tile(out, tile, f, d0, d1, d2, d3)
                 tile += 1
 
 
@@ -615,10 +571,7 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
                 _window(images[b], weights_dot, i, j, window)
                 for f in range(filters):
                     k = code[cell, f]
-                    t, n = window[0, f], window.dtype.type(0)
-                    t = window[1, f] if k == 2 else t
-                    t = window[2, f] if k == 3 else t
-                    t = window[3, f] if k == 4 else t
+                    t, n = _chosen(k, window, f), window.dtype.type(0)
                     padded[b, i + 1, j + 1, f] = t + shift_dot[f] if k > 0 else n
                 cell += 1
 

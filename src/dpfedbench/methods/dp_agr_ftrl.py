@@ -11,19 +11,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import Claim, Claims
-from dpfedbench.accounting.schedule import Sampler, Schedule
+from dpfedbench.accounting.claims import Claim, Claims, one_release
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.correlated import Correlated
 from dpfedbench.parts.participation.one_pass import OnePass
-
-
-def _one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
-    from dpfedbench.accounting.gaussian import gaussian_epsilon
-
-    return gaussian_epsilon(min(z for z, _ in schedule), delta)
 
 
 class DpAgrFtrl(DpAgr):
@@ -33,7 +26,7 @@ class DpAgrFtrl(DpAgr):
     title: ClassVar[str] = "DP-AGR, correlated noise"
     claims: ClassVar[Claims] = {
         "one-pass": Claim(
-            epsilon=_one_release,
+            epsilon=one_release,
             explanation="Denisov et al. 2022: one Gaussian release, of the encoder's largest column norm",
         )
     }

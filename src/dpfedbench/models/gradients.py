@@ -100,6 +100,19 @@ class Point(ABC):
     def _product(self, direction: Array, out: Array) -> None: ...
 
 
+class Means(Point):
+    """Tasks whose gradients are had with their losses, as means over the records of each: `_means` [T, w]."""
+
+    _means: Array
+    _found: list[Found]
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
+
+    def _gradient(self, out: Array) -> None:
+        torch.as_tensor(out).copy_(torch.as_tensor(self._means))
+
+
 class Gradients(ABC):
     """A network's gradients by one implementation, for the use of one thread.
 
@@ -121,6 +134,11 @@ class Gradients(ABC):
 
     def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self.net, self.device, self.dtype = net, device, dtype
+
+    @property
+    def number(self) -> np.dtype:
+        """numpy's name of `dtype`."""
+        return np.dtype(_name(self.dtype))
 
     def prepared(self, x: Array | Inputs) -> Inputs:
         """Records [T, n, ...] made ready for several calls of `at` and `logits`."""

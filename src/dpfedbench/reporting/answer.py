@@ -165,7 +165,4 @@ def _whole(text: str) -> str:
 
 def to_markdown(answers: Sequence[Answer], titles: Mapping[str, str], command: str) -> str:
     """The table for people."""
-    rows = [{name: shown.line for name, shown in row.items()} for row in fields(answers, titles)]
-    headings = list(rows[0]) if rows else ["paper"]
-    table = values.markdown_table(headings, [list(row.values()) for row in rows])
-    return "\n".join([f"# {TITLE}", "", *table, "", *(f"- {note}" for note in NOTES), f"- Made by `{command}`.", ""])
+    return values.document(TITLE, values.in_lines(fields(answers, titles)), NOTES, command)

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 
@@ -20,6 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
 from dpfedbench.accounting.calibration import delta_after
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.methods import METHODS
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
@@ -37,6 +38,39 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 PUBLISHED = "#000000"
 WIDTH, HEIGHT, DPI = 5.6, 4.3, 160
+
+
+def plain(value: float, place: float | None) -> str:
+    """A number of an axis as it is."""
+    return f"{value:g}"
+
+
+def tidied(
+    axes: Axes,
+    axis: Literal["both", "x"] = "both",
+    *,
+    colour: str = "#e3e3e3",
+    spines: Sequence[str] = ("top", "right"),
+) -> None:
+    """A light grid behind what is drawn, and no frame where it says nothing."""
+    axes.grid(axis=axis, color=colour, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[list(spines)].set_visible(False)
+
+
+def draw_point(
+    axes: Axes, x: float, y: float, interval: Interval, marker: str, colour: str, **look: Any
+) -> None:  # fmt: skip
+    """A mark with the bar of its interval, where it has one."""
+    spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
+    axes.errorbar(x, y, yerr=spread, fmt=marker, mec=colour, ecolor=colour, **look)
+
+
+def arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, zorder: float, **look: Any
+) -> None:
+    """An arrow from one point to another."""
+    axes.annotate("", end, start, zorder=zorder, arrowprops={"color": colour, **look})
 
 
 class _MinorDecimals(LogFormatter):
@@ -197,7 +231,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
     axes.set_xscale(spec["x"].get("scale", "linear"))
     axes.set_yscale(spec["y"].get("scale", "linear"))
     if spec["y"].get("scale") == "log":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(plain)
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     marks = item.kind == "sweep"  # counts of clients are too long to stand at each value
     swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
@@ -205,7 +239,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
     if over_epsilon:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_formatter(plain)
         axes.xaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     if spec["x"].get("column") == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -218,9 +252,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
     axes.set_title(_wrapped([spec["title"]], 56), fontsize=11)
-    axes.grid(color="#d9d9d9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidied(axes, colour="#d9d9d9")
     axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if item.kind == "account" else "best")
     figure.supxlabel(footer, fontsize=7.5, color="#444444", x=0.01, ha="left")
     return figure

@@ -23,12 +23,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.figures import COLOURS, DPI, MARKERS
+from dpfedbench.reporting.figures import COLOURS, DPI, MARKERS, arrow, draw_point, plain, tidied
 from dpfedbench.reporting.results import CellResult, Epsilon, attributed_notices, read_cell, worst_epsilon
 from dpfedbench.reporting.values import Shown
 
@@ -118,9 +118,7 @@ def tidy(points: Sequence[Point]) -> pd.DataFrame:
 
 def to_markdown(table: pd.DataFrame, command: str) -> str:
     """The table of all frontiers, as `tidy` made it or as read from CSV, for people."""
-    rows = [{name: shown.line for name, shown in row.items()} for row in fields(table)]
-    lines = values.markdown_table(list(rows[0]), [list(row.values()) for row in rows])
-    return "\n".join([f"# {TITLE}", "", *lines, "", *(f"- {note}" for note in NOTES), f"- Made by `{command}`.", ""])
+    return values.document(TITLE, values.in_lines(fields(table)), NOTES, command)
 
 
 def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
@@ -233,12 +231,10 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(-6, 11)]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(plain)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=9.5)
-    axes.grid(color="#e3e3e3", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidied(axes)
     deltas = " or ".join(f"{delta:g}" for delta in sorted({point.delta for point in points if point.role != LEVEL}))
     axes.set_xlabel(f" of a {unit},\nδ = {deltas}" if unit else "")
 
@@ -248,15 +244,9 @@ def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str)
     y, interval = point.result.accuracy.mean, point.result.accuracy
     end = min(point.holds.high, edge)
     start = end if math.isnan(point.claimed.high) else min(point.claimed.high, edge)
-    spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
-    axes.errorbar(
-        start, y, yerr=spread, fmt=marker, ms=8, mec=colour, mew=1.6, mfc="white", ecolor=colour, elinewidth=1,
-        capsize=2, zorder=4,
-    )  # fmt: skip
+    draw_point(axes, start, y, interval, marker, colour, ms=8, mew=1.6, mfc="white", elinewidth=1, capsize=2, zorder=4)
     if end != start:
-        axes.annotate(
-            "", (end, y), (start, y), zorder=3 if math.isfinite(point.holds.high) else 2.5,  # the longest lie below
-            arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6},
-        )  # fmt: skip
+        above = 3 if math.isfinite(point.holds.high) else 2.5  # the longest lie below
+        arrow(axes, (start, y), (end, y), colour, above, arrowstyle="-|>", shrinkA=5, shrinkB=0, linewidth=1.6)
     if math.isinf(point.holds.high):
         axes.annotate("∞", (edge, y), xytext=(3, 0), textcoords="offset points", va="center", color=colour, fontsize=12)

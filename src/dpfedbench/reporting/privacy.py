@@ -30,7 +30,7 @@ from dpfedbench.files import read_json
 from dpfedbench.privacy.ledger import check_same_mechanism, read_ledger
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Place, Private
-from dpfedbench.reporting.figures import COLOURS, DPI
+from dpfedbench.reporting.figures import COLOURS, DPI, arrow, draw_point, plain, tidied
 from dpfedbench.reporting.results import (
     CellResult,
     Epsilon,
@@ -236,28 +236,23 @@ NOTES = (
 
 def to_markdown(rows: Sequence[Row], command: str) -> str:
     """The table for people: those that a table of a paper shows come with all columns that fit a page."""
-    headings = (
-        "paper", "method", "data", "unit", "δ", "z", "ε printed", "ε recomputed as claimed", "ε that holds",
-        "ε audited, at least", "accuracy, %",
-    )  # fmt: skip
     texts = [
-        [
-            row.entry.paper,
-            f"{row.entry.method}, {row.entry.variant}" + (" (repaired)" if row.entry.repaired else ""),
-            f"{row.entry.dataset} {row.entry.task}",
-            row.unit,
-            f"{row.delta:g}",
-            f"{row.noise_multiplier:.3g}",
-            values.number(row.printed, nothing="not printed").text,
-            f"{values.number(row.claimed.high).text} ({row.claimed.status})",
-            f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.status})",
-            values.number(row.audited).text,
-            f"{row.accuracy:.1f}",
-        ]
+        {
+            "paper": row.entry.paper,
+            "method": f"{row.entry.method}, {row.entry.variant}" + (" (repaired)" if row.entry.repaired else ""),
+            "data": f"{row.entry.dataset} {row.entry.task}",
+            "unit": row.unit,
+            "δ": f"{row.delta:g}",
+            "z": f"{row.noise_multiplier:.3g}",
+            "ε printed": values.number(row.printed, nothing="not printed").text,
+            "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.status})",
+            "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.status})",
+            "ε audited, at least": values.number(row.audited).text,
+            "accuracy, %": f"{row.accuracy:.1f}",
+        }
         for row in rows
     ]
-    lines = [f"# {TITLE}", "", *values.markdown_table(headings, texts), "", *(f"- {note}" for note in NOTES)]
-    return "\n".join([*lines, f"- Made by `{command}`.", ""])
+    return values.document(TITLE, texts, NOTES, command)
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
@@ -335,12 +330,10 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
             axes.plot(low, place, "<", ms=5, mfc="none", mec=_AUDITED, zorder=4)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(plain)
     axes.set_yticks(range(len(rows)), [_label(place + 1, row) for place, row in enumerate(rows)], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x", color="#e3e3e3", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    tidied(axes, "x", spines=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)
     deltas = ", ".join(f"{value:g}" for value in sorted({row.delta for row in rows}))
     axes.set_xlabel(f"ε, log axis, each at its δ ({deltas})")
@@ -379,26 +372,18 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row], group: Group) -> None:
     for number, row, place in members:
         (x, y), interval = at[place.series], row.cell.accuracy
         colour = _AUDITED if place.repairs else _CLAIMED
-        spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
-        axes.errorbar(
-            x, y, yerr=spread, fmt=">" if math.isinf(row.holds.high) else "o", ms=7, mec=colour,
-            mfc=colour if place.repairs else "white", ecolor=colour, elinewidth=1, capsize=2, zorder=3,
-        )  # fmt: skip
+        marker, fill = ">" if math.isinf(row.holds.high) else "o", colour if place.repairs else "white"
+        draw_point(axes, x, y, interval, marker, colour, ms=7, mfc=fill, elinewidth=1, capsize=2, zorder=3)
         axes.annotate(str(number), (x, y), xytext=(6, 4), textcoords="offset points", fontsize=9, color=colour)
         if place.repairs in at:  # what it repairs may be left out of the table
-            axes.annotate(
-                "", (x, y), at[place.repairs], zorder=2,
-                arrowprops={"arrowstyle": "->", "color": "#888888", "shrinkA": 6, "shrinkB": 6, "linewidth": 0.9},
-            )  # fmt: skip
+            arrow(axes, at[place.repairs], (x, y), "#888888", 2, arrowstyle="->", shrinkA=6, shrinkB=6, linewidth=0.9)
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(plain)
     axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else ""))
     axes.tick_params(axis="x", which="minor", labelsize=9)
     axes.margins(y=0.2)
-    axes.grid(color="#e3e3e3", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidied(axes)
     count = values.plural(values.span(row.cell.seeds for _, row, _ in members), "seed")
     axes.set_title(f"{group[0]}, {group[1]}: {group[2]} {group[3]}", fontsize=10)
     edge_text = "\nat the edge: no finite ε holds" if len(finite) < len(members) else ""

@@ -152,9 +152,7 @@ def _validated(training: Sequence[Mapping[str, Any]]) -> Interval | None:
 def _of_seeds(found: Sequence[Any]) -> Interval | None:
     if any(value is None for value in found):
         return None
-    if len(found) > 1:
-        return mean_interval([float(value) for value in found], over="seeds")
-    return Interval(mean=float(found[0]), low=math.nan, high=math.nan, count=1, over="seeds")
+    return mean_interval([float(value) for value in found], over="seeds")
 
 
 def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:

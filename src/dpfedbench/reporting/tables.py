@@ -148,9 +148,7 @@ def _share(result: CellResult, whole: CellResult) -> Interval:
     """Accuracies in percent of another cell's, seed by seed as far as both go."""
     pairs = zip(result.runs, whole.runs, strict=False)
     shares = [100 * float(one.metrics["accuracy"]) / float(other.metrics["accuracy"]) for one, other in pairs]
-    if len(shares) > 1:
-        return mean_interval(shares, over="seeds")
-    return Interval(mean=shares[0], low=math.nan, high=math.nan, count=1, over="seeds")
+    return mean_interval(shares, over="seeds")
 
 
 def _chosen(row: Row, rows: Sequence[Row]) -> Row:

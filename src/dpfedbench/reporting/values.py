@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -112,3 +112,22 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     safe = ([escaped(text).replace("|", r"\|") for text in fields] for fields in rows)
     return lines + [f"| {' | '.join(fields)} |" for fields in safe]
+
+
+def document(title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str], command: str) -> str:
+    """A table in Markdown with its title, what is said of it, and what makes it.
+
+    Args:
+        title: of the table.
+        rows: texts by the columns' headings, which are the first row's.
+        notes: a sentence each.
+        command: what makes the table.
+    """
+    headings = list(rows[0]) if rows else ["paper"]
+    lines = markdown_table(headings, [list(row.values()) for row in rows])
+    return "\n".join([f"# {title}", "", *lines, "", *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])
+
+
+def in_lines(rows: Iterable[Mapping[str, Shown]]) -> list[dict[str, str]]:
+    """Rows of values as texts, each in one line."""
+    return [{name: shown.line for name, shown in row.items()} for row in rows]

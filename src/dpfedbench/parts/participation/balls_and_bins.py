@@ -11,29 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class BallsAndBins(Participation):
-    """Each client draws one secret round out of T.
-
-    Still one pass; the cohort's size varies and is private, and the denominator is N/T.
-    """
-
-    kind: Literal["balls-and-bins"] = "balls-and-bins"
-    once: ClassVar[bool] = True
-
-    def check(self, run: Any) -> None:
-        super().check(run)
-        count = run.clients.count
-        if self.rounds and count % self.cohort == 0 and self.cohort * self.rounds != count:
-            raise BenchError(
-                f"participation.cohort x participation.rounds is {self.cohort * self.rounds}, but balls-and-bins needs "
-                f"the {count} clients of clients.count exactly: try {count // self.cohort} rounds"
-            )
-        self.check_divides(run)
-
-    def plan(self, *, clients: int, seed: int) -> Plan:
-        return _SecretRounds(kind=self.kind, clients=clients, cohort=self.cohort, rounds=self.rounds, seed=seed)
-
-
 class _SecretRounds(Plan):
     def __init__(self, *, kind: str, clients: int, cohort: int, rounds: int, seed: int) -> None:
         from dpfedbench.randomness import stream
@@ -53,3 +30,24 @@ class _SecretRounds(Plan):
     @property
     def denominator(self) -> float:
         return self.clients / self.rounds
+
+
+class BallsAndBins(Participation):
+    """Each client draws one secret round out of T.
+
+    Still one pass; the cohort's size varies and is private, and the denominator is N/T.
+    """
+
+    kind: Literal["balls-and-bins"] = "balls-and-bins"
+    planned: ClassVar[type[Plan]] = _SecretRounds
+    once: ClassVar[bool] = True
+
+    def check(self, run: Any) -> None:
+        super().check(run)
+        count = run.clients.count
+        if self.rounds and count % self.cohort == 0 and self.cohort * self.rounds != count:
+            raise BenchError(
+                f"participation.cohort x participation.rounds is {self.cohort * self.rounds}, but balls-and-bins needs "
+                f"the {count} clients of clients.count exactly: try {count // self.cohort} rounds"
+            )
+        self.check_divides(run)

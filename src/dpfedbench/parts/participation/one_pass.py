@@ -11,24 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class OnePass(Participation):
-    """Disjoint blocks of a shuffled list: no client takes part twice (DP-FedMeta's one-pass training).
-
-    An observer may know the blocks: shuffling is not counted upon. Then each client is in one Gaussian release.
-    """
-
-    kind: Literal["one-pass"] = "one-pass"
-    once: ClassVar[bool] = True
-    known: ClassVar[bool] = True
-
-    def check(self, run: Any) -> None:
-        super().check(run)
-        self.check_divides(run)
-
-    def plan(self, *, clients: int, seed: int) -> Plan:
-        return _Blocks(kind=self.kind, clients=clients, cohort=self.cohort, rounds=self.rounds, seed=seed)
-
-
 class _Blocks(Plan):
     def __init__(self, *, kind: str, clients: int, cohort: int, rounds: int, seed: int) -> None:
         from dpfedbench.randomness import stream
@@ -43,3 +25,19 @@ class _Blocks(Plan):
 
     def cohort(self, index: int) -> np.ndarray:
         return self._order[index * self.size : (index + 1) * self.size]
+
+
+class OnePass(Participation):
+    """Disjoint blocks of a shuffled list: no client takes part twice (DP-FedMeta's one-pass training).
+
+    An observer may know the blocks: shuffling is not counted upon. Then each client is in one Gaussian release.
+    """
+
+    kind: Literal["one-pass"] = "one-pass"
+    planned: ClassVar[type[Plan]] = _Blocks
+    once: ClassVar[bool] = True
+    known: ClassVar[bool] = True
+
+    def check(self, run: Any) -> None:
+        super().check(run)
+        self.check_divides(run)

@@ -73,9 +73,12 @@ class Participation(Part):
     )
     rounds: int = setting(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
 
-    def plan(self, *, clients: int, seed: int) -> Any:
+    planned: ClassVar[type[Plan]]
+    """What a plan of it is."""
+
+    def plan(self, *, clients: int, seed: int) -> Plan:
         """The plan for so many clients."""
-        raise NotImplementedError
+        return self.planned(kind=self.kind, clients=clients, cohort=self.cohort, rounds=self.rounds, seed=seed)
 
     def at_once(self, clients: int) -> int:
         """Clients of a round, of so many in all; their expected number where that is random."""

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.parts.participation.participation import Participation, Plan
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-class Poisson(Participation):
-    """In each round each client takes part with probability L/N, apart from all others."""
-
-    kind: Literal["poisson"] = "poisson"
-
-    def plan(self, *, clients: int, seed: int) -> Plan:
-        return _Cohorts(kind=self.kind, clients=clients, cohort=self.cohort, rounds=self.rounds, seed=seed)
 
 
 class _Cohorts(Plan):
@@ -27,3 +18,10 @@ class _Cohorts(Plan):
 
         drawn = stream(self.seed, "participation", index).random(self.clients)
         return np.flatnonzero(drawn < self.size / self.clients)
+
+
+class Poisson(Participation):
+    """In each round each client takes part with probability L/N, apart from all others."""
+
+    kind: Literal["poisson"] = "poisson"
+    planned: ClassVar[type[Plan]] = _Cohorts
