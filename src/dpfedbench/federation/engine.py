@@ -76,12 +76,7 @@ def train(
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
             asked for and not there.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BenchError(
-            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
-            "one, or set machine.device to auto"
-        )
-    device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    device = device_of(device)
     run_dir = Path(run_dir)
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
@@ -97,6 +92,20 @@ def train(
         )  # fmt: skip
         _Training(run, rounds, run_dir, ledger, checkpoint_seconds, first).run()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def device_of(asked: str) -> str:
+    """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
+
+    Raises:
+        BenchError: a GPU asked for and not there.
+    """
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
+            "one, or set machine.device to auto"
+        )
+    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:
