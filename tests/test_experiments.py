@@ -108,6 +108,23 @@ def test_the_paper_preset_is_the_published_scale() -> None:
     assert {cell.runs[0].dataset for cell in cells} == {"omniglot", "cifar-fs", "mini-imagenet"}
 
 
+def test_the_scale_preset_is_the_published_number_of_clients_and_nothing_else() -> None:
+    found = plan(configuration("scale"))
+    assert list(found.items) == [("dp-fedmeta", "table2")]
+    cells = {cell.series: cell for cell in found.items["dp-fedmeta", "table2"].cells}
+    assert list(cells) == ["maml", "dp-agr", "balls-and-bins"]
+    runs: dict[str, Any] = {name: cell.runs[0] for name, cell in cells.items()}
+    assert len(found.runs) == 3 and {run.dataset for run in runs.values()} == {"omniglot"}
+    for run in runs.values():
+        assert (run.clients.count, run.participation.cohort, run.participation.rounds) == (400_000, 1_600, 250)
+        assert (run.model.filters, run.client_update.inner_steps, run.client_update.order) == (32, 2, 2)
+    assert runs["dp-agr"].noise.multiplier == 1.0 and runs["dp-agr"].budget.epsilon is None
+    repair = runs["balls-and-bins"]
+    assert cells["balls-and-bins"].repairs == "dp-agr" and repair.participation.kind == "balls-and-bins"
+    assert (repair.noise.multiplier, repair.budget.epsilon, repair.budget.profile) == (None, 1.5, "holds")
+    assert all(cell.mismatch == "" for cell in cells.values())
+
+
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
     items = set(plan(configuration(preset)).items)
@@ -133,7 +150,7 @@ def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
     assert {"constant", "cosine"} <= {run.server.schedule.kind for run in runs if hasattr(run.server, "schedule")}
 
 
-@pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
+@pytest.mark.parametrize("preset", [None, "smoke", "real", "scale", "paper"])
 def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> None:
     """A configured noise that the first round is claimed to overspend would stop the whole workflow while training."""
     checked = {}

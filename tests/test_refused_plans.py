@@ -133,7 +133,12 @@ def test_clients_that_share_no_image_have_to_fit() -> None:
 
 def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
     with open(CONFIG / "datasets.tsv", newline="", encoding="utf-8") as handle:
-        holds = {row["name"]: row["holds"] for row in csv.DictReader(handle, delimiter="\t")}
+        said = {row["name"]: row["holds"].partition(" of ") for row in csv.DictReader(handle, delimiter="\t")}
+    holds, shapes = ({name: parts[part] for name, parts in said.items()} for part in (0, 2))
+    for name, shape in shapes.items():
+        named = re.search(r"(?:scenes|imagenet-100)-(\d+)$", name)
+        side = named[1] if named else {"cifa": "32", "mini": "84", "tiny": "64"}.get(name[:4], "28")
+        assert shape == ("" if holds[name] == "texts" else f"{side}x{side}x{1 if side == '28' else 3}"), name
 
     def classes(counts: Any, each: int) -> str:
         return f"classes {'/'.join(map(str, counts))} x {each}"
@@ -153,5 +158,5 @@ def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
 
 
 def test_every_preset_plans_what_its_data_hold() -> None:
-    for preset in (None, "smoke", "real", "paper"):
+    for preset in (None, "smoke", "real", "scale", "paper"):
         assert plan(set_key(configuration(preset), "seeds", [0])).runs

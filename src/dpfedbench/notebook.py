@@ -56,7 +56,7 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     """The runs of a results folder, one a row.
 
     Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed, epsilon_holds (high ends), delta
-    and unit, empty where no privacy is claimed; rounds that were run; shown_in, the tables and figures that show it
+    and unit, empty where no privacy is claimed; rounds that were run; device, cpu or cuda; shown_in, the tables and figures that show it
     and as which series, by the cells.tsv of the folder and its presets; folder. What a run does not have yet is empty.
 
     Raises:
@@ -88,6 +88,7 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
                 "delta": private[0].delta if private else None,
                 "unit": private[0].unit if private else None,
                 "rounds": training.get("rounds_run"),
+                "device": training.get("device"),
                 "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
                 "folder": str(place),
             }

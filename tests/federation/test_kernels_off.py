@@ -8,15 +8,19 @@ rounding decides the step (found: up to 3e-6; allowed: 1e-3).
 """
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
 import pytest
+import torch
 
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.federation import engine
 from dpfedbench.models.members import load_members
+from dpfedbench.models.net import Net
+from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.randomness import stream
 
@@ -95,3 +99,44 @@ def test_the_torch_path_agrees_with_the_kernels(name, request, tmp_path):
         assert accounts[0]["profiles"] == accounts[1]["profiles"]
     accuracies = [json.loads((found[kernels] / "metrics.json").read_text())["accuracy"] for kernels in (True, False)]
     assert accuracies[0] == pytest.approx(accuracies[1], abs=6.0)  # a few answers of a tiny test
+
+
+DOUBLE = [name for name, case in CASES.items() if case[3].startswith("conv4")]
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+
+
+@DEVICES
+@pytest.mark.parametrize("name", DOUBLE)
+def test_whole_runs_agree_in_double_precision(name, device, request, tmp_path, monkeypatch):
+    """With the same noise, at each place of the private sum; on a CPU all tasks of a chunk at once, as on a GPU."""
+    overlays, general, whose, kernel, _ = CASES[name]
+    validation = {"validation": {"every": 0}}
+    # Clients' Adam wants single precision beside double.
+    own = {"client_update": {"optimizer": "sgd", "inner_rate": 0.5}} if name in ("dp-reptile", "transfer") else {}
+    config = make_config({"participation": {"rounds": 3}}, *overlays, validation, own, general=general)
+    data, clients = request.getfixturevalue(whose)
+    initial, members = Net.initial, dict[str, np.ndarray]()
+    monkeypatch.setattr(engine, "choose", functools.partial(engine.choose, dtype=torch.float64))
+    monkeypatch.setattr(Net, "initial", lambda self, rng: initial(self, rng).astype(np.float64))
+    monkeypatch.setattr(engine, "save_members", lambda path, net, found: members.update({path.parent.name: found[0]}))
+    if device == "cpu":
+        labels = functools.partial(torch.as_tensor, dtype=torch.int64)
+        monkeypatch.setattr(
+            TorchGradients, "_at",
+            lambda self, theta, x, y, products, into: _AllAtOnce(
+                self, self._theta(theta), x.value, labels(y), products
+            ),
+        )  # fmt: skip
+    torch.set_default_dtype(torch.float64)
+    try:
+        for kernels, where in ((True, "cpu"), (False, device)):
+            folder = tmp_path / ("kernels" if kernels else "torch")
+            engine.train(config, data_dir=data, clients_dir=clients, run_dir=folder, kernels=kernels, device=where)
+            training = json.loads((folder / "training.json").read_text())
+            assert (training["gradients"], training["device"]) == (kernel if kernels else "torch", where)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert members["kernels"].dtype == np.float64
+    net = config.net(load_any_records(data).image_shape, len(load_any_records(data).class_names))
+    assert np.abs(members["kernels"] - net.initial(stream(config.seed, "initial-weights"))).max() > 1e-3
+    np.testing.assert_allclose(members["torch"], members["kernels"], rtol=0, atol=1e-8)

@@ -33,6 +33,14 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
     assert found["audited"] > 1.5 * found["audit"]
 
 
+def test_the_scale_preset_trains_three_runs_of_one_partition(snakemake: Call) -> None:
+    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(ROOT / "config" / "presets" / "scale.yaml"))
+    assert done.returncode == 0, done.stderr
+    found = jobs(done.stdout + done.stderr)
+    assert found["train"] == found["meta_test"] == found["account"] == 3
+    assert found["prepare"] == found["partition"] == 1 and found["audited"] == 2
+
+
 @pytest.mark.parametrize("target", ["dp_fedmeta", "adap_dp_fl", "dp_maml"])
 def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
     done = snakemake(target, "--dry-run")

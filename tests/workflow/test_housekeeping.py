@@ -11,6 +11,7 @@ import pytest
 from dpfedbench.files import write_text
 from dpfedbench.manifest import seal
 from dpfedbench.results_format import FORMAT
+from tests.shipped import without_others
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,36 @@ def test_verify_looks_through_a_folder_that_somebody_sent(snakemake: Call, tmp_p
         "verify: results/tables/two.csv is damaged or was edited, it is not what the rule table wrote"
     )
     assert end == "verify: 1 of 2 checks of files and runs in results failed, see above"
+
+
+OWN = """
+stand_ins: {omniglot: glyphs}
+experiments:
+  mine:
+    title: Mine
+    run: {clients: {count: 40}, model: {filters: 4}, participation: {cohort: 20, rounds: 2}}
+    tasks: {any: {dataset: omniglot}}
+    tables: {one: {title: t, tasks: [any], seeds: [0, 1], series: {maml: {method: maml}, dp-agr: {method: dp-agr}}}}
+"""
+
+
+def test_cost_is_said_before_a_run_and_measured_once(snakemake: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")
+    own = ("cost", "--configfile", str(tmp_path / "own.yaml"))
+    done = snakemake(*own)
+    assert done.returncode == 0, done.stderr
+    said = ours(done, "cost: ")
+    # MAML's clients and DP-AGR's do the same work: one kind.
+    assert sum(line.startswith("cost: kind of work") for line in said) == 1
+    rows = [line.split(" | ")[1:4] for line in said if line.startswith("cost: | ")]
+    wanted = [["maml", "2", "80 clients"], ["dp-agr", "2", "80 clients"], ["total", "4", "160 clients"]]
+    assert [row for row in rows if row[1:2] and row[1].isdigit()] == wanted
+    assert not (tmp_path / "results" / "data").exists() and not (tmp_path / "results" / "runs").exists()
+    (rates,) = (tmp_path / "results" / "cost").glob("rates-*-cpu-*-dpfedbench*-torch*.json")
+    before = rates.read_bytes()
+    again = ours(snakemake(*own), "cost: ")
+    assert again == [line for line in said if "kind" not in line] and rates.read_bytes() == before
+    assert snakemake("verify").returncode == 0
 
 
 def test_a_results_folder_of_a_newer_version_is_one_line(snakemake: Call, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""What surrounds the results: is the folder ours to write, is the cluster there, which runs can go, is all as written.
+"""What surrounds the results: is the folder ours to write, is the cluster there, which runs can go, what do they cost.
 
-Requires common.smk. Makes results/format.json, and removes runs on request.
+Requires common.smk. Makes results/format.json and cost.md, checks a folder, and removes runs on request.
 """
 
 from dpfedbench.cluster import check_slurm
@@ -60,6 +60,27 @@ rule prune:
         delete=PRUNE,
     script:
         "../scripts/prune.py"
+
+
+rule cost:
+    """Say what the configuration's runs will cost on this machine: runs, how much they train on, hours, by method."""
+    log:
+        "results/logs/cost.log",
+    localrule: True
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: MACHINE.threads
+    resources:
+        mem_mb=3000,
+        runtime=60,
+        gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
+    params:
+        runs=lambda wildcards: [run.plain() for run in PLAN.runs.values()],
+        holdings=HOLDINGS,
+        report=REPORT,
+        cores=lambda wildcards: workflow.cores,
+    script:
+        "../scripts/cost.py"
 
 
 rule verify:

@@ -197,7 +197,7 @@ ENTRIES = (
     DatasetEntry(
         name="cifar-10",
         version="1",
-        holds="records 50000/10000",
+        holds="records 50000/10000 of 32x32x3",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009",
         read=read_cifar_10,
@@ -205,7 +205,7 @@ ENTRIES = (
     DatasetEntry(
         name="cifar-10-jpeg",
         version="1",
-        holds="records 50000/10000",
+        holds="records 50000/10000 of 32x32x3",
         source="the pictures of https://www.cs.toronto.edu/~kriz/cifar.html, saved as JPEG",
         licence="none stated; cite Krizhevsky 2009",
         read=read_cifar_10_jpeg,

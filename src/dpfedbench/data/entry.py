@@ -20,8 +20,9 @@ class DatasetEntry:
         read: makes it from (local folder or None, download folder, progress): images by class, records or texts.
         stands_in_for: the data set that a stand-in takes the place of; None for real data.
         recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
-        holds: what a plan may know of it: "classes 64/16/20 x 600" (training, validation and test classes of so many
-            images), "records 60000/10000" (training and test), "texts"; "" where only its files say it.
+        holds: what a plan may know of it: "classes 64/16/20 x 600 of 32x32x3" (training, validation and test classes of
+            so many images, of height, width and channels), "records 60000/10000 of 28x28x1" (training and test),
+            "texts"; "" where only its files say it.
     """
 
     name: str

@@ -33,7 +33,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyphs",
         version="1",
-        holds="classes 1150/50/423 x 20",
+        holds="classes 1150/50/423 x 20 of 28x28x1",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=read_glyphs,
@@ -43,7 +43,7 @@ _ENTRIES = (
     DatasetEntry(
         name="omniglot",
         version="1",
-        holds="classes 1150/50/423 x 20",
+        holds="classes 1150/50/423 x 20 of 28x28x1",
         source="https://github.com/brendenlake/omniglot",
         licence="MIT",
         read=read_omniglot,
@@ -52,7 +52,7 @@ _ENTRIES = (
     DatasetEntry(
         name="cifar-fs",
         version="1",
-        holds="classes 64/16/20 x 600",
+        holds="classes 64/16/20 x 600 of 32x32x3",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",
         read=read_cifar_fs,
@@ -60,7 +60,7 @@ _ENTRIES = (
     DatasetEntry(
         name="mini-imagenet",
         version="1",
-        holds="classes 64/16/20 x 600",
+        holds="classes 64/16/20 x 600 of 84x84x3",
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",
         read=read_mini_imagenet,
@@ -68,7 +68,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyph-scenes-32",
         version="2",
-        holds="classes 64/16/20 x 600",
+        holds="classes 64/16/20 x 600 of 32x32x3",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=partial(read_glyph_scenes, size=32, images_per_class=600),
@@ -78,7 +78,7 @@ _ENTRIES = (
     DatasetEntry(
         name="glyph-scenes-84",
         version="2",
-        holds="classes 64/16/20 x 200",
+        holds="classes 64/16/20 x 200 of 84x84x3",
         # 600 would be 1.3 GB, read whole to check it before each run.
         source="drawn by dpfedbench from matplotlib's DejaVu fonts; 200 images a class where mini-ImageNet has 600",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
@@ -89,7 +89,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet",
         version="1",
-        holds="classes 128/32/40 x 550",
+        holds="classes 128/32/40 x 550 of 64x64x3",
         source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
         read=read_tiny_imagenet,
@@ -97,7 +97,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet-100",
         version="1",
-        holds="classes 64/16/20 x 200",
+        holds="classes 64/16/20 x 200 of 64x64x3",
         source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
         read=read_tiny_imagenet_100,
@@ -106,7 +106,7 @@ _ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet-100-32",
         version="1",
-        holds="classes 64/16/20 x 200",
+        holds="classes 64/16/20 x 200 of 32x32x3",
         source="tiny-imagenet-100, resized to 32x32",
         licence="ImageNet terms of access: non-commercial research",
         read=partial(read_tiny_imagenet_100, size=32),
@@ -115,7 +115,7 @@ _ENTRIES = (
     DatasetEntry(
         name="digits",
         version="1",
-        holds="records 60000/10000",
+        holds="records 60000/10000 of 28x28x1",
         source="drawn by dpfedbench from matplotlib's DejaVu fonts",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=read_digits,
@@ -125,7 +125,7 @@ _ENTRIES = (
     DatasetEntry(
         name="mnist",
         version="1",
-        holds="records 60000/10000",
+        holds="records 60000/10000 of 28x28x1",
         source="http://yann.lecun.com/exdb/mnist/",
         licence="none stated; cite LeCun et al. 1998",
         read=read_mnist,
@@ -133,7 +133,7 @@ _ENTRIES = (
     DatasetEntry(
         name="fashion-mnist",
         version="1",
-        holds="records 60000/10000",
+        holds="records 60000/10000 of 28x28x1",
         source="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
         read=read_fashion_mnist,

@@ -82,7 +82,10 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
         raise BenchError(f"{where}: there is no {what} {name!r}, the nearest is {nearest(name, valid)!r}")
 
 
-_HELD = re.compile(r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?)?")
+HELD = re.compile(
+    r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of (?P<shape>\d+x\d+x\d+))?)?"
+)
+"""What a data set holds, as `data.entry.DatasetEntry.holds` has it."""
 CALLED = {"classes": "classes of images", "records": "labelled records", "texts": "texts"}
 """The kinds of data sets, in words."""
 
@@ -97,7 +100,7 @@ def check_holdings(run: Any, holds: str) -> None:
     Raises:
         BenchError: says both numbers.
     """
-    found = _HELD.fullmatch(holds)
+    found = HELD.fullmatch(holds)
     if found is None:
         return
     as_it_is = run.holds == "records" and not run.pretrains

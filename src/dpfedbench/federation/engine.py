@@ -83,12 +83,7 @@ def train(
         BenchError: bad data, a foreign or damaged checkpoint, no permission, a budget too small for one round, a GPU
             asked for and not there; more processes than clients of a round, or such that do not agree.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BenchError(
-            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
-            "one, or set machine.device to auto"
-        )
-    device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+    device = device_of(device)
     run_dir, references, processes = Path(run_dir), references or {}, processes or Processes()
     run.check_processes(processes.count)
     check_agree(processes, run, device, [data_dir, clients_dir, *references.values()])
@@ -113,6 +108,20 @@ def train(
         if then is not None:
             then()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def device_of(asked: str) -> str:
+    """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
+
+    Raises:
+        BenchError: a GPU asked for and not there.
+    """
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
+            "one, or set machine.device to auto"
+        )
+    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:

@@ -9,14 +9,16 @@ with the last.
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Found, Gradients, Inputs, Point, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 
@@ -43,6 +45,7 @@ class TorchGradients(Gradients):
         super().__init__(net, device=device, dtype=dtype)
         self._kind = torch.device(device).type
         self._like = torch.empty(0, device=device, dtype=dtype)
+        self._limit = _MOST[self._kind]
 
     @property
     def way(self) -> str:
@@ -62,7 +65,35 @@ class TorchGradients(Gradients):
         return 3 * self.net.weights + 6 * sum(out.numel() for _, out in self.net.layers(theta, x, y))
 
     def _together(self) -> int:
-        return max(1, min(_MOST[self._kind], _FLOATS[self._kind] // self._per_record))
+        return max(1, min(self._limit, _FLOATS[self._kind] // self._per_record))
+
+    def _in_pieces(self, compute: Callable[[slice], None], count: int, records: int = 1) -> None:
+        """Compute something of so many tasks of so many records each, a piece at a time.
+
+        Where the device's memory ends, a piece is computed again in halves, and no larger one is tried after it.
+
+        Raises:
+            BenchError: there is no memory for one task.
+        """
+        start = 0
+        while start < count:
+            size = min(max(1, self._together() // records), count - start)
+            try:
+                compute(slice(start, start + size))
+            except torch.OutOfMemoryError as error:
+                if size == 1:
+                    needed = self._per_record * records * self._like.element_size() / 2**20
+                    what = "record" if records == 1 else f"task of {records} records"
+                    raise BenchError(
+                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, which has not so "
+                        "much free: make model or task smaller, end what else runs there, or set machine.device to cpu"
+                    ) from error
+                self._limit = max(1, size // 2 * records)
+                _say_once(f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on")
+                if self._kind == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            start += size
 
     def _theta(self, theta: Array) -> torch.Tensor:
         return tensor_of(theta, self.device).to(self.dtype)
@@ -123,16 +154,18 @@ class TorchGradients(Gradients):
     def _rows(self, theta: Array, x: Array, y: Array, out: Array, names: Sequence[str]) -> Found:
         """The gradients of the named tensors, which lie one behind another."""
         self.net.refuse_record_level()
-        found = []
+        found = list[Found]()
         rows, weights = torch.as_tensor(out), self._theta(theta)
         sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
-        for start in range(0, len(x), self._together()):
-            some = slice(start, start + self._together())
+
+        def piece(some: slice) -> None:
             inputs = self.net.inputs(x[some], self._like)
             gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
             for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
                 part.copy_(gradient.flatten(1))
             found.append(Found(*(part.double().cpu().numpy() for part in measured)))
+
+        self._in_pieces(piece, len(x))
         return joined(found)
 
     @functools.cached_property
@@ -250,13 +283,15 @@ class _AllAtOnce(Point):
         self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool
     ) -> None:
         super().__init__(theta)
+        owner._call  # noqa: B018 (made here: under `vmap` torch moves no module to a device or type)
         self._owner, self._at = owner, (theta.clone(), x, y)
         self._measured: tuple[np.ndarray, np.ndarray] | None = None
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
         if self._measured is None:
+            found = list[tuple[torch.Tensor, torch.Tensor]]()
             with torch.no_grad():
-                found = [torch.func.vmap(self._owner._task_loss)(*some)[1] for some in self._some()]
+                self._pieces(lambda some, *at: found.append(torch.func.vmap(self._owner._task_loss)(*at)[1]))
             self._keep(found)
         assert self._measured is not None
         return self._measured
@@ -265,28 +300,38 @@ class _AllAtOnce(Point):
         losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*found, strict=True))
         self._measured = losses, accuracies
 
-    def _some(self, *more: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-        size = max(1, self._owner._together() // self._at[1].shape[1])
-        return list(zip(*(part.split(size) for part in (*self._at, *more)), strict=True))
+    def _pieces(self, compute: Callable[..., None], *more: torch.Tensor) -> None:
+        """Call with a slice of the tasks, and with weights, records, labels and more of these."""
+        parts = (*self._at, *more)
+        self._owner._in_pieces(
+            lambda some: compute(some, *(part[some] for part in parts)), len(parts[0]), self._at[1].shape[1]
+        )
 
     def _gradient(self, out: Array) -> None:
-        found, start = [], 0
-        for some in self._some():
-            rows, measured = torch.func.vmap(torch.func.grad(self._owner._task_loss, has_aux=True))(*some)
-            torch.as_tensor(out)[start : start + len(rows)] = rows
+        found, rows = list[tuple[torch.Tensor, torch.Tensor]](), torch.as_tensor(out)
+
+        def piece(some: slice, *at: torch.Tensor) -> None:
+            rows[some], measured = torch.func.vmap(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
             found.append(measured)
-            start += len(rows)
+
+        self._pieces(piece)
         self._keep(found)
 
     def _product(self, direction: Array, out: Array) -> None:
+        rows = torch.as_tensor(out)
+
         def along(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return torch.func.grad(lambda w: self._owner._task_loss(w, x, y)[0])(theta) @ v
 
-        start = 0
-        for some in self._some(tensor_of(direction, self._at[0].device)):
-            rows = torch.func.vmap(torch.func.grad(along))(*some)
-            torch.as_tensor(out)[start : start + len(rows)] = rows
-            start += len(rows)
+        def piece(some: slice, *at: torch.Tensor) -> None:
+            rows[some] = torch.func.vmap(torch.func.grad(along))(*at)
+
+        self._pieces(piece, tensor_of(direction, self._at[0].device))
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _assign(out: Array, row: int, values: torch.Tensor) -> None:

@@ -102,6 +102,10 @@ class ModelSettings(Part):
         """
         return self
 
+    def without_references(self) -> "ModelSettings":
+        """A network of the same size that needs no file of another run: what may be asked of one before there are."""
+        return self
+
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         """The model, a `models.net.Net`.
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, read_genotype
+from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.source import GenotypeSource
 from dpfedbench.models.genotypes.stated import StatedGenotype
 from dpfedbench.settings.part import setting
@@ -40,6 +41,9 @@ class FoundGenotype(GenotypeSource):
             raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")
         cells = read_genotype(files[self.file]).cells
         return StatedGenotype(normal=cells.get("normal", ()), reduction=cells.get("reduction", ()))
+
+    def without_references(self) -> GenotypeSource:
+        return RandomGenotype()
 
     def of(self, space: Space) -> Genotype:
         raise BenchError(f"the cells are those that another run found: give its {self.file} as a reference")

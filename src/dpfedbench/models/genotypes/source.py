@@ -23,6 +23,10 @@ class GenotypeSource(Part):
         """The source that needs no file, given those that it asked for by `references`."""
         return self
 
+    def without_references(self) -> GenotypeSource:
+        """A source of cells of the same size that needs no file."""
+        return self
+
     def of(self, space: Space) -> Genotype:
         """The genotype.
 

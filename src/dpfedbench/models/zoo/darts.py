@@ -88,6 +88,9 @@ class DartsCells(CellModel):
     def resolved(self, files: Mapping[str, Path]) -> DartsCells:
         return self.replace(genotype=self.genotype.resolved(files))
 
+    def without_references(self) -> DartsCells:
+        return self.replace(genotype=self.genotype.without_references())
+
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
 
