@@ -31,8 +31,9 @@ from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.data.tokens import RawTexts, load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.datasets import HELD
-from dpfedbench.federation.engine import Rounds, device_of
+from dpfedbench.federation.engine import Rounds
 from dpfedbench.files import read_json, write_json, write_text
+from dpfedbench.models.gradients import device_of
 from dpfedbench.parts.budget import Budget, OwnSum
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.noise.noise import Noise

@@ -40,7 +40,7 @@ from dpfedbench.federation.together import Elsewhere, add_together, check_agree,
 from dpfedbench.federation.untrained import Untrained
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.kernels import choose
-from dpfedbench.models.gradients import Choice, chunk_of
+from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.privacy.ledger import Ledger
@@ -108,20 +108,6 @@ def train(
         if then is not None:
             then()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def device_of(asked: str) -> str:
-    """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
-
-    Raises:
-        BenchError: a GPU asked for and not there.
-    """
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise BenchError(
-            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
-            "one, or set machine.device to auto"
-        )
-    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:

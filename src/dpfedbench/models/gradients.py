@@ -7,6 +7,7 @@ compared here, once for all implementations, whose own methods start with an und
 from __future__ import annotations
 
 import functools
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import torch
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.threads import Threads
 
@@ -315,6 +317,20 @@ class Choice(NamedTuple):
     name: str
     make: Callable[[], Gradients]
     device: str
+
+
+def device_of(asked: str) -> str:
+    """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
+
+    Raises:
+        BenchError: a GPU asked for and not there.
+    """
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise BenchError(
+            f"machine.device is cuda, but torch finds no GPU on {platform.node()}: use a machine or a node that has "
+            "one, or set machine.device to auto"
+        )
+    return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def chunk_of(choice: Choice, threads: int) -> int:
