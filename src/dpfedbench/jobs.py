@@ -83,7 +83,12 @@ WORKFLOW = "DPFEDBENCH_WORKFLOW"
 
 def mark_workflow() -> None:
     """Tell the jobs that this process will start that it is their workflow."""
-    os.environ[WORKFLOW] = f"{_here()} {os.getpid()} {psutil.Process().create_time()}"
+    os.environ[WORKFLOW] = this_process()
+
+
+def this_process() -> str:
+    """What `WORKFLOW` is for those that are to end with this process."""
+    return f"{_here()} {os.getpid()} {psutil.Process().create_time()}"
 
 
 def _here() -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import mark_workflow
+from dpfedbench.jobs import WORKFLOW, this_process
 
 ERROR = "error: "
 """What a process writes before the one line that says why it ends."""
@@ -39,8 +39,7 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
         f"--nproc-per-node={processes}", "-m", _MEMBER,
     ]  # fmt: skip
-    mark_workflow()
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", WORKFLOW: this_process()}
     if command[0] == "srun":
         environment |= {"MASTER_ADDR": platform.node(), "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
     errors = []

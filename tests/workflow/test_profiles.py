@@ -43,6 +43,9 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "profiles/default" in done.stderr  # laid over the other one
     found = asked(done.stdout)
+    assert (
+        "mpi" not in found["train"] and "tasks" not in found["train"]
+    )  # which Slurm's plugin takes for one of several
     # Every method trains on a GPU where one is asked for.
     assert set(gpus(done.stdout).values()) == {"1"}
     for rule, memory, minutes, threads, gpu in (
@@ -58,6 +61,16 @@ def test_every_profile_has_a_dag(snakemake: Call, name: str) -> None:
     ):
         wanted = {"mem_mb": memory, "runtime": minutes, "threads": threads, "gpu": gpu}
         assert {key: found[rule][key] for key in wanted} == wanted, rule
+
+
+def test_a_training_by_several_processes_is_one_job_of_as_many_tasks(snakemake: Call) -> None:
+    slurm = ("--profile", str(ROOT / "profiles" / "slurm"), "--resources", "gpu=3")
+    done = snakemake("--dry-run", *SMOKE, *slurm, "--config", "machine={threads: 2, processes: 3, gpu: 1}")
+    assert done.returncode == 0, done.stderr
+    found = asked(done.stdout)
+    wanted = {"mpi": "srun", "tasks": "3", "cpus_per_task": "2", "tasks_per_gpu": "1", "gpu": "3"}
+    assert {key: found["train"][key] for key in wanted} == wanted
+    assert "mpi" not in found["meta_test"] and found["meta_test"]["threads"] == "2"
 
 
 def test_the_slurm_profile_can_stand_alone(snakemake: Call) -> None:

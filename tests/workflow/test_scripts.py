@@ -131,3 +131,10 @@ def test_a_training_has_the_machines_settings(federation: Places, tmp_path: Path
     call("train", place, input=given, output=model, config=machine, threads=2)
     found = read(place / "training.json")
     assert (found["threads"], found["device"], found["gradients"], found["rounds_run"]) == (2, "cpu", "torch", 1)
+    one = (place / "model.safetensors").read_bytes()
+    machine["machine"] |= {"threads": 1, "processes": 2}
+    call("train", place, input=given, output=model, config=machine, threads=2)
+    found = read(place / "training.json")
+    assert (found["processes"], found["threads"], found["gradients"], found["rounds_run"]) == (2, 1, "torch", 1)
+    assert (place / "model.safetensors").read_bytes() == one
+    assert not (place / "logs" / "train-processes.log").read_text(encoding="utf-8").count("Traceback")

@@ -22,6 +22,11 @@ onstart:
         for job in workflow.dag.needrun_jobs():
             if job.rule.name == "train":
                 run_of(job.wildcards).check_processes(MACHINE.processes)
+                if job.resources.get("gpu") not in (0, MACHINE.processes):
+                    raise BenchError(
+                        "machine.gpu is 1, a GPU for each of a training's processes: allow as many with "
+                        f"--resources gpu={MACHINE.processes}"
+                    )
     except BenchError as error:
         sys.exit(f"configuration: {error}")
     try:
