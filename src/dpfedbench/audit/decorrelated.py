@@ -30,7 +30,7 @@ class Decorrelated:
     """
 
     def __init__(self, net: Any, *, name: str, members: Sequence[np.ndarray]) -> None:
-        self._ordinary, self._name, self._members = net.ordinary, name, members
+        self._own, self._name, self._members = net.own, name, members
         self._rows: list[np.ndarray] = []
         self.seen: list[Release] = []
         self.scores = np.zeros((1, net.reserved))
@@ -42,13 +42,14 @@ class Decorrelated:
         if line.name != self._name:
             return
         (_, mean), = made  # fmt: skip
-        self._rows.append(mean.numpy()[self._ordinary :] * line.denominator / line.threshold)
+        self._rows.append(mean.numpy()[self._own] * line.denominator / line.threshold)
         if len(self._rows) == len(self._members):
             self._score()
 
     def _score(self) -> None:
         lines = [line for line in self.seen if line.name == self._name]
-        rounds, z = len(lines), lines[0].noise_multiplier
+        rounds = len(lines)
+        z = lines[0].noise_multiplier * float(np.divide(lines[0].sensitivity, lines[0].threshold))
         inverse = np.zeros((rounds, rounds))
         for number, line in enumerate(lines):
             inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]

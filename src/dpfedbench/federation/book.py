@@ -7,6 +7,7 @@ ledger, read off the mechanism that ran.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ class Open:
         self._state = entry.state_of(client)
         self._raw: list[float] = []
         self._extra_made: PrivateSum | None = None
-        self.total: Any = entry.new_sum(self._state)
+        self.total: Any = entry.new_sum(self._state, index)
         if entry.sum.private:
             self._extra = entry.extra_of(self._state)
             if self._extra is not None:
@@ -182,7 +183,7 @@ class Entry:
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
-    def new_sum(self, state: dict[str, Any]) -> Any:
+    def new_sum(self, state: dict[str, Any], index: int = 0) -> Any:
         """What takes the contributions."""
         if not self.sum.private:
             return self._plain(self.dimension)
@@ -190,9 +191,14 @@ class Entry:
         if extra is not None and extra.within:
             # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
             z = rest_multiplier(z, extra.noise_multiplier)
-        return PrivateSum(
-            dimension=self.dimension, threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency
-        )
+        assert self.sum.noise is not None
+        return self.sum.noise.private_sum(
+            PrivateSum, streams=functools.partial(self._stream, index), cohort=self._cohort, dimension=self.dimension,
+            threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency,
+        )  # fmt: skip
+
+    def _stream(self, index: int, what: str, *indices: int) -> np.random.Generator:
+        return stream(self.book.seed, self.sum.stream + what, index, *indices)
 
     def noise_of(self, purpose: str, at: Mapping[str, int]) -> Any:
         """What a sum draws its noise from."""
@@ -264,6 +270,7 @@ class Entry:
             combines=noise.combines(number),
             part=self.sum.part or None,
             adds=self._holders if self.sum.added else None,
+            secure=None if sums[0].secure is None else dict(sums[0].secure),
         )
         self.book.ledger.append(line)
         if self.book.observer is not None:

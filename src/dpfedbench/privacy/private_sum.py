@@ -10,8 +10,8 @@ it (a client's own update, which is always there) has noise of 2 z C, and the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -101,9 +101,13 @@ class PrivateSum(_Sum):
 
     Attributes:
         mechanism: what the ledger calls the noise; other noise needs another word, and an analysis of its own.
+        secure: what the ledger says of a sum that secure aggregation shows; None for others.
+        told: what the history may say of it after the release.
     """
 
     mechanism: ClassVar[str] = "gaussian"
+    secure: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = {}
 
     def __init__(
         self, *, dimension: int, threshold: float, noise_multiplier: float, adjacency: str = "zero-out"
