@@ -383,6 +383,9 @@ def one_run(
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )
+    if isinstance(scores, Decorrelated):
+        sent = [np.delete(plan.cohort(index), absent) for index, absent in enumerate(scores.absent)]
+        taking_part = np.isin(np.arange(each), np.concatenate(sent))
     return Found(
         holders=holders,
         coins=coins[:, taking_part].ravel(),

@@ -93,7 +93,8 @@ class SecureSum(PrivateSum):
         super().__init__(dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier)
         self._bound, self._streams, self._modulus = lattice.bound(threshold), streams, 1 << lattice.bits
         self._signs = streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
-        self._gone = set(streams("-dropout").permutation(lattice.clients)[:dropped].tolist())
+        self.signs = self._signs[:dimension]
+        self.absent = streams("-dropout").permutation(lattice.clients)[:dropped].tolist()
         self._seen_sum = np.zeros(lattice.coordinates, np.int64)
         self._whole_sum, self._shares = self._seen_sum.copy(), 0
         self.told: dict[str, Any] = {}
@@ -127,7 +128,7 @@ class SecureSum(PrivateSum):
         """One client's message, if it does not drop out; returns its norm before clipping."""
         place, norm = self.count, float(np.linalg.norm(row))
         self.count += 1
-        if place in self._gone:
+        if place in self.absent:
             return norm
         sent = self._encoded(row, norm, place) + self._share(place)
         self._shares += 1
@@ -156,6 +157,6 @@ class SecureSum(PrivateSum):
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half
-        self.told = {"wrapped": int((centred != self._whole_sum).sum()), "dropped": len(self._gone)}
+        self.told = {"wrapped": int((centred != self._whole_sum).sum()), "dropped": len(self.absent)}
         back = self._signs * rotated(centred) * self.lattice.granularity
         return torch.from_numpy(back[: self.dimension].copy())
