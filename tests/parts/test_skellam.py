@@ -9,6 +9,7 @@ import pytest
 from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
+from dpfedbench.federation import book
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.privacy.ledger import read_ledger
@@ -51,6 +52,17 @@ def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(f
     with open(tmp_path / "whole" / "history.csv", encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert {(row["wrapped"], row["dropped"], row["loss"]) for row in rows} == {("0", "1", "")}
+
+
+def test_no_stream_is_drawn_from_twice(monkeypatch):
+    """Each client's noise and rounding, and each round's rotation and drop-outs; the ledger names the noise's."""
+    drawn, named = [], book.stream
+    monkeypatch.setattr(book, "stream", lambda *given: drawn.append(given) or named(*given))
+    seen = seen_of(make_config(RUN), np.ones((48, 3)))
+    noise = {(0, "noise", index, place) for index in range(12) for place in range(4)}
+    assert len(drawn) == len(set(drawn)) and noise < set(drawn)
+    assert {what for _, what, *_ in drawn} == {"noise", "noise-rounding", "noise-rotation", "noise-dropout"}
+    assert [lines[0].noise_stream for lines, _ in seen] == [f"0/noise/{index}" for index in range(12)]
 
 
 def test_a_ledger_of_other_whole_numbers_is_refused(federation, tmp_path):  # noqa: F811
