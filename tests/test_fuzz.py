@@ -32,7 +32,7 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 NAMES = ["multiplyer", "../evil", "a{b}", "A B", "", "2022", "all", "class", "b" * 300, "kind"]
 SMOKE = configuration("smoke")
-PAPERS = ("dp-fedmeta", "adap-dp-fl", "dp-maml", "dp-meta-learning-gbml", "correlated-noise")
+PAPERS = ("dp-fedmeta", "adap-dp-fl", "dp-maml", "dp-meta-learning-gbml", "correlated-noise", "secure-aggregation")
 
 
 def places(found: dict[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ BASES: dict[str, Any] = {
     "dp-agr-ftrl square-root": make_config(
         {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "square-root", "band": 4}}}
     ),
+    "dp-agr-secagg dropping": make_config({"method": "dp-agr-secagg", "noise": {"dropped_at_most": 0.5}}),
     "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
     "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
     "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
@@ -75,6 +76,7 @@ FIXED_BY_OTHERS = {
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
+    ("Skellam", "kind"),
     ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
 }  # fmt: skip
 

@@ -147,6 +147,7 @@ def test_privacy_is_read_off_the_sums() -> None:
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
         "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],
+        "dp-agr-secagg": [("client", "server", True)],
             "fnas": [], "dp-fnas": [server, server], "cells": [], "dp-cells": [server],
     }  # fmt: skip
     assert {name: promises(run)[0] for name, run in RUNS.items()} == expected

@@ -29,6 +29,7 @@ def test_independent_noise_is_drawn_from_the_rounds_own_stream():
         "fixed": "gaussian",
         "decaying": "gaussian",
         "correlated": "correlated-gaussian",
+        "skellam": "skellam",
     }
     asked = []
 

@@ -27,6 +27,7 @@ LEVELS = {
     "maml": 92.0,
     "dp-agr": 75.0,
     "dp-agr-ftrl": 76.0,
+    "dp-agr-secagg": 74.5,
     "dp-maml": 74.0,
     "dp-agrlr": 60.0,
     "dp-reptile": 50.0,

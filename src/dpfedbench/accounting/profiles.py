@@ -107,7 +107,7 @@ class Profiles:
     def _holds(self) -> Entry:
         if self.missing:
             return self._entry(math.inf, math.inf, "void", "")
-        low, high = self.analysis.bracket(self.reading.schedule, self.reading.sampler, self.delta)
+        low, high = self.analysis.ends_of(self.reading, self.delta)
         text = self.analysis.explain(self.reading)
         if not self.adaptive:
             return self._entry(low, high, "proved", text)
@@ -144,7 +144,8 @@ class Profiles:
         how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
         high = math.inf
         if not self.missing and z:
-            low = high = gaussian_epsilon(z / 2, self.delta)
+            high = gaussian_epsilon(z / 2, self.delta)
+            low = high if holds.epsilon_low == holds.epsilon_high else low
         elif not self.missing:
             high = max(low, group_epsilon(self._high, 2, self.delta))
         return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
@@ -160,7 +161,8 @@ class Profiles:
             z, high = self.analysis.as_one(self.reading.schedule), math.inf
             if not self.missing:
                 high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
-            low = high if z else min(profiles["holds"].epsilon_low, high)
+            one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
+            low = high if z and one_low == one_high else min(one_low, high)
             how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
             if "as_claimed" in profiles:
                 one = profiles["as_claimed"].epsilon_high

@@ -227,7 +227,7 @@ class Scores:
         members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
     ) -> None:  # fmt: skip
         self._added = added
-        self._ordinary, self._name, self._extra, self._members, self._once = net.ordinary, name, extra, members, once
+        self._own, self._name, self._extra, self._members, self._once = net.own, name, extra, members, once
         secret = once and members is None
         self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
         self.sums = np.zeros((holders, net.reserved))
@@ -244,7 +244,7 @@ class Scores:
         if self._added:
             scaled, z = scaled[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
         if line.name == self._name:
-            self._x = scaled[:, self._ordinary :]
+            self._x = scaled[:, self._own]
             self._ratio = (2 * self._x - 1) / (2 * z**2)
         elif line.name == self._extra:
             # Mean and variance of what the other canaries, of which half are there, put in it, in units of C.
@@ -310,6 +310,7 @@ def one_run(
     multipliers: Sequence[float] = (),
     inserted: bool = True,
     added: int = 0,
+    dimension: int | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Run the mechanism once with canaries.
@@ -329,6 +330,7 @@ def one_run(
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
         added: of how many clients' releases the observer sees the sum alone, see `Scores`.
+        dimension: coordinates, where the mechanism follows from their number; None: as few as canaries need.
         progress: told of each round.
     """
     run = run.replace(seed=seed)
@@ -347,7 +349,7 @@ def one_run(
         each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * records // 4)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
-    net = Coordinates(ordinary=ORDINARY, reserved=each)
+    net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
     # A record is in one part of its client's, and the sum is over one of these.
     count = records * len({one.part for one in loop.own}) if own else run.clients.count
     places = functools.partial(loop.client.places, sum_, seed=seed, records=count)
@@ -371,7 +373,8 @@ def one_run(
             members = [cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))]
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(each), np.concatenate(members))
-        if members is not None and sum_.noise.combines(0) is not None:
+        # What noise of two rounds has in common is looked for where it is not one stream's draw a round.
+        if members is not None and (sum_.noise.combines(0) is not None or sum_.noise.by_dimension):
             scores = Decorrelated(net, name=sum_.name, members=members)
         else:
             scores = Scores(net, name=sum_.name, extra=scored, members=members, once=loop.participation.once)
@@ -380,6 +383,9 @@ def one_run(
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )
+    if isinstance(scores, Decorrelated):
+        sent = [np.delete(plan.cohort(index), absent) for index, absent in enumerate(scores.absent)]
+        taking_part = np.isin(np.arange(each), np.concatenate(sent))
     return Found(
         holders=holders,
         coins=coins[:, taking_part].ravel(),

@@ -27,11 +27,16 @@ class Decorrelated:
         net: which coordinates are reserved.
         name: of the sum.
         members: the canaries that are in each round.
+
+    Attributes:
+        absent: of each round, the places in its cohort of those who sent nothing.
     """
 
     def __init__(self, net: Any, *, name: str, members: Sequence[np.ndarray]) -> None:
-        self._ordinary, self._name, self._members = net.ordinary, name, members
+        self._own, self._name, self._members = net.own, name, members
         self._rows: list[np.ndarray] = []
+        self._signs: list[np.ndarray] = []
+        self.absent: list[Sequence[int]] = []
         self.seen: list[Release] = []
         self.scores = np.zeros((1, net.reserved))
         self.sums = np.zeros((1, net.reserved))
@@ -41,21 +46,26 @@ class Decorrelated:
         self.seen.append(line)
         if line.name != self._name:
             return
-        (_, mean), = made  # fmt: skip
-        self._rows.append(mean.numpy()[self._ordinary :] * line.denominator / line.threshold)
+        (one, mean), = made  # fmt: skip
+        turned = mean.numpy() * one.total.signs
+        self._rows.append(turned[self._own] * line.denominator / line.threshold)
+        self._signs.append(np.broadcast_to(one.total.signs, turned.shape)[self._own])
+        self.absent.append(one.total.absent)
         if len(self._rows) == len(self._members):
             self._score()
 
     def _score(self) -> None:
         lines = [line for line in self.seen if line.name == self._name]
-        rounds, z = len(lines), lines[0].noise_multiplier
+        rounds = len(lines)
+        z = lines[0].noise_multiplier * float(np.divide(lines[0].sensitivity, lines[0].threshold))
         inverse = np.zeros((rounds, rounds))
         for number, line in enumerate(lines):
             inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]
         encoder = solve_triangular(inverse, np.eye(rounds), lower=True)
-        encoded = encoder @ np.stack(self._rows)
         at = np.concatenate([np.full(len(here), index) for index, here in enumerate(self._members)]).astype(int)
         own = np.concatenate(self._members).astype(int)
+        encoded = encoder @ np.stack(self._rows)
+        encoded[:, own] *= np.stack(self._signs)[at, own]  # so that its presence is above nothing
         # Half of the canaries are there, by coins that nobody knows.
         noise = encoded[:, own] - encoder[:, at] / 2
         covariance = (noise @ noise.T + rounds * z**2 * np.eye(rounds)) / (len(own) + rounds)

@@ -31,6 +31,7 @@ from dpfedbench.audit.bounds import (
 )
 from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_own_run, one_run
 from dpfedbench.audit.own_updates import one_update_run
+from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
@@ -206,9 +207,13 @@ def _audit_served(
     threshold, records = float(np.atleast_1d(first.threshold)[0]), int(first.sampler.get("records", 0))
     # A client or record that is a canary is not an ordinary one, and there should be both.
     most = records * run.clients.count if own else run.clients.count
+    dimension = first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
+    if dimension is not None:
+        canaries = min(canaries, dimension - ORDINARY)
     found = one_run(
-        run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), rounds=len(rounds) // steps, threshold=threshold,
-        records=records, steps=steps, added=others(releases).get(seen, 0),
+        run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), dimension=dimension,
+        rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
+        added=others(releases).get(seen, 0),
         multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
         progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
     )  # fmt: skip
@@ -223,7 +228,8 @@ def _audit_served(
         leak = leak_of(run, rule, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
     # The leak of the ledger's own noise.
-    leaks = 1.0 if isinstance(family, Curves) else max(1 / z for z, _ in schedule_of(rounds))
+    one = None if isinstance(family, Curves) else of(releases).as_one(schedule_of(rounds))
+    leaks = 1.0 if one is None else 1 / one
     holds = family.epsilon(leaks, delta) if rule.private else math.inf
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": len(rounds), "clients_audited": found.holders if own else None,

@@ -22,10 +22,15 @@ class Coordinates:
     Args:
         ordinary: coordinates of ordinary gradients.
         reserved: coordinates without any but canaries'.
+        dimension: of both and of coordinates that stay empty; None: there are none of these.
+
+    Attributes:
+        own: where the canaries' are.
     """
 
-    def __init__(self, *, ordinary: int, reserved: int) -> None:
-        self.ordinary, self.reserved, self.dimension = ordinary, reserved, ordinary + reserved
+    def __init__(self, *, ordinary: int, reserved: int, dimension: int | None = None) -> None:
+        self.ordinary, self.reserved, self.dimension = ordinary, reserved, dimension or ordinary + reserved
+        self.own = slice(ordinary, ordinary + reserved)
         # A sum over a block of the model has all coordinates here: whichever it is, it has room for the canaries.
         self.blocks: dict[str, slice] = collections.defaultdict(lambda: slice(0, self.dimension))
 

@@ -123,6 +123,8 @@ def audited_as(run: Method) -> str:
     server = kept.pop("server", None)
     if any(sum_.noise is not None and sum_.noise.mechanism != "gaussian" for sum_ in private):
         kept["server"] = server  # noise that is correlated over rounds may be planned for the server's steps
+    if any(sum_.noise is not None and sum_.noise.by_dimension for sum_ in private):
+        kept |= {"model": run.model.plain(), "dataset": run.dataset, "task": run.task.plain()}
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients

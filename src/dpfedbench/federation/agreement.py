@@ -128,6 +128,9 @@ class _Checked:
         for line in lines:
             for field, value in expected.items():
                 _same(f"in round {line.round} a {field} of {name} of", getattr(line, field), value)
+            values = {"threshold": line.threshold, "noise_multiplier": line.noise_multiplier}
+            told_of = noise.secure(dimension=line.dimension, cohort=self.sampler["cohort"], **values)
+            _same(f"in round {line.round} whole numbers of {name} of", line.secure, told_of)
             _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], [str(run.seed), stream])
             told = line.reason if line.data_dependent_threshold else ""
             said = [reason for reason in without_event if reason in told]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class Open:
         self._state = entry.state_of(client)
         self._raw: list[float] = []
         self._extra_made: PrivateSum | None = None
-        self.total: Any = entry.new_sum(self._state)
+        self.total: Any = entry.new_sum(self._state, index)
         if entry.sum.private:
             self._extra = entry.extra_of(self._state)
             if self._extra is not None:
@@ -192,7 +193,7 @@ class Entry:
         extra = self.extra_of(self.states[0])
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
 
-    def new_sum(self, state: dict[str, Any]) -> Any:
+    def new_sum(self, state: dict[str, Any], index: int = 0) -> Any:
         """What takes the contributions."""
         if not self.sum.private:
             return self._plain(self.dimension)
@@ -200,9 +201,14 @@ class Entry:
         if extra is not None and extra.within:
             # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
             z = rest_multiplier(z, extra.noise_multiplier)
-        return PrivateSum(
-            dimension=self.dimension, threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency
-        )
+        assert self.sum.noise is not None
+        return self.sum.noise.private_sum(
+            PrivateSum, streams=functools.partial(self._stream, index), cohort=self._cohort, dimension=self.dimension,
+            threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency,
+        )  # fmt: skip
+
+    def _stream(self, index: int, what: str, *indices: int) -> np.random.Generator:
+        return stream(self.book.seed, self.sum.stream + what, index, *indices)
 
     def noise_of(self, purpose: str, at: Mapping[str, int]) -> Any:
         """What a sum draws its noise from."""
@@ -291,6 +297,7 @@ class Entry:
             combines=noise.combines(number),
             part=self.sum.part or None,
             adds=self._holders if self.sum.added else None,
+            secure=None if sums[0].secure is None else dict(sums[0].secure),
         )
         self.book.ledger.append(line)
         if self.book.observer is not None:

@@ -166,7 +166,8 @@ class Rounds:
         self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self._state = loop.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
-        self.columns = (*measures.columns, *loop.client.columns(run), *norms)
+        told = () if loop.server.noise is None else loop.server.noise.columns
+        self.columns = (*measures.columns, *loop.client.columns(run), *told, *norms)
 
     @classmethod
     def of(
@@ -271,7 +272,7 @@ class Rounds:
         if self.loop.server.private:
             return {
                 "clients": self.plan.denominator, "threshold": total.total.threshold, "released_norm": norm,
-                "noise_multiplier": total.total.noise_multiplier,
+                "noise_multiplier": total.total.noise_multiplier, **total.total.told,
             }  # fmt: skip
         if self.run.private:
             # Each contribution is a client's own release, so that the sum is free to be told; losses are not.

@@ -33,7 +33,7 @@ class Release:
         name: what was released, e.g. "query-gradient-sum".
         mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
             `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
-            "correlated-gaussian": see `combines`.
+            "correlated-gaussian": see `combines`. "skellam": discrete noise on whole numbers, see `secure`.
         unit: whose contribution is protected: "client" or "record".
         adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
         observer: who sees it: "everyone" or "server".
@@ -55,6 +55,8 @@ class Release:
         part: of records of which each is in one part alone: the part that it reads; None: it reads all.
         adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
             more than his own; None: they are not.
+        secure: of a sum that secure aggregation shows: granularity, bits, coordinates, clients, shares that are
+            counted, and the variance of a share in units (`privacy.secure_sum`); None: of no such sum.
     """
 
     round: int
@@ -77,6 +79,7 @@ class Release:
     combines: list[float] | None = None
     part: str | None = None
     adds: int | None = None
+    secure: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no mechanism can have written, so that no accountant meets it.
@@ -93,6 +96,8 @@ class Release:
                 _check_number(name, one, LARGEST)
         for one in self.combines or ():
             _check_number("combines", abs(one) if isinstance(one, (int, float)) else one, LARGEST, least=0.0)
+        for name, one in (self.secure or {}).items():
+            _check_number(f"secure.{name}", one, LARGEST)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
         if not isinstance(self.sampler.get("kind"), str):
@@ -130,7 +135,7 @@ def _shown(value: Any) -> str:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
-_OPTIONAL = {"combines", "part", "adds"}
+_OPTIONAL = {"combines", "part", "adds", "secure"}
 
 
 def digest(line: str) -> str:

@@ -10,8 +10,8 @@ it (a client's own update, which is always there) has noise of 2 z C, and the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -106,9 +106,17 @@ class PrivateSum(_Sum):
 
     Attributes:
         mechanism: what the ledger calls the noise; other noise needs another word, and an analysis of its own.
+        secure: what the ledger says of a sum that secure aggregation shows; None for others.
+        told: what the history may say of it after the release.
+        signs: by which coordinates were turned before the noise, as its observer knows.
+        absent: places in the cohort of those who sent nothing, as its observer sees.
     """
 
     mechanism: ClassVar[str] = "gaussian"
+    secure: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = {}
+    signs: np.ndarray | float = 1.0
+    absent: Sequence[int] = ()
 
     def __init__(
         self, *, dimension: int, threshold: float, noise_multiplier: float, adjacency: str = "zero-out"

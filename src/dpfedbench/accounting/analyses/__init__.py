@@ -10,8 +10,9 @@
 | own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
 | own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
 
-All are of the mechanism "gaussian". Another pair of mechanism and sampler raises and prints no number; a new one is a
-new file with a class that names its pair.
+All are of the mechanism "gaussian". One pass has an analysis of "correlated-gaussian" (exact) and one of "skellam"
+(bracket: at most one Gaussian release) beside it. Another pair of mechanism and sampler raises and prints no number; a
+new one is a new file with a class that names its pair.
 """
 
 from __future__ import annotations

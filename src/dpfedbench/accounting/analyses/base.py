@@ -84,6 +84,10 @@ class Analysis:
         """The multiplier of the one Gaussian that all releases are for one unit; None where they are no such thing."""
         return None
 
+    def ends_of(self, reading: Reading, delta: float) -> Bracket:
+        """`bracket` of a ledger, for an analysis that reads more of it than z of each round."""
+        return self.bracket(reading.schedule, reading.sampler, delta)
+
     def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         """Both ends for the worst image, all clients that use it contributing zero, from z of each round.
 

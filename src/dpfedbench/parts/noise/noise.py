@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpfedbench.accounting.budgets import BudgetPlan
     from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget
+    from dpfedbench.privacy.private_sum import PrivateSum
 
 
 class Noise(Part):
@@ -26,6 +27,10 @@ class Noise(Part):
     mechanism: ClassVar[str] = "gaussian"
     follows_loss: ClassVar[bool] = False
     """Whether the multiplier follows a validation loss, so that it is not known before the run."""
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Columns of history.csv that its sums fill (`PrivateSum.told`)."""
+    by_dimension: ClassVar[bool] = False
+    """Whether noise and sensitivity over C follow from the number of coordinates, so that an audit has as many."""
 
     multiplier: float | None
 
@@ -66,6 +71,23 @@ class Noise(Part):
         None: it is a draw of its own. The ledger says it, and an analysis reads it there.
         """
         return None
+
+    def secure(self, **values: Any) -> dict[str, Any] | None:
+        """What the ledger has to say of a sum that secure aggregation shows, from the arguments of `private_sum`."""
+        return None
+
+    def private_sum(
+        self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
+    ) -> PrivateSum:
+        """What takes a round's contributions.
+
+        Args:
+            ordinary: the class of a sum whose noise whoever takes it adds.
+            streams: random streams of the round, by what they are for and further indices.
+            cohort: expected number of units.
+            values: dimension, threshold, noise_multiplier and adjacency, as `PrivateSum` has them.
+        """
+        return ordinary(**values)
 
     def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
         """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.

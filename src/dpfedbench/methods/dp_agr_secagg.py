@@ -1,0 +1,43 @@
+"""DP-AGR by secure aggregation: a client's privacy against the server itself, without noise that drowns its signal.
+
+As DP-AGR, but nobody is trusted with a client's gradient. Each client clips and rounds its own and adds a share of the
+noise, and the server sees nothing but the sum of all messages modulo 2^b (`privacy.secure_sum`). So what the server
+learns is what DP-AGR tells everyone who gets the model, and all that a client holds is protected against both: each of
+its records too. DP-AGRLR and local Reptile protect records against the server by noise on each client's own message,
+which is as large as the message itself; here it is as large as one message in a sum of a whole cohort.
+
+The server knows who takes part, so that blocks are known: one pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+from dpfedbench.accounting.claims import Claims
+from dpfedbench.federation.loop import Loop
+from dpfedbench.methods.dp_agr import DpAgr
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.noise.skellam import Skellam
+from dpfedbench.parts.participation.one_pass import OnePass
+
+
+class DpAgrSecagg(DpAgr):
+    """One private sum a round, which the server sees as secure aggregation shows it."""
+
+    name: ClassVar[str] = "dp-agr-secagg"
+    title: ClassVar[str] = "DP-AGR, secure aggregation"
+    claims: ClassVar[Claims] = {}
+    defaults: ClassVar[dict[str, Any]] = {
+        "clipping": {"kind": "constant"}, "noise": {"kind": "skellam"}, "budget": {"profile": "holds"},
+    }  # fmt: skip
+
+    participation: OnePass = OnePass()
+    # A rule that released something beside the sum would need a sum of its own that the server does not see.
+    clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
+    noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
+
+    def loop(self) -> Loop:
+        loop = super().loop()
+        return dataclasses.replace(loop, server=dataclasses.replace(loop.server, observer="server"))
