@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpfedbench.accounting.analyses.base import Analysis
-from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.analyses.base import EPSILONS, Analysis, Deltas
+from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule, ends
 
@@ -26,6 +26,10 @@ class OnePass(Analysis):
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         exact = gaussian_epsilon(ends(schedule)[0], delta)
         return exact, exact
+
+    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
+        exact = np.array([gaussian_delta(ends(schedule)[0], float(epsilon)) for epsilon in EPSILONS])
+        return Deltas(EPSILONS, exact, exact)
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         return np.array(orders) / (2 * ends(schedule)[0] ** 2)
