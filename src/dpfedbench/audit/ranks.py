@@ -55,6 +55,7 @@ class Family:
         self._analysis, self._schedule, self._sampler = analysis, schedule, sampler
         self.name = f"{sampler['kind']} with any noise"
         self.largest = min(z for z, _ in schedule) / _SMALLEST
+        self.posteriors = functools.cache(self._posteriors)
 
     def _divided(self, leak: float) -> Schedule:
         return tuple((z / leak, count) for z, count in self._schedule)
@@ -63,7 +64,7 @@ class Family:
         """Epsilon at delta, proved from above."""
         return 0.0 if leak <= 0 else self._analysis.high(self._divided(leak), self._sampler, delta)
 
-    def posteriors(self, leak: float) -> np.ndarray:
+    def _posteriors(self, leak: float) -> np.ndarray:
         """As `posteriors` of the trade-off curve."""
         if leak <= 0:
             return np.full(_CELLS, 0.5)

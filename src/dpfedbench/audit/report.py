@@ -34,7 +34,7 @@ from dpfedbench.randomness import stream
 
 CANARIES = 4000
 OBSERVATIONS = 16_000
-"""Canaries of all experiments together, where they are cheap."""
+"""Canaries of all experiments together where clients take part in secret: each shows little, and is cheap."""
 
 _WORK = 200_000_000
 """Canaries times contributions, of all experiments together, up to which there is more than one."""
@@ -87,7 +87,7 @@ def audit(
         run: the run.
         releases: its ledger.
         canaries: of one experiment at most; clients keep a quarter that are ordinary.
-        observations: canaries of all experiments on the server's sums.
+        observations: canaries of all experiments, of clients that take part in secret.
         confidence: of each bound by itself. The headline is fixed beforehand: one-run f-DP, or many runs where the
             threshold reads raw norms.
         runs: runs a world of the latter.
@@ -96,7 +96,7 @@ def audit(
         BenchError: a private run without releases, or a ledger of another mechanism than the code's.
     """
     started = time.monotonic()
-    names = ("torch", "numpy", "scipy")
+    names = ("torch", "numpy", "scipy", "numba")
     versions = {name: importlib.metadata.version(name) for name in names} | {"python": platform.python_version()}
     nothing: dict[str, Any] = {"epsilon": None, "method": None, "status": "nothing to audit", "versions": versions}
     if not run.private:
@@ -210,7 +210,7 @@ def _audit_served(
     most = records * run.clients.count if own else run.clients.count
     each = min(canaries, 3 * most // 4)
     work = each * len(rounds) * int(first.sampler["cohort"])
-    repeats = 1 if own else max(1, min(observations // each, _WORK // work))
+    repeats = 1 if own or of(releases).known else max(1, min(observations // each, _WORK // work))
     all_found = [
         one_run(
             run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, rounds=len(rounds) // steps,
