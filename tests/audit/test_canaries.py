@@ -75,7 +75,7 @@ def test_where_no_canary_is_inserted_the_bound_is_zero(sampler):
 
 @pytest.mark.parametrize("name", [*SAMPLERS, *RULES])
 def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(name):
-    """100 seeds at 95 %: each bound in at most 14, or chance below 1e-4; (eps, delta)-DP never, by its slack. (The
+    """100 seeds at 95 %: each bound in at most 15, or chance below 1e-4; (eps, delta)-DP never, by its slack. (The
     threshold rules, which change nothing in what is scored but C, have 20 seeds, of which at most 6.)
 
     Above what holds means that the family's member with the ledger's own noise is refuted.
@@ -83,7 +83,7 @@ def test_on_correct_code_the_bound_is_above_what_holds_no_oftener_than_it_says(n
     config = make_config({**SAMPLERS, **RULES}[name])
     family = family_of(experiment(config).releases)
     holds, above = family.epsilon(1.0, 1e-6), np.zeros(2)
-    seeds, most = (100, 14) if name in SAMPLERS else (20, 6)
+    seeds, most = (100, 15) if name in SAMPLERS else (20, 6)
     for seed in range(seeds):
         found = experiment(config, seed=seed)
         rng = np.random.default_rng(seed)
