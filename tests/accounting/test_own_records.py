@@ -9,7 +9,6 @@ from dpfedbench.accounting import account as accounts
 from dpfedbench.accounting.analyses import own_records
 from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import one_own_run
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
@@ -105,10 +104,10 @@ def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(me
     found = one_own_run(config, seed=5, canaries=1500)
     samplers = [line.sampler for line in found.releases]
     holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in samplers)
-    bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
+    bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
     assert 0.3 * holds < bound.epsilon <= holds
     null = one_own_run(config, seed=5, canaries=1500, inserted=False)
-    assert bounds_of(null, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0].epsilon == 0
+    assert bounds_of(null, own_family(null.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0].epsilon == 0
 
 
 def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
@@ -119,7 +118,7 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
     own = PrivateSum._noised
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, rng: total + (own(self, total, rng) - total) / 2)
     found = one_own_run(config, seed=5, canaries=4000)
-    bound = bounds_of(found, Gaussian(), delta=1e-5, confidence=0.95, seed=5)[0]
+    bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
     assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
 
 
@@ -166,7 +165,7 @@ def _audited(seed, *, inserted=True, canaries=4000, z=0.585):
         {"within_task": {"multiplier": z, "delta": 1e-3}, "client_update": {"batches": "poisson", "inner_steps": 5}},
     )
     found = one_own_run(config, seed=seed, canaries=canaries, inserted=inserted)
-    bound = bounds_of(found, own_family(found.releases), delta=1e-3, confidence=0.95, seed=seed)[0]
+    bound = bounds_of(found, own_family(found.releases, 1e-3), delta=1e-3, confidence=0.95, seed=seed)[0]
     return found, bound.epsilon
 
 

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from dpfedbench.audit import report
-from dpfedbench.audit.bounds import Gaussian
 from dpfedbench.audit.canaries import audit_seed
-from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of
+from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of, own_family
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
 from dpfedbench.privacy.ledger import Ledger, check_same_mechanism
@@ -32,9 +31,10 @@ def test_what_it_says(overlay, tmp_path):
     config = make_config(overlay)
     releases = ledger_of(config)
     found = audit(config, releases, canaries=200)
-    assert found["method"] == found["bounds"][0]["name"] == "one-run f-DP"
+    assert found["method"] == found["bounds"][0]["name"] == "f-DP by ranks"
     assert found["epsilon"] == found["bounds"][0]["epsilon"] <= found["epsilon_holds"]
-    assert {"one-run (eps, delta)-DP", "Gaussian mean shift", "Clopper-Pearson"} <= {b["name"] for b in found["bounds"]}
+    assert 0 < found["epsilon_ideal"] == found["bounds"][0]["ideal"] < found["epsilon_holds"]
+    assert {"one-run (eps, delta)-DP", "Clopper-Pearson"} <= {b["name"] for b in found["bounds"]}
     assert all(bound["assumes"] for bound in found["bounds"])
     assert (found["confidence"], found["delta"]) == (0.95, config.budget.delta)
     assert (found["unit"], found["observer"]) == (releases[0].unit, releases[0].observer)
@@ -96,7 +96,8 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
     parts = [said, *said.get("also", [])]
     assert list(found) == list(experiments) and len(parts) == len(experiments)
     for part, (each, delta) in zip(parts, experiments.items(), strict=True):
-        family = family_of(found[each].releases) if each == "one_run" else Gaussian()
+        releases = found[each].releases
+        family = own_family(releases, delta) if each == "one_own_run" else family_of(releases)
         at = {
             confidence: bounds_of(found[each], family, delta=delta, confidence=confidence, seed=seeds[each])
             for confidence in (0.95, 0.5)
@@ -152,12 +153,12 @@ def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():
 def test_a_threshold_from_raw_norms_is_audited_over_many_runs():
     config = make_config({"clipping": {"kind": "percentile-of-raw-norms"}})
     found = audit(config, ledger_of(config), canaries=100, runs=60)
-    assert found["method"] == "Clopper-Pearson over many runs" and found["epsilon"] > 2
+    assert found["method"] == "Clopper-Pearson over many runs" and 2 < found["epsilon"] <= found["epsilon_ideal"]
     assert found["epsilon_holds"] == float("inf")
     # Where the attack does not fit the plan, the one-run bound stands and the reason is there.
     config = make_config({"clipping": {"kind": "percentile-of-raw-norms"}, "participation": {"kind": "poisson"}})
     found = audit(config, ledger_of(config), canaries=100, runs=60)
-    assert found["method"] == "one-run f-DP" and found["bounds"][-1]["epsilon"] is None
+    assert found["method"] == "f-DP by ranks" and found["bounds"][-1]["epsilon"] is None
     assert "one-pass" in found["bounds"][-1]["reason"]
 
 

@@ -68,7 +68,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
             }
     account = {"delta": run.delta, "unit": "client" if profiles else None, "profiles": profiles}
     account |= {"noise_multiplier": z, "reasons": {} if profiles else {"holds": "no release claims privacy"}}
-    audit = {"epsilon": 0.8 / z, "method": "one-run f-DP", "confidence": 0.95, "reason": ""}
+    audit = {"epsilon": 0.8 / z, "method": "f-DP by ranks", "confidence": 0.95, "reason": "", "epsilon_ideal": 0.9 / z}
     audit |= {"unit": "client", "observer": "everyone"}
     if run.own_delta and run.loop().server.private:  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}

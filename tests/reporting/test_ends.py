@@ -93,7 +93,7 @@ def test_each_unit_of_a_row_has_its_own_account_and_audit(
     columns = ["epsilon_claimed", "epsilon_holds_high", "epsilon_audited", "noise_multiplier"]
     assert rows.loc["client", columns].tolist() == [1.5, 4.887, 0.8, 1.0]
     assert rows.loc["record", columns].tolist() == [2.5, 2.75, 0.25, 7.0]
-    assert rows["audit"].tolist() == ["one-run f-DP, 95 % confidence", "own, 95 % confidence"]
+    assert rows["audit"].tolist() == ["f-DP by ranks, 95 % confidence", "own, 95 % confidence"]
 
 
 def edit(path: Path, key: str, **given: Any) -> None:

@@ -174,14 +174,14 @@ def test_what_is_the_same_in_every_row_is_said_once(text: str) -> None:
 def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) -> None:
     table = next(table for table in read.tables if "ε audited" in table[0])
     assert table[0] == [
-        "method", "dataset", "accuracy", "ε printed", "ε claimed", "ε holds", "ε audited", "ε image level",
+        "method", "dataset", "accuracy", "ε printed", "ε claimed", "ε holds", "ε audited", "ε ideal", "ε image level",
         "claimed status", "holds status", "paper", "role", "unit", "observer", "ci", "seeds", "reason", "runs",
     ]  # fmt: skip
     # A variant in small print; a range whose ends are equal; one whose ends differ; one that has no upper end.
-    assert table[1][:2] + table[1][4:7] == ["DP-AGR one-pass", "glyphs", "1.5", "4.887", "0.8"]
+    assert table[1][:2] + table[1][4:8] == ["DP-AGR one-pass", "glyphs", "1.5", "4.887", "0.8", "0.9"]
     assert table[2][5] == "1.49 to 1.51" and table[3][5] == "4.887 to ∞"
-    assert [row[7] for row in table[1:]] == ["none", "9.5", "none", "none"]
-    assert table[3][9] == "void" and table[3][11:14] == ["repaired", "record", "the server"]
+    assert [row[8] for row in table[1:]] == ["none", "9.5", "none", "none"]
+    assert table[3][10] == "void" and table[3][12:15] == ["repaired", "record", "the server"]
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
     assert "adjacency: zero-out · " in text and "<li>Printed: the paper&#39;s own number" in text
 

@@ -77,7 +77,8 @@ def test_no_cell_is_empty(entries: list[Private], results: Path, published: Path
     assert (read != "").all().all()
     row = table[(table["variant"] == "dp-agr") & (table["task"] == "5-way 1-shot")].iloc[0]
     assert (row["epsilon_printed"], row["epsilon_claimed"], row["epsilon_holds_high"]) == (1.5, 1.5, 4.887)
-    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (0.8, "one-run f-DP, 95 % confidence", 3)
+    assert (row["epsilon_audited"], row["audit"], row["seeds"]) == (0.8, "f-DP by ranks, 95 % confidence", 3)
+    assert row["epsilon_ideal"] == 0.9
     # The paper prints an epsilon for z = 1 alone, and none for a repair.
     assert table[table["variant"] == "z=2"].iloc[0]["epsilon_printed"] == "not printed"
     assert set(table[table["role"] == "repaired"]["epsilon_printed"]) == {"not printed"}

@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
+from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpfedbench.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing, raised
 
 # Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
@@ -37,6 +37,8 @@ MARGIN = 1e-14
 UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
 # Deviations of a normal variable that a quadrature over it takes in.
 _REACH = 12.0
+# The delta for which a whole curve's grid is made.
+SMALL = 1e-6
 # Below this noise the log-normal leaves the range of floating point, and the one-Gaussian ceiling is given.
 LEAST_NOISE = 0.05
 
@@ -166,8 +168,13 @@ def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: floa
     if at <= 0.0:
         return 0.0
     grid = _grid(noise_multiplier, rounds, delta, True, True)
-    value, error = UpperTail([(grid.one, done)], around=-at, kernel=EXCESS).value(-at)
-    return math.exp(epsilon) / rounds * (value + error)
+    return _added(UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon)
+
+
+def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
+    """delta(Q||P) at epsilon, from the tail of -S."""
+    at = rounds * math.expm1(-epsilon) + done
+    return 0.0 if at <= 0.0 else math.exp(epsilon) / rounds * sum(tail.value(-at))
 
 
 def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]) -> np.ndarray:
@@ -271,6 +278,26 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
     )
     # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
     return raised(epsilon, ceiling, lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta)
+
+
+def upper_deltas(
+    noise_multiplier: float, rounds: int, done: int, epsilons: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, sharp where they are not small.
+
+    Args:
+        noise_multiplier, rounds, done: as in `upper_epsilon`, done >= 1.
+        epsilons: float64 [n].
+    """
+    _check(noise_multiplier, rounds, done, SMALL)
+    if noise_multiplier < LEAST_NOISE:
+        ceiling = np.array([gaussian_delta(noise_multiplier, float(epsilon)) for epsilon in epsilons]) * done / rounds
+        return ceiling, ceiling
+    grids = [_grid(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)]
+    removal = _Removal(grids[0], rounds, done, upper=True, near=0.0)
+    addition = UpperTail([(grids[1].one, done)], around=-float(done), kernel=EXCESS)
+    ends = [_added(addition, rounds, done, float(epsilon)) for epsilon in epsilons]
+    return np.array([removal.delta(float(epsilon)) for epsilon in epsilons]), np.array(ends)
 
 
 @lru_cache(maxsize=256)

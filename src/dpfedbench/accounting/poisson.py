@@ -22,7 +22,7 @@ import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon, guess_epsilon
+from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
 from dpfedbench.accounting.schedule import Schedule
 
@@ -31,6 +31,8 @@ CUT = 1e-4
 MARGIN = 1e-14
 LOWER_CELLS = 1 << 20
 MANY_ROUNDS = 2000
+# The delta for which a whole curve's grid is made.
+SMALL = 1e-6
 # Below this noise losses leave the range of floating point, and the ceiling of composed Gaussians is given.
 LEAST_NOISE = 0.2
 
@@ -310,6 +312,27 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     )
     # Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); looked at all the same.
     return raised(epsilon, ceiling, lambda at: _Composition(grids(True), upper=True, near=at).delta(at) <= delta)
+
+
+def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small.
+
+    Args:
+        schedule, rate: as in `upper_epsilon`, not empty.
+        epsilons: float64 [n].
+    """
+    _check(schedule, rate, SMALL, 1)
+    rounds, joint, least = _scale(schedule)
+    if rate == 1.0 or least < LEAST_NOISE:
+        ceiling = np.array([gaussian_delta(joint, float(epsilon)) for epsilon in epsilons])
+        return ceiling, ceiling
+    step, mass = _spacing(schedule, rate, 1), _cut_mass(rounds, SMALL)
+    removal, addition = (
+        _Composition([(_grid(z, rate, step, mass, True, add), count) for z, count in schedule], upper=True, near=0.0)
+        for add in (False, True)
+    )
+    found = [[curve.delta(float(epsilon)) for epsilon in epsilons] for curve in (removal, addition)]
+    return np.array(found[0]), np.array(found[1])
 
 
 def _guess(noise_multiplier: float, rate: float, rounds: int, delta: float, uses: int) -> float:

@@ -3,9 +3,8 @@
 All are one-sided: on a mechanism for which the bound's assumptions hold, it is above the true epsilon with a chance
 of at most 1 - confidence. A low bound proves nothing.
 
-- `one_run_f_dp`: Mahloujifar, Melis and Chaudhuri, Auditing f-Differential Privacy in One Run (2024).
+- `ranks.rank_test`: the order of all scores, against a family of trade-off curves.
 - `one_run_dp`: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (2023), Theorem 5.2.
-- `gaussian_shift`: the mean score of those present less that of those absent, over the scores' deviation.
 - `clopper_pearson`: exact limits of the error rates of one threshold, chosen on other data.
 """
 
@@ -13,14 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-import numba
 import numpy as np
-from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.rates import binomial_tail, largest_rate, least_rate
 from dpfedbench.errors import BenchError
 
@@ -41,6 +36,8 @@ class Bound:
         assumes: what must be true besides the experiment for the confidence to hold.
         found: the numbers it was made of.
         reason: why there is no bound, or why it is as it is; else "".
+        ideal: what the best attacker of the mechanism accounted for would show with as many observations, in half of
+            all audits; NaN where that was not asked.
     """
 
     name: str
@@ -48,6 +45,7 @@ class Bound:
     assumes: str
     found: dict[str, Any]
     reason: str = ""
+    ideal: float = math.nan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,132 +91,6 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
     return guess(scores, coins, made, both=not secret)
 
 
-# One run, f-DP
-
-
-class Family(Protocol):
-    """Mechanisms ordered by how much they leak.
-
-    `larger`: the leak's size, 0 for none, to the trade-off's inverse: the least chance under one hypothesis of an
-    event that has chance y under the other.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def largest(self) -> float: ...
-
-    def inverse(self, leak: float) -> Callable[[float], float]:
-        """y to x as above; not above the true one (a trade-off curve that is too low loses power, not validity)."""
-        ...
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        """Epsilon at delta of the member of the family."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Gaussian:
-    """One Gaussian release: mu is sensitivity over noise deviation."""
-
-    name: str = "one Gaussian release"
-    largest: float = 30.0
-
-    def inverse(self, leak: float) -> Callable[[float], float]:
-        def at(y: float) -> float:
-            return float(ndtr(ndtri(y) - leak))
-
-        return at
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        return 0.0 if leak <= 0 else gaussian_epsilon(1 / leak, delta)
-
-
-def refutes(guesses: Guesses, inverse: Callable[[float], float], confidence: float) -> bool:
-    """Whether so many right guesses have a chance below 1 - confidence under every mechanism with this trade-off.
-
-    Mahloujifar et al., Algorithm 3 for coins: r is a bound on the chance that a given guess is made and right and at
-    least i are right in all, h on that it is made and wrong. Each is carried down from i = right to 0; were the tail
-    as likely as 1 - confidence, then at 0 they would add up to more than the chance of a guess, made / coins.
-    """
-    m, made, right, tau = guesses.coins, guesses.made, guesses.right, 1 - confidence
-    r, h = tau * right / m, tau * (made - right) / m
-    limit = made / m
-    for i in range(right - 1, -1, -1):
-        if r + h > limit:
-            return True
-        new = max(h, inverse(min(r, 1.0)))
-        if i < made:
-            r += i / (made - i) * (new - h)
-        h = new
-    return r + h > limit
-
-
-def one_run_f_dp(guesses: Guesses, family: Family, *, delta: float, confidence: float) -> Bound:
-    """The least leaking member of a family that is not refuted, as epsilon at delta.
-
-    Refuted is the member's trade-off curve, whatever the mechanism is; that the bound is one on epsilon at this delta
-    takes for granted that the mechanism's curve is one of the family's.
-    """
-    name = "one-run f-DP"
-    assumes = f"the trade-off curve is one of the family: {family.name}"
-    found: dict[str, Any] = dataclasses.asdict(guesses) | {"leak": 0.0}
-    reason = ""
-    if not refutes(guesses, lambda y: y, confidence):
-        return Bound(name=name, epsilon=0.0, assumes=assumes, found=found, reason="no leak is told from chance")
-    low, high = 0.0, 0.25
-    while high < family.largest and refutes(guesses, family.inverse(high), confidence):
-        low, high = high, min(2 * high, family.largest)
-    if refutes(guesses, family.inverse(high), confidence):
-        low, reason = high, "the largest leak that is looked at is refuted: the true bound is higher"
-    else:
-        while high - low > 1e-4 * high:
-            middle = (low + high) / 2
-            low, high = (middle, high) if refutes(guesses, family.inverse(middle), confidence) else (low, middle)
-    epsilon = min(family.epsilon(low, delta), LARGEST_EPSILON)
-    return Bound(name=name, epsilon=epsilon, assumes=assumes, found=found | {"leak": low}, reason=reason)
-
-
-@numba.njit(cache=True)
-def _least_chance(y: float, epsilons: np.ndarray, deltas: np.ndarray) -> float:
-    """The greatest lower bound on x that lines y <= e^eps x + delta, and the same of the complements, give."""
-    x = 0.0
-    for i in range(len(epsilons)):
-        x = max(x, (y - deltas[i]) * math.exp(-epsilons[i]), 1 - deltas[i] - math.exp(epsilons[i]) * (1 - y))
-    return x
-
-
-class Curves:
-    """A family whose members are known by epsilon at any delta, both directions, proved from above.
-
-    Args:
-        name: what the members are.
-        epsilon: (leak, delta) to an upper end of epsilon.
-        largest: the largest leak that can be asked for.
-    """
-
-    # From where guesses of few coins lie to certainty: a curve between the lines is only touched, never crossed.
-    DELTAS = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
-
-    def __init__(self, name: str, epsilon: Callable[[float, float], float], largest: float) -> None:
-        self.name, self.largest, self._epsilon = name, largest, epsilon
-
-    def inverse(self, leak: float) -> Callable[[float], float]:
-        """As in `Family`: supporting lines of the trade-off curve."""
-        deltas = self.DELTAS
-        epsilons = np.array([self._epsilon(leak, float(delta)) for delta in deltas])
-
-        def at(y: float) -> float:
-            return float(_least_chance(y, epsilons, deltas))
-
-        return at
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        """As in `Family`."""
-        return 0.0 if leak <= 0 else self._epsilon(leak, delta)
-
-
 # One run, (epsilon, delta)
 
 
@@ -257,41 +129,6 @@ def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
 
 
 # Scores
-
-
-def gaussian_shift(present: np.ndarray, absent: np.ndarray, *, delta: float, confidence: float) -> Bound:
-    """The lower limit of mu = (mean present - mean absent) / deviation, as epsilon of one Gaussian release.
-
-    Student's t for the difference and chi-squared for the deviation, half of the error each. The pooled deviation is
-    measured, not taken from what the mechanism says of itself.
-
-    Args:
-        present, absent: scores float [n], [k]; a shift is measured in both directions' deviation.
-    """
-    name, assumes = "Gaussian mean shift", "scores are Gaussian of one deviation, shifted by presence; independent"
-    n, k = len(present), len(absent)
-    if min(n, k) < 2:
-        return Bound(
-            name=name, epsilon=math.nan, assumes=assumes, found={}, reason="fewer than two canaries on one side"
-        )
-    free, tail = n + k - 2, (1 - confidence) / 2
-    # In units of the largest score, so that squares stay in range.
-    unit = float(np.max(np.abs(np.concatenate([present, absent])))) or 1.0
-    present, absent = present / unit, absent / unit
-    squares = float(((present - present.mean()) ** 2).sum() + ((absent - absent.mean()) ** 2).sum())
-    pooled = math.sqrt(squares / free)
-    shift = float(present.mean() - absent.mean())
-    least = shift + float(stdtrit(free, tail)) * pooled * math.sqrt(1 / n + 1 / k)
-    widest = math.sqrt(squares / float(chdtri(free, confidence + tail)))
-    found = {"shift": shift * unit, "deviation": pooled * unit, "present": n, "absent": k}
-    if least <= 0:
-        return Bound(name=name, epsilon=0.0, assumes=assumes, found=found, reason="no leak is told from chance")
-    if widest == 0 or least / widest > Gaussian.largest:
-        mu, reason = Gaussian.largest, "the largest leak that is looked at is refuted: the true bound is higher"
-    else:
-        mu, reason = least / widest, ""
-    epsilon = min(gaussian_epsilon(1 / mu, delta), LARGEST_EPSILON)
-    return Bound(name=name, epsilon=epsilon, assumes=assumes, found=found | {"leak": mu}, reason=reason)
 
 
 def clopper_pearson(
@@ -333,6 +170,11 @@ def clopper_pearson(
     }  # fmt: skip
     reason = "" if epsilon > 0 else "no leak is told from chance"
     return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=found, reason=reason)
+
+
+def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
+    """What Clopper and Pearson's bound can say at most of so many scores: all hits, and no false alarm."""
+    return float(_of_counts(np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence)[0])
 
 
 def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:

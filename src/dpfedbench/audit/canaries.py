@@ -208,13 +208,9 @@ class Scores:
     - where each is in one secret round, equally likely: the mean over rounds of the ratios;
     - where each draws anew for each release: the product over releases of 1 - q + q x ratio.
 
-    `sums` are the plain sums of the canary's coordinate over the rounds in which it may be (over C), whose shift is
-    one and whose noise is Gaussian.
-
     Args:
         net: which coordinates are reserved.
         name: of the sum.
-        extra: of the rule's release that is scored with it; "" for none. Its contributions have the norms as values.
         holders: 1 for clients, or how many clients have canaries among their records.
         members: the canaries that are in each round, where that is known.
         once: whether each is in one round.
@@ -223,48 +219,34 @@ class Scores:
     """
 
     def __init__(
-        self, net: Coordinates, *, name: str, extra: str = "", holders: int = 1,
+        self, net: Coordinates, *, name: str, holders: int = 1,
         members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
     ) -> None:  # fmt: skip
         self._added = added
-        self._own, self._name, self._extra, self._members, self._once = net.own, name, extra, members, once
+        self._own, self._name, self._members, self._once = net.own, name, members, once
         secret = once and members is None
         self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
-        self.sums = np.zeros((holders, net.reserved))
         self.seen: list[Release] = []
-        self._x = self._ratio = self.sums
 
     def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
         """Take note of a line of the ledger and of what left."""
         self.seen.append(line)
+        if line.name != self._name:
+            return
         # In units of C: the observer knows the denominator and the thresholds.
-        values = np.stack([mean.numpy() for _, mean in made])
-        scaled = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
+        values = np.stack([mean.numpy()[self._own] for _, mean in made])
+        x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
         z, rate = line.noise_multiplier, line.sampler["rate"]
         if self._added:
-            scaled, z = scaled[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
-        if line.name == self._name:
-            self._x = scaled[:, self._own]
-            self._ratio = (2 * self._x - 1) / (2 * z**2)
-        elif line.name == self._extra:
-            # Mean and variance of what the other canaries, of which half are there, put in it, in units of C.
-            hidden = rate * self.sums.shape[1] / 2
-            self._ratio = self._ratio + (2 * (scaled - hidden) - 1) / (2 * (z**2 + hidden * (1 - rate / 2)))
-        if line.name == (self._extra or self._name):
-            self._add(line.round, rate)
-
-    def _add(self, index: int, rate: float) -> None:
-        """Take note of a round, all of whose lines were seen."""
+            x, z = x[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
+        ratio = (2 * x - 1) / (2 * z**2)
         if self._members is not None:
-            here = self._members[index]
-            self.scores[:, here] += self._ratio[:, here]
-            self.sums[:, here] += self._x[:, here]
-            return
-        self.sums += self._x
-        if self._once:
-            self.scores = np.logaddexp(self.scores, self._ratio)
+            here = self._members[line.round]
+            self.scores[:, here] += ratio[:, here]
+        elif self._once:
+            self.scores = np.logaddexp(self.scores, ratio)
         else:
-            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + self._ratio) if rate < 1 else self._ratio
+            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -273,7 +255,7 @@ class Found:
 
     Attributes:
         coins: bool [m], whether each canary was in.
-        scores, sums: float64 [m], see `Scores`.
+        scores: float64 [m], see `Scores`.
         releases: the ledger of the audit's own run.
         holders: clients that had canaries among their records; 1 where clients are canaries.
     """
@@ -281,7 +263,6 @@ class Found:
     holders: int
     coins: np.ndarray
     scores: np.ndarray
-    sums: np.ndarray
     releases: list[Release]
 
 
@@ -336,12 +317,6 @@ def one_run(
     run = run.replace(seed=seed)
     loop = run.loop()
     assert loop is not None and sum_.noise is not None
-    extra = extra_of(sum_, threshold)
-    # One that is paid out of the sum's multiplier is left out: a weaker attack, so still a lower bound. What others put
-    # in it would have to be guessed, and of a count at noise of L/20 it says far less of one client than the sum.
-    scored = "" if extra is None or extra.within else extra.name
-    # Where norms are released too, other units would hide a canary's: the worst case has none.
-    norm = 0.0 if scored else threshold
     own, holders, each = sum_ in loop.own, 1, canaries
     if own:
         lots = rounds * steps
@@ -354,19 +329,21 @@ def one_run(
     count = records * len({one.part for one in loop.own}) if own else run.clients.count
     places = functools.partial(loop.client.places, sum_, seed=seed, records=count)
     units = [
-        canary_units(count, row, norm=norm, seed=seed, holder=holder, places=places(client=holder) if own else None)
+        canary_units(
+            count, row, norm=threshold, seed=seed, holder=holder, places=places(client=holder) if own else None
+        )
         for holder, row in enumerate(present)
     ]
     if added:
         none = np.zeros(0, bool)
-        units += [canary_units(count, none, norm=norm, seed=seed, holder=k) for k in range(1, run.clients.count)]
+        units += [canary_units(count, none, norm=threshold, seed=seed, holder=k) for k in range(1, run.clients.count)]
     plan = loop.participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: Scores | Decorrelated
     if own:
         source = RecordSource(net, units)
-        scores = Scores(net, name=sum_.name, extra=scored, holders=holders, added=added)
+        scores = Scores(net, name=sum_.name, holders=holders, added=added)
     else:
         members = None
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
@@ -377,7 +354,7 @@ def one_run(
         if members is not None and (sum_.noise.combines(0) is not None or sum_.noise.by_dimension):
             scores = Decorrelated(net, name=sum_.name, members=members)
         else:
-            scores = Scores(net, name=sum_.name, extra=scored, members=members, once=loop.participation.once)
+            scores = Scores(net, name=sum_.name, members=members, once=loop.participation.once)
         query = run.task.ways * run.clients.query_per_class
         source = ClientSource(net, units[0], each=query if run.sums_query_examples else 1)
     run_rounds(
@@ -390,7 +367,6 @@ def one_run(
         holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
-        sums=scores.sums[:, taking_part].ravel(),
         releases=lines_of(sum_, scores.seen),
     )
 
@@ -416,7 +392,7 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
-    scores, sums, seen = np.zeros(coins.shape), np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    scores, seen = np.zeros(coins.shape), np.zeros(coins.shape, bool)
     releases: list[Release] = []
 
     def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
@@ -427,7 +403,6 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         x = released.numpy()[net.ordinary + own] / made.threshold
         ratio = (2 * x - 1) / (2 * made.noise_multiplier**2)
         scores[client, own] += ratio if known or rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
-        sums[client, own] += x
         seen[client, own] = True
 
     model: Any = net
@@ -445,4 +420,4 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         entry.open = functools.partial(_Shown, functools.partial(show, entry), entry)  # type: ignore[method-assign]
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
         pass
-    return Found(holders=holders, coins=coins[seen], scores=scores[seen], sums=sums[seen], releases=releases)
+    return Found(holders=holders, coins=coins[seen], scores=scores[seen], releases=releases)

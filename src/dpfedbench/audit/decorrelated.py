@@ -39,7 +39,6 @@ class Decorrelated:
         self.absent: list[Sequence[int]] = []
         self.seen: list[Release] = []
         self.scores = np.zeros((1, net.reserved))
-        self.sums = np.zeros((1, net.reserved))
 
     def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
         """Take note of a line of the ledger and of what left; after the last of the rounds the scores are there."""
@@ -71,6 +70,4 @@ class Decorrelated:
         covariance = (noise @ noise.T + rounds * z**2 * np.eye(rounds)) / (len(own) + rounds)
         directions = np.linalg.solve(covariance, encoder)
         moved = np.einsum("rt,rt->t", directions, encoder)[at]
-        seen = np.einsum("rc,rc->c", directions[:, at], encoded[:, own])
-        self.scores[0, own] = seen - moved / 2
-        self.sums[0, own] = seen / np.sqrt(moved)
+        self.scores[0, own] = np.einsum("rc,rc->c", directions[:, at], encoded[:, own]) - moved / 2

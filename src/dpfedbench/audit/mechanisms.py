@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from dpfedbench.audit.bounds import Bound, clopper_pearson
+from dpfedbench.audit.bounds import Bound, clopper_pearson, most_of
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.federation.book import Made
 from dpfedbench.methods.method import Method
@@ -79,4 +79,8 @@ def many_runs(
         np.array(found[1][:wanted]), np.array(found[0][:wanted]), delta=delta, confidence=confidence,
         generator=stream(run.seed, f"audit-split/{run.key}"), choosing=CHOOSING,
     )  # fmt: skip
-    return dataclasses.replace(bound, name=NAME, assumes=ASSUMES)
+    # What is not private has no trade-off curve: an ideal attacker is always right.
+    sides = (bound.found["trials"], bound.found["nulls"])
+    return dataclasses.replace(
+        bound, name=NAME, assumes=ASSUMES, ideal=most_of(*sides, delta=delta, confidence=confidence)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import importlib.metadata
 import math
@@ -16,21 +17,12 @@ import numpy as np
 from dpfedbench.accounting.account import others, seen_by
 from dpfedbench.accounting.analyses import find, of, own_records
 from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
-from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
+from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.audit.attacks import leak_of
-from dpfedbench.audit.bounds import (
-    Bound,
-    Curves,
-    Family,
-    Gaussian,
-    clopper_pearson,
-    gaussian_shift,
-    guess_surest,
-    one_run_dp,
-    one_run_f_dp,
-)
+from dpfedbench.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_own_run, one_run
 from dpfedbench.audit.own_updates import one_update_run
+from dpfedbench.audit.ranks import Family, rank_test
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
@@ -43,31 +35,27 @@ from dpfedbench.progress import Progress
 from dpfedbench.randomness import stream
 
 CANARIES = 4000
+_MORE = 4
+"""So many times the canaries in all experiments together where clients take part in secret: each shows little."""
+
+_WORK = 200_000_000
+"""Canaries times contributions, of all experiments together, up to which there is more than one."""
+
 CONFIDENCE = 0.95
 RUNS = 500
 
-_SMALLEST = 0.05
-"""The smallest noise multiplier for which sampled mechanisms are accounted for."""
+_CHANCE = 1e-3
+"""What right code does oftener than this may be chance: a whole run has about a hundred audits."""
 
 
 def family_of(releases: Sequence[Release]) -> Family:
     """The mechanisms of the ledger's sampler with its noise made larger or smaller: what its analysis justifies.
 
-    A leak of 1 is the noise of the ledger; where the observer knows who is in which release, a leak is sensitivity over
-    noise deviation.
-
     Raises:
         BenchError: there is no analysis, or the ledger is damaged.
     """
-    sampler, analysis = releases[0].sampler, of(releases)
-    if analysis.known:
-        return Gaussian()
-    schedule = schedule_of(rounds_of(releases))
-
-    def epsilon(leak: float, delta: float) -> float:
-        return analysis.high(tuple((z / leak, count) for z, count in schedule), sampler, delta)
-
-    return Curves(f"{sampler['kind']} with any noise", epsilon, min(z for z, _ in schedule) / _SMALLEST)
+    analysis = of(releases)
+    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), releases[0].sampler)
 
 
 def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
@@ -77,14 +65,13 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
         found: the experiment.
         family: for the f-DP bound.
         delta, confidence: of the bounds, each by itself.
-        seed: for the split.
+        seed: for the test's draws and the split.
     """
-    coins, scores, sums = found.coins, found.scores, found.sums
+    coins, scores = found.coins, found.scores
     guesses = guess_surest(scores, coins, secret=not of(found.releases).known)
     return [
-        one_run_f_dp(guesses, family, delta=delta, confidence=confidence),
+        rank_test(scores, coins, family, delta=delta, confidence=confidence, generator=stream(seed, "audit-rank-test")),
         one_run_dp(guesses, delta=delta, confidence=confidence),
-        gaussian_shift(sums[coins], sums[~coins], delta=delta, confidence=confidence),
         clopper_pearson(
             scores[coins], scores[~coins], delta=delta, confidence=confidence, generator=stream(seed, "audit-split")
         ),
@@ -104,8 +91,8 @@ def audit(
     Args:
         run: the run.
         releases: its ledger.
-        canaries: m at most; clients keep a quarter that are ordinary.
-        confidence: of each bound by itself. The headline is fixed beforehand: one-run f-DP, or many runs where the
+        canaries: of one experiment at most; clients keep a quarter that are ordinary.
+        confidence: of each bound by itself. The headline is fixed beforehand: f-DP by ranks, or many runs where the
             threshold reads raw norms.
         runs: runs a world of the latter.
 
@@ -131,18 +118,21 @@ def audit(
             f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
             f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
         )
+    within = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
+    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
+    served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
+    # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
+    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(within))
+    each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
     parts = [
-        _audit_served(run, sum_, own, canaries=canaries, confidence=confidence, runs=runs, seen=seen)
-        for sum_, own in lines
-        if sum_.within_task is None
+        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, seen=seen)
+        for sum_, own in served
         for seen in ("", *others(own))
     ]
-    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
-    parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=confidence) for sum_, own in updates]
-    within = {sum_.name for sum_, _ in lines if sum_.within_task is not None and sum_.unit == "record"}
+    parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=each[sum_.unit]) for sum_, own in updates]
     if within:
-        own = [event for event in releases if event.name in within]
-        parts.append(_audit_own(run, own, canaries=canaries, confidence=confidence))
+        parts.append(_audit_own(run, within, canaries=canaries, confidence=each["record"]))
+    parts = [part | {"confidence": confidence} for part in parts]
     if len({(part["unit"], part["observer"]) for part in parts}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
         parts.sort(key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
@@ -161,24 +151,21 @@ def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confi
     assert delta is not None
     found = one_own_run(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], found.releases)
-    bounds = bounds_of(found, own_family(releases), delta=delta, confidence=confidence, seed=seed)
-    least = {event.name: event for event in sorted(releases, key=lambda event: -event.noise_multiplier)}
-    holds = max(own_records.epsilon_of(one.sampler, one.noise_multiplier, delta) for one in least.values())
+    family = own_family(releases, delta)
+    bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
+    holds = family.epsilon(1.0, delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
     }  # fmt: skip
 
 
-def own_family(releases: Sequence[Release]) -> Family:
-    """As `family_of`, of the releases that few-shot clients make over their own examples."""
-    first, analysis = releases[0], of(releases)
-    if analysis.known:
-        return Gaussian()
-
-    def epsilon(leak: float, delta: float) -> float:
-        return own_records.epsilon_of(first.sampler, first.noise_multiplier / leak, delta)
-
-    return Curves(f"{first.sampler['kind']} with any noise", epsilon, first.noise_multiplier / _SMALLEST)
+def own_family(releases: Sequence[Release], delta: float) -> Family:
+    """As `family_of`, of the releases that few-shot clients make over their own examples: of the worst name's."""
+    worst = max(
+        {(event.name, event.noise_multiplier): event for event in releases}.values(),
+        key=lambda event: own_records.epsilon_of(event.sampler, event.noise_multiplier, delta),
+    )
+    return Family(of(releases), own_records.one_client(worst.sampler, worst.noise_multiplier), worst.sampler)
 
 
 def _audit_update(
@@ -189,15 +176,23 @@ def _audit_update(
     assert delta is not None
     found = one_update_run(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], found.releases)
-    bounds = bounds_of(found, Gaussian(), delta=delta, confidence=confidence, seed=seed)
-    holds = gaussian_epsilon(min(event.noise_multiplier for event in releases), delta)
+    family = family_of(releases)
+    bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
+    holds = family.epsilon(1.0, delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
     }  # fmt: skip
 
 
 def _audit_served(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, seen: str = ""
+    run: Method,
+    sum_: Sum,
+    releases: Sequence[Release],
+    *,
+    canaries: int,
+    confidence: float,
+    runs: int,
+    seen: str = "",
 ) -> dict[str, Any]:
     """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
     loop, rule, delta, seed = run.loop(), sum_.clipping, sum_.delta, audit_seed(run)
@@ -208,15 +203,24 @@ def _audit_served(
     # A client or record that is a canary is not an ordinary one, and there should be both.
     most = records * run.clients.count if own else run.clients.count
     dimension = first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
-    if dimension is not None:
-        canaries = min(canaries, dimension - ORDINARY)
-    found = one_run(
-        run, sum_, seed=seed, canaries=min(canaries, 3 * most // 4), dimension=dimension,
-        rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
-        added=others(releases).get(seen, 0),
-        multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
-        progress=Progress(f"audit {run.folder}", len(rounds) // steps, unit="rounds"),
-    )  # fmt: skip
+    each = min(canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY)
+    work = each * len(rounds) * int(first.sampler["cohort"])
+    repeats = 1 if own or of(releases).known else max(1, min(_MORE * canaries // each, _WORK // work))
+    all_found = [
+        one_run(
+            run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, dimension=dimension,
+            rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
+            added=others(releases).get(seen, 0),
+            multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
+            progress=Progress(f"audit {run.folder}, {index + 1} of {repeats}", len(rounds) // steps, unit="rounds"),
+        )
+        for index in range(repeats)
+    ]  # fmt: skip
+    found = dataclasses.replace(
+        all_found[0],
+        coins=np.concatenate([one.coins for one in all_found]),
+        scores=np.concatenate([one.scores for one in all_found]),
+    )
     check_same_mechanism(releases, found.releases)
     if seen:
         releases = [seen_by(event, others(releases)[seen], seen) for event in releases]
@@ -227,10 +231,7 @@ def _audit_served(
     if not rule.private and not rule.reference:  # what comes from another run does not leak from round to round
         leak = leak_of(run, rule, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
-    # The leak of the ledger's own noise.
-    one = None if isinstance(family, Curves) else of(releases).as_one(schedule_of(rounds))
-    leaks = 1.0 if one is None else 1 / one
-    holds = family.epsilon(leaks, delta) if rule.private else math.inf
+    holds = family.epsilon(1.0, delta) if rule.private else math.inf
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
         "canaries": len(found.coins), "rounds": len(rounds), "clients_audited": found.holders if own else None,
     }  # fmt: skip
@@ -248,6 +249,7 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
     headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
     return {
         "epsilon": headline.epsilon,
+        "epsilon_ideal": None if math.isnan(headline.ideal) else headline.ideal,
         "method": headline.name,
         "assumes": headline.assumes,
         "reason": headline.reason,
@@ -272,16 +274,18 @@ def _knows(first: Release) -> str:
 
 def _status(headline: Bound, holds: float) -> str:
     if headline.epsilon > holds:
-        return (
-            f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says, or chance (at most "
-            "one in twenty)"
-        )
+        chance = headline.found.get("chance_of_as_much", 0.0)
+        if chance > _CHANCE:
+            return (
+                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
+            )
+        return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
     return f"not above what holds ({holds:.4g}); a lower bound against one adversary, not a proof of privacy"
 
 
 def _plain(bound: Bound) -> dict[str, Any]:
     values = dataclasses.asdict(bound)
-    return values | {"epsilon": None if math.isnan(bound.epsilon) else bound.epsilon}
+    return values | {name: None if math.isnan(values[name]) else values[name] for name in ("epsilon", "ideal")}
 
 
 def audit_run(run_dir: Path | str, out_path: Path | str) -> None:

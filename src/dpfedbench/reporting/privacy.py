@@ -53,7 +53,8 @@ class Row:
     """A private configuration and one unit that it protects: most protect one; two-fold privacy has two.
 
     `printed` is None where the paper gives no epsilon for the noise multiplier, `image_level` where there is no account
-    of images. `audit` says how `audited`, a lower bound, was found; `reason` what each number rests on.
+    of images. `audit` says how `audited`, a lower bound, was found; `ideal` is what an ideal attacker would show with
+    as many observations in half of all audits, None where the audit does not say; `reason` what each number rests on.
     """
 
     entry: Private
@@ -66,6 +67,7 @@ class Row:
     claimed: Epsilon
     holds: Epsilon
     audited: float
+    ideal: float | None
     audit: str
     image_level: float | None
     cell: CellResult
@@ -147,6 +149,7 @@ def _row(
         claimed=claimed,
         holds=held,
         audited=float(audit["epsilon"]),
+        ideal=audit.get("epsilon_ideal"),
         audit=f"{audit['method']}, {100 * audit['confidence']:g} % confidence",
         image_level=None if math.isnan(image.high) else image.high,
         cell=cell,
@@ -188,6 +191,7 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "epsilon_holds_high": row.holds.high,
             "holds_status": row.holds.status,
             "epsilon_audited": row.audited,
+            "epsilon_ideal": "none" if row.ideal is None else row.ideal,
             "audit": row.audit,
             "epsilon_image_level": "none" if row.image_level is None else row.image_level,
             "accuracy": row.accuracy,
@@ -203,8 +207,8 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
 
 PAGE = (
     "method", "dataset", "task", "accuracy", "epsilon_printed", "epsilon_claimed", "epsilon_holds", "epsilon_audited",
-    "epsilon_image_level", "claimed_status", "holds_status", "paper", "role", "unit", "adjacency", "observer", "delta",
-    "noise_multiplier", "audit", "ci", "seeds", "reason", "runs",
+    "epsilon_ideal", "epsilon_image_level", "claimed_status", "holds_status", "paper", "role", "unit", "adjacency",
+    "observer", "delta", "noise_multiplier", "audit", "ci", "seeds", "reason", "runs",
 )  # fmt: skip
 """The columns of the page, in its order."""
 
@@ -228,7 +232,8 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
 NOTES = (
     "Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting of "
     "what was run here. Holds: what the sampler and the observer justify. Audited: a lower bound from canaries, "
-    "with 95 % confidence; a low one proves nothing. docs/privacy.md explains each.",
+    "with 95 % confidence; a low one proves nothing. Ideal: what the best attacker would show with as many "
+    "canaries, in half of all audits. docs/privacy.md explains each.",
     "The CSV has the observer, adjacency, the image-level account, the intervals of accuracy and, in `reason`, "
     "what each number rests on and why one is infinite.",
 )
@@ -248,6 +253,7 @@ def to_markdown(rows: Sequence[Row], command: str) -> str:
             "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.status})",
             "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.status})",
             "ε audited, at least": values.number(row.audited).text,
+            "of an ideal attacker": values.number(row.ideal, nothing="none").text,
             "accuracy, %": f"{row.accuracy:.1f}",
         }
         for row in rows

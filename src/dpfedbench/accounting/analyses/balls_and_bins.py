@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpfedbench.accounting import balls_and_bins
-from dpfedbench.accounting.analyses.base import Analysis
+from dpfedbench.accounting.analyses.base import EPSILONS, Analysis, Deltas
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_a_multinomial
 from dpfedbench.accounting.image_level import ImageUse
@@ -33,6 +33,10 @@ class BallsAndBins(Analysis):
     def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
         least, _, done = ends(schedule)
         return balls_and_bins.upper_epsilon(least, int(sampler["rounds"]), done, delta)
+
+    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
+        least, _, done = ends(schedule)
+        return Deltas(EPSILONS, *balls_and_bins.upper_deltas(least, int(sampler["rounds"]), done, EPSILONS))
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         least, _, done = ends(schedule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,21 @@ class Reading:
         return next(iter(self.samplers.values()))
 
 
+EPSILONS = np.append(0.0, np.geomspace(1e-3, 20.0, 160))
+"""Where a trade-off curve is found: losses of every size, each one sixteenth from the next."""
+
+
+class Deltas(NamedTuple):
+    """A trade-off curve by its lines: at each epsilon >= 0 an upper end of delta, float64 [n].
+
+    `present`: of a unit's presence against its absence; `absent`: the other way.
+    """
+
+    epsilons: np.ndarray
+    present: np.ndarray
+    absent: np.ndarray
+
+
 class Analysis:
     """One way to account for one mechanism under one kind of sampler.
 
@@ -75,6 +90,11 @@ class Analysis:
     def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
         """The high end alone, which is much cheaper where the low end takes a finer grid."""
         return self.bracket(schedule, sampler, delta)[1]
+
+    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
+        """The whole trade-off curve, from above: for the audit. By `high` it takes many searches, and has few lines."""
+        found = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
+        return Deltas(np.array([self.high(schedule, sampler, float(delta)) for delta in found]), found, found)
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         """Upper ends of the Renyi divergence of the whole schedule, at each order."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpfedbench.accounting.analyses.base import Analysis
-from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.analyses.base import EPSILONS, Analysis, Deltas
+from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule, ends
 
@@ -27,10 +27,15 @@ class OnePass(Analysis):
         exact = gaussian_epsilon(ends(schedule)[0], delta)
         return exact, exact
 
+    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
+        z = self.as_one(schedule)
+        found = np.array([gaussian_delta(z, float(epsilon)) for epsilon in EPSILONS])
+        return Deltas(EPSILONS, found, found)
+
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         return np.array(orders) / (2 * ends(schedule)[0] ** 2)
 
-    def as_one(self, schedule: Schedule) -> float | None:
+    def as_one(self, schedule: Schedule) -> float:
         return ends(schedule)[0]
 
     def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpfedbench.accounting import poisson
-from dpfedbench.accounting.analyses.base import Analysis
+from dpfedbench.accounting.analyses.base import EPSILONS, Analysis, Deltas
 from dpfedbench.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler, Schedule, ends
@@ -48,6 +48,10 @@ class Poisson(Analysis):
 
     def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
         return poisson.upper_epsilon(grouped(schedule, least=True), sampler["rate"], delta)
+
+    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
+        parts = grouped(schedule, least=True)
+        return Deltas(EPSILONS, *poisson.upper_deltas(parts, float(sampler["rate"]), EPSILONS))
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
         parts = grouped(schedule, least=True)
