@@ -56,8 +56,9 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
     """The runs of a results folder, one a row.
 
     Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed, epsilon_holds (high ends), delta
-    and unit, empty where no privacy is claimed; rounds that were run; device, cpu or cuda; shown_in, the tables and figures that show it
-    and as which series, by the cells.tsv of the folder and its presets; folder. What a run does not have yet is empty.
+    and unit, empty where no privacy is claimed; rounds that were run; device, cpu or cuda; shown_in, the tables and
+    figures that show it and as which series, by the cells.tsv of the folder and its presets; folder. What a run does
+    not have yet is empty.
 
     Raises:
         BenchError: there is no such folder, or a file is damaged.
