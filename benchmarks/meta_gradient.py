@@ -2,6 +2,7 @@
 
     uv run python benchmarks/meta_gradient.py [--pairs 7] [--threads 2] [--torch]
         [--out results/benchmarks/meta_gradient.csv]
+    uv run python benchmarks/meta_gradient.py --device cuda [--chunks 64 256 1024] [--cases 1]
 
 Same network, same data, same machine, in turns: each pair times ours (contributions, clipping, private sum with
 noise) and then learn2learn's loop over tasks (no clipping), and the ratio is taken pair by pair, so that a machine
@@ -10,6 +11,9 @@ order x {64, 32} filters. The last column sets our rate against the machine's me
 the multiplications of plain 3x3 convolutions (ours does 16 for 36 of them, so it may exceed what that suggests).
 Peak memory is that of a process of its own, for cohorts of 32 and 256 tasks. `--torch` times the implementation for any
 module in the place of the hand-written passes.
+
+With `--device cuda` both are on the GPU, and peak memory is the GPU's. `--chunks` then gives, in the place of
+learn2learn's loop, clients per second and peak memory for each number of tasks that are gathered at once.
 """
 
 from __future__ import annotations
@@ -68,7 +72,10 @@ class _Held:
 class Ours:
     """A cohort's private sum."""
 
-    def __init__(self, data, filters: int, steps: int, order: int, threads: int, kernels: bool) -> None:
+    def __init__(
+        self, data, filters: int, steps: int, order: int, threads: int, kernels: bool, device: str = "cpu",
+        chunk: int | None = None,
+    ) -> None:  # fmt: skip
         def build() -> Conv4:
             return Conv4(image_shape=data.image_shape, filters=filters, ways=WAYS)
 
@@ -77,9 +84,11 @@ class Ours:
         self._held = _Held()
         setup = Setup(
             run=SimpleNamespace(within_records=False), net=self.net, held=self._held,
-            gradients=choose(self.net, enabled=kernels), own=(), book=None, plan=None, threads=threads,
+            gradients=choose(self.net, device=device, enabled=kernels), own=(), book=None, plan=None, threads=threads,
         )  # fmt: skip
         self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(setup)
+        if chunk is not None:
+            self._clients._workers.chunk = chunk
 
     def __call__(self, tasks) -> None:
         self._held.tasks = tasks
@@ -106,7 +115,7 @@ class Tasks:
         return part
 
 
-def learn2learn_loop(data, filters: int, steps: int, order: int):
+def learn2learn_loop(data, filters: int, steps: int, order: int, device: str):
     """learn2learn's MAML over tasks, on Conv-4 of torch's own layers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,18 +130,19 @@ def learn2learn_loop(data, filters: int, steps: int, order: int):
             torch.nn.MaxPool2d(2),
         ]
         channels = filters
-    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(filters, WAYS))
+    net = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(filters, WAYS)).to(device)
     maml = l2l.algorithms.MAML(net, lr=0.1, first_order=order == 1)
     loss = torch.nn.functional.cross_entropy
 
     def run(tasks: Tasks) -> None:
         maml.zero_grad()
         for sx, sy, qx, qy in zip(tasks.support_x, tasks.support_y, tasks.query_x, tasks.query_y, strict=True):
-            x, y = torch.from_numpy(sx).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(sy)
+            x, y, rest, labels = (torch.from_numpy(part).to(device) for part in (sx, sy, qx, qy))
+            x, rest = (images.permute(0, 3, 1, 2).contiguous() for images in (x, rest))
             learner = maml.clone()
             for _ in range(steps):
                 learner.adapt(loss(learner(x), y))
-            loss(learner(torch.from_numpy(qx).permute(0, 3, 1, 2).contiguous()), torch.from_numpy(qy)).backward()
+            loss(learner(rest), labels).backward()
 
     return run
 
@@ -141,17 +151,20 @@ def seconds(work, tasks: Tasks) -> float:
     """Wall seconds per task."""
     start = time.perf_counter()
     work(tasks)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return (time.perf_counter() - start) / len(tasks.support_y)
 
 
-def multiply_rate() -> float:
-    """Matrix-multiply rate of this machine, in GFLOP/s: the best of several products of 2048 x 2048."""
-    a, b, out = torch.randn(2048, 2048), torch.randn(2048, 2048), torch.empty(2048, 2048)
+def multiply_rate(device: str) -> float:
+    """Matrix-multiply rate of this machine in single precision, in GFLOP/s: the best of several products."""
+    side = 2048 if device == "cpu" else 8192
+    a, b = torch.randn(2, side, side, device=device)
     best = 0.0
     for _ in range(8):
         start = time.perf_counter()
-        torch.mm(a, b, out=out)
-        best = max(best, 2 * 2048**3 / (time.perf_counter() - start) / 1e9)
+        float(torch.mm(a, b)[0, 0])  # waits for a GPU
+        best = max(best, 2 * side**3 / (time.perf_counter() - start) / 1e9)
     return best
 
 
@@ -171,6 +184,33 @@ def peak_memory(folder: Path, filters: int, steps: int, order: int, threads: int
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
+def device_peak(work, tasks: Tasks) -> float:
+    """Peak MiB that torch takes of the GPU for one cohort's private sum."""
+    torch.cuda.reset_peak_memory_stats()
+    work(tasks)
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+def over_chunks(data, options, rate: float) -> list[dict[str, Any]]:
+    """Clients per second, share of the multiply rate and peak memory over the tasks that are gathered at once."""
+    rows = []
+    for filters, steps, order in CASES[: options.cases]:
+        for chunk in options.chunks:
+            ours = Ours(data, filters, steps, order, options.threads, not options.torch, options.device, chunk)
+            tasks = Tasks(data, max(2 * chunk, 8))
+            seconds(ours, Tasks(data, chunk))
+            each = statistics.median(seconds(ours, tasks) for _ in range(options.pairs))
+            row = {
+                "filters": filters, "inner_steps": steps, "order": order, "chunk": chunk,
+                "clients_per_second": round(1 / each, 1),
+                "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / each / rate, 3),
+                "peak_mib": round(device_peak(ours, tasks)) if options.device == "cuda" else "",
+            }  # fmt: skip
+            rows.append(row)
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    return rows
+
+
 def main() -> None:
     """Run all cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -179,6 +219,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("results/data/glyphs"))
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/meta_gradient.csv"))
     parser.add_argument("--torch", action="store_true", help="not the hand-written passes")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="so many of the cases, the largest first")
+    parser.add_argument("--chunks", type=int, nargs="+", help="numbers of tasks that are gathered at once")
     parser.add_argument("--memory-of", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory_of:
@@ -195,15 +238,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.data if (options.data / "summary.json").exists() else Path(temporary) / "glyphs"
         data = dataset(folder)
-        rate = multiply_rate()
-        print(f"{options.threads} threads, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case")
-        rows = []
-        for filters, steps, order in CASES:
+        rate, on_gpu = multiply_rate(options.device), options.device == "cuda"
+        where = torch.cuda.get_device_name() if on_gpu else f"{options.threads} threads"
+        print(f"{where}, matrix multiply {rate:.0f} GFLOP/s, {options.pairs} pairs a case")
+        rows = over_chunks(data, options, rate) if options.chunks else []
+        for filters, steps, order in () if options.chunks else CASES[: options.cases]:
             ours, theirs = (
-                Ours(data, filters, steps, order, options.threads, not options.torch),
-                learn2learn_loop(data, filters, steps, order),
+                Ours(data, filters, steps, order, options.threads, not options.torch, options.device),
+                learn2learn_loop(data, filters, steps, order, options.device),
             )
-            many, few = Tasks(data, 96 if steps == 1 else 48), Tasks(data, 32 if steps == 1 else 12)
+            cohorts = (512, 12) if on_gpu else (96, 32) if steps == 1 else (48, 12)
+            many, few = (Tasks(data, count) for count in cohorts)
             seconds(ours, few), seconds(theirs, few)
             pairs = [(seconds(ours, many), seconds(theirs, few)) for _ in range(options.pairs)]
             ratios = sorted(b / a for a, b in pairs)
@@ -218,8 +263,8 @@ def main() -> None:
                 "ratio_median": round(statistics.median(ratios), 2),
                 "ratio_min": round(ratios[0], 2),
                 "ratio_max": round(ratios[-1], 2),
-                "peak_mib_32_tasks": round(peak(32)),
-                "peak_mib_256_tasks": round(peak(256)),
+                "peak_mib_32_tasks": round(device_peak(ours, Tasks(data, 32)) if on_gpu else peak(32)),
+                "peak_mib_256_tasks": round(device_peak(ours, Tasks(data, 256)) if on_gpu else peak(256)),
                 "share_of_multiply_rate": round(plain_gflop(filters, steps, order) / mine / rate, 2),
             }
             rows.append(row)

@@ -85,6 +85,7 @@ def test_runs_are_listed_with_what_they_have(results: Path, opened: Any, tmp_pat
     assert list(runs.index) == ["adap-dp-fl", "dp-agr", "maml"]
     assert runs.loc["dp-agr", "unit"] == "client" and runs.loc["adap-dp-fl", "unit"] == "record"
     assert runs["epsilon_holds"].notna().tolist() == [True, True, False]
+    assert runs["device"].isin(["cpu", "cuda"]).all()
     assert runs["rounds"].tolist() == [12, 12, 12] and runs["shown_in"].tolist() == ["", "p figure1: a at 2", ""]
     shutil.copytree(results, tmp_path / "results")
     for name in ("metrics.json", "privacy.json"):

@@ -230,9 +230,8 @@ class Calibration:
         def seconds(clients: int) -> float:
             if work is None:
                 rounds.plan = _Few(rounds.plan, clients)
-            started, index = time.perf_counter(), next(indices) % max(rounds.planned, 1)
-            rounds.round(index)
-            return time.perf_counter() - started
+            index = next(indices) % max(rounds.planned, 1)
+            return self._seconds(lambda: rounds.round(index))
 
         few = count = min(cohort, self.threads if self.device == "cpu" else 256)
         seconds(few)  # compiled here, or read from numba's cache
@@ -250,12 +249,24 @@ class Calibration:
                 spent.append(seconds(few))
             client, fixed = 0.0, float(np.mean(spent))
         theta, measures = rounds.theta.numpy(), rounds.measures
-        validation = _second(lambda: measures.validate(theta)) if run.validation.every else 0.0
+        validation = self._second(lambda: measures.validate(theta)) if run.validation.every else 0.0
         return Rate(
             round=fixed, client=client, validation=validation / (tasks if run.holds == "tasks" else 1),
-            test=_second(lambda: measures.test(theta)) if run.evaluation.every else 0.0,
+            test=self._second(lambda: measures.test(theta)) if run.evaluation.every else 0.0,
             trained=work, unit=rounds.clients.served,
         )  # fmt: skip
+
+    def _seconds(self, call: Callable[[], Any]) -> float:
+        """Seconds of a call: on a CPU those that it computed, so that other work beside it does not count."""
+        clock, share = (time.process_time, self.threads) if self.device == "cpu" else (time.perf_counter, 1)
+        started = clock()
+        call()
+        return (clock() - started) / share
+
+    def _second(self, call: Callable[[], Any]) -> float:
+        """Seconds of a call, the second one."""
+        call()
+        return self._seconds(call)
 
     def _data(self, run: Any) -> tuple[Path, Path]:
         """A drawn data set of the size of the run's, and a partition of it, in folders."""
@@ -315,14 +326,6 @@ def _name(kind: str) -> str:
 def _stated(run: Any) -> bool:
     """Whether the configuration says the noise of all sums, and no budget has to."""
     return all(sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None for sum_ in run.sums)
-
-
-def _second(call: Callable[[], Any]) -> float:
-    """Seconds of a call, the second one."""
-    call()
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 def _classes(counts: Sequence[int], each: int, shape: tuple[int, ...]) -> RawImages:
@@ -422,6 +425,7 @@ def report(
     where = f"{values.plural(calibration.threads, 'CPU thread')} each" if calibration.device == "cpu" else "one GPU"
     notes = [
         f"The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",
+        "On a CPU that is the time of the processor, as on a machine that does nothing else. "
         "Meta-tests, audits, data sets and about a second for the start of each job are not in it. Where noise may "
         "fall while a run trains, its budget is spent sooner than this counts.",
     ]
