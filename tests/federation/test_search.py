@@ -321,6 +321,8 @@ def test_a_lot_larger_than_a_half_is_refused(silos, tmp_path):
     ("overlay", "message"),
     [
         ({"model": {"kind": "cnn"}}, "model.kind is cnn, which has no architecture to search"),
+        ({"model": {"groups": 2}}, "model.groups is 2, but model.filters 2: groups are of equal size, of two channels"),
+        ({"model": {"filters": 4, "groups": 3}}, "model.groups is 3, but model.filters 4"),
         ({"participation": {"kind": "one-pass"}}, "participation.kind"),
         ({"clients": {"count": 8, "fragments": 4}}, "clients.count is 8, more than the 4 fragments"),
         ({"noise": {"multiplier": None}}, "noise.multiplier and budget.epsilon are both null"),
