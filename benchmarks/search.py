@@ -45,7 +45,7 @@ class PlainSearch(nn.Module):
     def __init__(self, settings: DartsSearch, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__()
         self.space: Space = settings.space
-        self.halving, self.pooling = settings.halving, settings.pooling
+        self.halving, self.pooling, self.groups = settings.halving, settings.pooling, settings.groups
         wide = 3 * settings.filters
         self.stem = nn.Sequential(nn.Conv2d(shape[2], wide, 3, padding=1, bias=False), _norm(wide, affine=True))
         self.cells = nn.ModuleList()
@@ -64,6 +64,9 @@ class PlainSearch(nn.Module):
             self.cells.append(nn.ModuleDict({"0": first, "1": _pointwise(inputs[1], filters), "edges": edges}))
             inputs, shrink = (inputs[1], settings.nodes * filters), halves
         self.classifier = nn.Linear(inputs[1], classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.GroupNorm) and self.groups is not None:
+                layer.num_groups = self.groups
         self.architecture: Mapping[str, torch.Tensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +86,7 @@ class PlainSearch(nn.Module):
                     edge += 1
                 states.append(total)
             before, last = last, torch.cat(states[2:], 1)
-        return self.classifier(functional.relu(last).mean((2, 3)))
+        return self.classifier((functional.relu(last) if self.groups is None else last).mean((2, 3)))
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> list[nn.Parameter]:
         """Take the weights of a `SearchNet`, by name.

@@ -17,9 +17,14 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import held_out
-from dpfedbench.files import write_text
+from dpfedbench.federation import engine
+from dpfedbench.federation.accounts import account_run
+from dpfedbench.files import read_json, write_text
 from dpfedbench.manifest import seal
+from dpfedbench.reporting.found_cells import write_cells
+from tests.federation import test_search
 from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "python.md"
@@ -136,6 +141,37 @@ def test_the_torch_module_computes_what_is_predicted(opened: Any) -> None:
     with torch.no_grad():
         next(first.parameters()).zero_()
     assert float(next(run.model.parameters()).detach().abs().sum()) > 0  # a copy each time
+
+
+def test_a_network_of_found_cells_is_opened_with_the_search_that_it_rests_on(silos: Any, tmp_path: Path) -> None:  # noqa: F811
+    results, (data, clients) = tmp_path / "results", silos
+    search = test_search.make_config()
+    run = test_search.cells(search)
+    places = {one.method: results / "runs" / one.folder for one in (search, run)}
+    files = {name: places["dp-fnas"] / name for name in ("genotype.json", "ledger.jsonl")}
+    shutil.copytree(data, results / "data" / run.dataset)
+    for one, given in ((search, {}), (run, files)):
+        place = places[one.method]
+        write_text(place / "config.yaml", one.to_yaml())
+        model, test = place / "model.safetensors", place / "metrics.json"
+        engine.train(one, data_dir=data, clients_dir=clients, run_dir=place, references=given)
+        if one is search:
+            write_cells(one, data_dir=data, model_path=model, genotype_path=files["genotype.json"],
+                        picture_path=place / "cells.png")  # fmt: skip
+        evaluate(one, data_dir=data, model_path=model, out_path=test, references=given)
+        account_run(one, place, place / "privacy.json", references=given)
+    for place in (*places.values(), results / "data" / run.dataset):
+        seal("rule", sorted(path for path in place.iterdir() if path.is_file()))
+    found = dpfedbench.open_run(places["dp-cells"])
+    images, labels = held_out(run, load_records(data)).test
+    assert found.trained.accuracy(images, labels) == pytest.approx(found.metrics["accuracy"])
+    assert found.model.genotype.to_json() == read_json(files["genotype.json"])
+    # The account is of the search and the training together, at any delta; without the search there is none.
+    assert found.account_at(found.account.delta) == found.account
+    files["ledger.jsonl"].unlink()
+    for asked in (lambda: found.account_at(1e-4), lambda: dpfedbench.open_run(found.folder).model):
+        with pytest.raises(BenchError, match=r"dp-fnas/.*ledger\.jsonl is missing: run the workflow again"):
+            asked()
 
 
 def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from dpfedbench.accounting.account import PROFILES, Account
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import account_of, ledger_of
+from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import read_json
 from dpfedbench.manifest import checked
 from dpfedbench.methods import read_run_file
@@ -145,16 +145,18 @@ class FinishedRun:
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run protects.
 
-        The image level needs the run's partition below the same results folder, and has a reason without it.
+        The image level needs the run's partition below the same results folder, and has a reason without it. Cells
+        that a private search found need that search there.
 
         Raises:
-            BenchError: δ is not between 0 and 1.
+            BenchError: δ is not between 0 and 1, or the search is missing.
         """
         clients = self._results / "clients" / self.settings.clients_folder
         given = clients if (clients / "summary.json").exists() else None
         for name in ("clients.npz", "summary.json") if given else ():
             checked(clients / name)
-        return account_of(self.settings, self.ledger, clients_dir=given, delta=delta)
+        before = ledger_before(self.settings, self._references)
+        return account_of(self.settings, self.ledger, clients_dir=given, delta=delta, before=before)
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
         """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation` and whom it protects.
@@ -217,6 +219,12 @@ class FinishedRun:
         return self.folder.parents[5]
 
     @property
+    def _references(self) -> dict[str, Path]:
+        """What the model is made of: files of other runs, which lie below the same results folder."""
+        others = self.settings.model.references(self.settings)
+        return {name: checked(self._results / "runs" / other.folder / name) for name, other in others.items()}
+
+    @property
     def model(self) -> nn.Module:
         """The trained network as a torch module, whose input is [n, C, H, W] in [0, 1]; of several the first.
 
@@ -229,7 +237,7 @@ class FinishedRun:
         """The model as it was trained: of a run whose model is adapted to each task, what adaptation starts from.
 
         Raises:
-            BenchError: the model is missing or damaged, or its data set's summary.json is missing.
+            BenchError: the model, its data set's summary.json or the search that found its cells is missing or damaged.
         """
         from dpfedbench.evaluation.few_shot import tested_members
         from dpfedbench.models.members import load_members
@@ -243,7 +251,7 @@ class FinishedRun:
         if self.settings.task.shots:
             train_classes = summary.get("split_classes", {}).get("train", 0)
             return Predictor(*tested_members(self.settings, path, image_shape=shape, train_classes=train_classes))
-        net = self.settings.net(shape, summary["classes"])
+        net = self.settings.net(shape, summary["classes"], self._references)
         return Predictor(net, load_members(path, net))
 
     def adapt(self, x: Array, y: Array, *, steps: int | None = None, rate: float | None = None) -> Predictor:

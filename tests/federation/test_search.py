@@ -294,6 +294,23 @@ def test_a_genotype_of_another_space_is_refused(silos, tmp_path):
         rounds_of(run, silos, tmp_path, references={"genotype.json": genotype_file(tmp_path, other)})
 
 
+class Batch(torch.nn.Sequential):
+    """DARTS' own normalisation: over the lot, without weights, which Opacus takes without a word."""
+
+    def __init__(self):
+        norm = torch.nn.BatchNorm2d(2, affine=False, track_running_stats=False)
+        layers = torch.nn.Conv2d(1, 2, 3), norm, torch.nn.Flatten(), torch.nn.Linear(2 * 26 * 26, 10)
+        super().__init__(*layers)
+
+
+def test_batch_norm_under_a_claim_is_refused_before_anything_is_released(silos, tmp_path):
+    values = {key: value for key, value in cells().plain().items() if key != "model"}
+    run = read_run(values | {"model": {"module": f"{__name__}:Batch"}})
+    with pytest.raises(BenchError, match=r"model Batch mixes records in layer 1 \(BatchNorm2d\): .*GroupNorm"):
+        rounds_of(run, silos, tmp_path)
+    assert read_ledger(tmp_path / "ledger.jsonl") == []
+
+
 def test_a_lot_larger_than_a_half_is_refused(silos, tmp_path):
     run = make_config({"participation": {"cohort": 51}})
     with pytest.raises(BenchError, match="cohort is 51, but the training half of a client holds 50 records"):
@@ -304,6 +321,8 @@ def test_a_lot_larger_than_a_half_is_refused(silos, tmp_path):
     ("overlay", "message"),
     [
         ({"model": {"kind": "cnn"}}, "model.kind is cnn, which has no architecture to search"),
+        ({"model": {"groups": 2}}, "model.groups is 2, but model.filters 2: groups are of equal size, of two channels"),
+        ({"model": {"filters": 4, "groups": 3}}, "model.groups is 3, but model.filters 4"),
         ({"participation": {"kind": "one-pass"}}, "participation.kind"),
         ({"clients": {"count": 8, "fragments": 4}}, "clients.count is 8, more than the 4 fragments"),
         ({"noise": {"multiplier": None}}, "noise.multiplier and budget.epsilon are both null"),

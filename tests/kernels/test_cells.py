@@ -14,6 +14,8 @@ NETS = {
     "14x14 maps": (DartsSearch(**SMALL, pooling=2), (28, 28, 1)),
     "8x8 maps in colour, 3 nodes": (DartsSearch(filters=4, cells=2, nodes=3, pooling=4), (32, 32, 3)),
     "normal cells alone": (DartsSearch(**SMALL, pooling=4, reductions=()), (28, 28, 1)),
+    "two groups of channels": (DartsSearch(**SMALL, pooling=4, groups=2), (28, 28, 1)),
+    "random cells in one group": (DartsCells(**SMALL, pooling=4, groups=1), (28, 28, 1)),
     "random cells": (DartsCells(**SMALL, pooling=4), (28, 28, 1)),
     "skips": (
         DartsCells.read({"kind": "darts-cells", **SMALL, "pooling": 4, "affine": False,
@@ -64,8 +66,12 @@ def test_rows_in_single_precision():
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [("7x7 maps", ""), ("7x7 maps", "weights"), ("7x7 maps", "architecture"), ("random cells", "")]
-)
+    ("name", "block"),
+    [
+        ("7x7 maps", ""), ("7x7 maps", "weights"), ("7x7 maps", "architecture"), ("random cells", ""),
+        ("two groups of channels", ""), ("random cells in one group", ""),
+    ],
+)  # fmt: skip
 def test_another_record_changes_no_bit(name, block):
     net, theta, x, y = drawn(name, dtype=np.float32)
     gradients = choose(net).make()

@@ -36,10 +36,10 @@ def test_the_search_network_has_as_many_weights_as_darts(own, shape, weights):
 
 
 @pytest.mark.parametrize("side", SHAPES)
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_logits_and_slopes_are_those_of_darts_in_torchs_layers(side, nodes):
+@pytest.mark.parametrize(("nodes", "groups"), [(2, None), (3, None), (2, 1), (3, 2)])
+def test_logits_and_slopes_are_those_of_darts_in_torchs_layers(side, nodes, groups):
     shape, pooling = SHAPES[side]
-    own = settings(pooling=pooling, nodes=nodes)
+    own = settings(pooling=pooling, nodes=nodes, groups=groups)
     net, rng = own.net(input_shape=shape, outputs=5), np.random.default_rng(0)
     theta = torch.from_numpy(net.initial(rng).astype(np.float64) + 0.1 * rng.standard_normal(net.dimension))
     x, y = rng.integers(0, 256, (3, *shape), np.uint8), rng.integers(0, 5, 3)
@@ -73,6 +73,7 @@ def test_first_weights_are_those_of_darts():
 def test_no_record_of_a_network_depends_on_another(genotype):
     for own in (
         settings(),
+        settings(groups=1),
         DartsCells.read(dict(kind="darts-cells", filters=4, cells=3, nodes=2, pooling=4, genotype=genotype)),
     ):
         net = own.net(input_shape=(28, 28, 1), outputs=10)

@@ -108,6 +108,24 @@ def account_of(
     return account(releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given)
 
 
+def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
+    """The ledger of the run that a run rests on; none where it rests on none.
+
+    Args:
+        run: the run (a method).
+        references: files of other runs, as `engine.train` has them.
+
+    Raises:
+        BenchError: it is not among them, or damaged.
+    """
+    if "ledger.jsonl" not in run.references:
+        return []
+    if "ledger.jsonl" not in references:
+        other = run.references["ledger.jsonl"].folder
+        raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
+    return read_ledger(references["ledger.jsonl"])
+
+
 def account_run(
     run: Any,
     run_dir: Path | str,
@@ -122,12 +140,6 @@ def account_run(
     Raises:
         BenchError: as `ledger_of` and `account_of`.
     """
-    before: list[Release] = []
-    if "ledger.jsonl" in run.references:
-        if "ledger.jsonl" not in (references or {}):
-            other = run.references["ledger.jsonl"].folder
-            raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
-        before = read_ledger(references["ledger.jsonl"])  # type: ignore[index]
-    releases = ledger_of(run, run_dir)
+    before, releases = ledger_before(run, references or {}), ledger_of(run, run_dir)
     found = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
     write_json(out_path, found.to_json())

@@ -9,7 +9,7 @@ import torch
 
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.darts import CellNet
+from dpfedbench.models.darts import GenotypeNet, SearchNet
 from dpfedbench.models.gradients import Choice, Gradients
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
@@ -50,7 +50,7 @@ def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
         from dpfedbench.kernels.lstm import FastLstm
 
         return FastLstm
-    if isinstance(net.module, CellNet):
+    if type(net.module) in (SearchNet, GenotypeNet):
         from dpfedbench.kernels.cells import CellGradients
 
         return CellGradients

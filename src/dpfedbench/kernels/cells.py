@@ -237,4 +237,4 @@ def _forward(layer: nn.Module, module: CellNet, sink: _Sink) -> Callable[..., to
 
 
 def _normed(layer: Norm, x: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(x, layer.channels, eps=NORMALISATION_EPSILON)
+    return functional.group_norm(x, layer.groups, eps=NORMALISATION_EPSILON)

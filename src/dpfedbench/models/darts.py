@@ -5,15 +5,16 @@ state by the same operation are computed together, for each target by weights of
 
 As DARTS' are: the operations, the stem of three times the filters, the cells that halve the maps (their edges from the
 inputs have a stride of 2) and double the channels, no learnt scale where operations are mixed, and a normalisation
-behind pooling there. Three things differ. Normalisation is group normalisation with a group for each channel, so that
-no record depends on another. A map so normalised has the mean 0, and a mean over positions would tell nothing of it:
-there is a ReLU before the last one. And maps of odd sides are halved to the larger half.
+behind pooling there. Three things differ. Normalisation is group normalisation, so that no record depends on another.
+With a group for each channel a normalised map has the mean 0, and a mean over positions would tell nothing of it: there
+is a ReLU before the last one then. And maps of odd sides are halved to the larger half.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,17 +51,29 @@ class Convolution(nn.Module):
 
 
 class Norm(nn.Module):
-    """Each channel of each record to mean 0 and variance 1; `affine`: then scaled and shifted."""
+    """Each group of channels of a record to mean 0 and variance 1; `affine`: then each channel scaled and shifted."""
 
-    def __init__(self, channels: int, affine: bool) -> None:
+    def __init__(self, channels: int, groups: int, affine: bool) -> None:
         super().__init__()
-        self.channels, self.affine = channels, affine
+        self.groups, self.affine = groups, affine
         if affine:
             self.scale, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scale, shift = (self.scale, self.shift) if self.affine else (None, None)
-        return functional.group_norm(x, self.channels, scale, shift, eps=NORMALISATION_EPSILON)
+        return functional.group_norm(x, self.groups, scale, shift, eps=NORMALISATION_EPSILON)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """How maps are normalised: in so many groups of channels, one for each where that is None; then perhaps scaled."""
+
+    groups: int | None
+    affine: bool
+
+    def layer(self, channels: int, maps: int = 1) -> Norm:
+        """For so many maps side by side, none of which depends on another, of so many channels together."""
+        return Norm(channels, channels if self.groups is None else maps * self.groups, self.affine)
 
 
 class Linear(nn.Module):
@@ -77,9 +90,9 @@ class Linear(nn.Module):
 class Preparation(nn.Module):
     """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other channels."""
 
-    def __init__(self, channels: int, out: int, affine: bool) -> None:
+    def __init__(self, channels: int, out: int, norm: Normalisation) -> None:
         super().__init__()
-        self.pointwise, self.norm = Convolution(channels, out), Norm(out, affine)
+        self.pointwise, self.norm = Convolution(channels, out), norm.layer(out)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(self.pointwise(functional.relu(x)))
@@ -91,12 +104,12 @@ class Halving(nn.Module):
     Takes maps [n, channels, H, W] already cut below zero; gives [n, targets x out, ceil(H / 2), ceil(W / 2)].
     """
 
-    def __init__(self, channels: int, out: int, affine: bool, targets: int = 1) -> None:
+    def __init__(self, channels: int, out: int, norm: Normalisation, targets: int = 1) -> None:
         super().__init__()
         self.targets = targets
         self.even = Convolution(channels, targets * (out // 2), stride=2)
         self.odd = Convolution(channels, targets * (out - out // 2), stride=2)
-        self.norm = Norm(targets * out, affine)
+        self.norm = norm.layer(targets * out, targets)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         height, width = x.shape[2:]
@@ -119,7 +132,7 @@ class Separable(nn.Module):
     """
 
     def __init__(
-        self, channels: int, side: int, stride: int, targets: int, affine: bool, *, times: int, dilation: int
+        self, channels: int, side: int, stride: int, targets: int, norm: Normalisation, *, times: int, dilation: int
     ) -> None:
         super().__init__()
         self.targets, self.times, out = targets, times, targets * channels
@@ -129,7 +142,7 @@ class Separable(nn.Module):
             )  # fmt: skip
             self.add_module(f"depthwise{time}", depthwise)
             self.add_module(f"pointwise{time}", Convolution(out, out, groups=targets))
-            self.add_module(f"norm{time}", Norm(out, affine))
+            self.add_module(f"norm{time}", norm.layer(out, targets))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.repeat(1, self.targets, 1, 1) if self.targets > 1 else x
@@ -143,10 +156,10 @@ class Separable(nn.Module):
 class Pooling(nn.Module):
     """3x3 pooling, the same for all targets; normalised where operations are mixed."""
 
-    def __init__(self, channels: int, stride: int, kind: str, normed: bool) -> None:
+    def __init__(self, channels: int, stride: int, kind: str, norm: Normalisation | None) -> None:
         super().__init__()
         self.stride, self.kind = stride, kind
-        self.norm = Norm(channels, False) if normed else None
+        self.norm = None if norm is None else norm.layer(channels)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.kind == "max":
@@ -156,15 +169,17 @@ class Pooling(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
-def _operation(name: str, channels: int, stride: int, targets: int, affine: bool, mixed: bool) -> nn.Module | None:
+def _operation(
+    name: str, channels: int, stride: int, targets: int, norm: Normalisation, mixed: bool
+) -> nn.Module | None:
     """What computes an operation for its targets; None for one that needs nothing."""
     if name == "skip_connect":
-        return None if stride == 1 else Halving(channels, channels, affine, targets)
+        return None if stride == 1 else Halving(channels, channels, norm, targets)
     first, _, rest = name.partition("_")
     if rest.startswith("pool"):
-        return Pooling(channels, stride, first, mixed)
+        return Pooling(channels, stride, first, norm if mixed else None)
     times, dilation = (2, 1) if first == "sep" else (1, 2)
-    return Separable(channels, int(name[-1]), stride, targets, affine, times=times, dilation=dilation)
+    return Separable(channels, int(name[-1]), stride, targets, norm, times=times, dilation=dilation)
 
 
 class Edges(nn.Module):
@@ -174,18 +189,18 @@ class Edges(nn.Module):
         channels: of the state.
         stride: of the edges.
         targets: for each operation the nodes that read the state by it.
-        affine: whether normalised maps are scaled and shifted.
+        norm: how maps are normalised.
         mixed: whether every operation goes to every target, with a share of each.
     """
 
     def __init__(
-        self, channels: int, stride: int, targets: Mapping[str, Sequence[int]], affine: bool, mixed: bool
+        self, channels: int, stride: int, targets: Mapping[str, Sequence[int]], norm: Normalisation, mixed: bool
     ) -> None:
         super().__init__()
         self.channels, self.targets = channels, {name: tuple(nodes) for name, nodes in targets.items()}
         self.operations = nn.ModuleDict()
         for name, nodes in self.targets.items():
-            operation = None if name == NONE else _operation(name, channels, stride, len(nodes), affine, mixed)
+            operation = None if name == NONE else _operation(name, channels, stride, len(nodes), norm, mixed)
             if operation is not None:
                 self.operations[name] = operation
 
@@ -212,21 +227,19 @@ class Cell(nn.Module):
         shrink: whether its first input's maps are twice as large as its second's.
         targets: for each state, for each operation, the nodes that read it so.
         nodes: how many.
-        affine: whether normalised maps are scaled and shifted.
+        norm: how maps are normalised.
         mixed: whether every operation goes to every target.
     """
 
     def __init__(
         self, inputs: tuple[int, int], channels: int, *, halves: bool, shrink: bool,
-        targets: Sequence[Mapping[str, Sequence[int]]], nodes: int, affine: bool, mixed: bool,
+        targets: Sequence[Mapping[str, Sequence[int]]], nodes: int, norm: Normalisation, mixed: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         first = HalvedPreparation if shrink else Preparation
-        self.preparations = nn.ModuleList(
-            [first(inputs[0], channels, affine), Preparation(inputs[1], channels, affine)]
-        )
+        self.preparations = nn.ModuleList([first(inputs[0], channels, norm), Preparation(inputs[1], channels, norm)])
         self.edges = nn.ModuleList(
-            Edges(channels, 2 if halves and state < 2 else 1, reading, affine, mixed)
+            Edges(channels, 2 if halves and state < 2 else 1, reading, norm, mixed)
             for state, reading in enumerate(targets)
         )
         self.nodes = nodes
@@ -280,7 +293,7 @@ class CellNet(nn.Module):
         cells: how many.
         reductions: which of them halve the maps.
         pooling: side of the squares of pixels whose mean is read.
-        affine: whether normalised maps are scaled and shifted.
+        norm: how maps are normalised.
         nodes: of a cell.
         targets: for each kind of cell, for each state, for each operation, the nodes that read it so.
         mixed: whether every operation goes to every target.
@@ -291,12 +304,12 @@ class CellNet(nn.Module):
 
     def __init__(
         self, *, image_shape: tuple[int, int, int], classes: int, filters: int, cells: int, reductions: Sequence[int],
-        pooling: int, affine: bool, nodes: int, targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
+        pooling: int, norm: Normalisation, nodes: int, targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],
         mixed: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         height, width, channels = image_shape
-        self.classes, self.pooling = classes, pooling
+        self.classes, self.pooling, self.centred = classes, pooling, norm.groups is None
         self.kinds = tuple("reduction" if place in reductions else "normal" for place in range(cells))
         side = min(height, width) // pooling
         smallest = math.ceil(side / 2 ** self.kinds.count("reduction"))
@@ -306,14 +319,14 @@ class CellNet(nn.Module):
                 "normalise: lower model.pooling or have fewer model.reductions"
             )
         wide = STEM * filters
-        self.stem, self.stem_norm = Convolution(channels, wide, 3), Norm(wide, True)
+        self.stem, self.stem_norm = Convolution(channels, wide, 3), replace(norm, affine=True).layer(wide)
         inputs, shrink = (wide, wide), False
         self.cells = nn.ModuleList()
         for kind in self.kinds:
             halves = kind == "reduction"
             filters *= 2 if halves else 1
             cell = Cell(
-                inputs, filters, halves=halves, shrink=shrink, targets=targets[kind], nodes=nodes, affine=affine,
+                inputs, filters, halves=halves, shrink=shrink, targets=targets[kind], nodes=nodes, norm=norm,
                 mixed=mixed,
             )  # fmt: skip
             self.cells.append(cell)
@@ -343,7 +356,7 @@ class CellNet(nn.Module):
         before = last = self.stem_norm(self.stem(x))
         for kind, cell in zip(self.kinds, self.cells, strict=True):
             before, last = last, cell(before, last, None if mix is None else mix[kind])
-        return self.classifier(functional.relu(last).mean((2, 3)))
+        return self.classifier((functional.relu(last) if self.centred else last).mean((2, 3)))
 
 
 class Architecture(nn.Module):
@@ -360,15 +373,17 @@ class SearchNet(CellNet):
 
     Args:
         space: what is searched.
+        groups: in how many groups of channels maps are normalised; None: one for each channel.
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, space: Space, **sizes: Any) -> None:
+    def __init__(self, *, space: Space, groups: int | None = None, **sizes: Any) -> None:
         reading = [
             dict.fromkeys(space.operations, range(max(0, state - 1), space.nodes)) for state in range(1 + space.nodes)
         ]
         super().__init__(
-            nodes=space.nodes, targets=dict.fromkeys(space.kinds, reading), affine=False, mixed=True, **sizes,
+            nodes=space.nodes, targets=dict.fromkeys(space.kinds, reading), mixed=True,
+            norm=Normalisation(groups, affine=False), **sizes,
         )  # fmt: skip
         self.space, self.architecture = space, Architecture(space)
 
@@ -391,10 +406,11 @@ class GenotypeNet(CellNet):
     Args:
         genotype: its cells.
         affine: whether normalised maps are scaled and shifted.
+        groups: in how many groups of channels maps are normalised; None: one for each channel.
         sizes: as `CellNet`'s.
     """
 
-    def __init__(self, *, genotype: Genotype, affine: bool = True, **sizes: Any) -> None:
+    def __init__(self, *, genotype: Genotype, affine: bool = True, groups: int | None = None, **sizes: Any) -> None:
         targets = {}
         for kind, nodes in genotype.cells.items():
             reading: list[dict[str, list[int]]] = [{} for _ in range(1 + len(nodes))]
@@ -402,7 +418,8 @@ class GenotypeNet(CellNet):
                 for operation, state in edges:
                     reading[state].setdefault(operation, []).append(node)
             targets[kind] = reading
-        super().__init__(nodes=genotype.space.nodes, targets=targets, affine=affine, mixed=False, **sizes)
+        norm = Normalisation(groups, affine)
+        super().__init__(nodes=genotype.space.nodes, targets=targets, norm=norm, mixed=False, **sizes)
         self.genotype = genotype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

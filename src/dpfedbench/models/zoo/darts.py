@@ -28,6 +28,9 @@ class CellModel(ZooModel):
     reductions: tuple[int, ...] | None = setting(
         None, doc="which cells, from 0, halve the maps; null: after one and two thirds", paper="after 1/3 and 2/3"
     )
+    groups: int | None = setting(
+        None, ge=1, doc="of channels, in each of which a record's map is normalised; null: one for each channel"
+    )
     pooling: int = setting(1, ge=1, doc="side of the squares of pixels whose mean the first layer reads", paper="1")
 
     def check(self, run: Any) -> None:
@@ -37,6 +40,11 @@ class CellModel(ZooModel):
         for place in self.reductions or ():
             if not 0 <= place < self.cells:
                 raise BenchError(f"model.reductions has {place}, but there are cells 0 to {self.cells - 1}")
+        if self.groups is not None and (self.filters % self.groups or self.filters == self.groups):
+            raise BenchError(
+                f"model.groups is {self.groups}, but model.filters {self.filters}: groups are of equal size, of two "
+                "channels at least; null has a group for each channel"
+            )
         self.space  # noqa: B018 (an impossible space is refused)
 
     @property
@@ -60,7 +68,7 @@ class CellModel(ZooModel):
         height, width, channels = input_shape
         return {
             "image_shape": (height, width, channels), "classes": outputs, "filters": self.filters, "cells": self.cells,
-            "reductions": self.halving, "pooling": self.pooling,
+            "reductions": self.halving, "pooling": self.pooling, "groups": self.groups,
         }  # fmt: skip
 
 
