@@ -6,8 +6,8 @@ RESULTS is the results folder of a finished local run of the smoke preset. A par
 with data, tests, accounts, audits, tables and figures) is made anew in a temporary folder. It is disturbed by what
 `EVENTS` says, and each time the same command is called again, for one more target; nothing else is done in between:
 
-- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training, test or audit is
-  killed (-9), at a random moment;
+- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training or audit, or the
+  trainings while one of them makes its tests and its account ahead, are killed (-9), at a random moment;
 - the disk is filled at a random moment (a small tmpfs, which needs root; left out elsewhere, and said);
 - two calls of one command run at once.
 
@@ -35,7 +35,7 @@ EVENTS = (
     ("group", "tables/adap-dp-fl/accuracy-b.md"),
     ("train", "figures/dp-fedmeta/figure2b.csv"),
     ("Snakemake", "tables/dp-fnas/table1.md"),
-    ("meta_test", "tables/dp-maml/table3.md"),
+    ("ahead", "tables/dp-maml/table3.md"),
     ("group", "figures/dp-maml/figure9.csv"),
     ("full disk", "tables/dp-meta-learning-gbml/figure2.md"),
     ("audit", "audits"),
@@ -89,6 +89,10 @@ class Folder:
         """How many jobs of this call have finished."""
         return self.log.read_text(encoding="utf-8", errors="replace").count("Finished jobid")
 
+    def ahead(self) -> set[Path]:
+        """What trainings have made ahead."""
+        return set(self.path.glob("results/runs/**/ahead/metrics.json"))
+
     def processes(self, script: str = "") -> list[psutil.Process]:
         """Processes that work in the folder; those of one script."""
         found = []
@@ -112,6 +116,10 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         jobs, seconds = moments.randint(1, 3), moments.uniform(0, 2)
         folder.wait_for(process, lambda: folder.finished() >= jobs, f"{jobs} jobs", seconds)
         said = f"{jobs} jobs and {seconds:.1f} s after the call"
+    elif event == "ahead":
+        before, seconds, script = folder.ahead(), moments.uniform(0, 0.2), ".train.py"
+        folder.wait_for(process, lambda: folder.ahead() - before, "a meta-test made ahead", seconds)
+        said = f"trainings, {seconds:.1f} s after one had made a meta-test ahead"
     else:
         seconds, script = moments.uniform(0, 2), f".{event}.py"
         folder.wait_for(process, lambda: folder.processes(script), f"a job of {event}", seconds)
@@ -131,7 +139,7 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         process.kill()  # its jobs are told by nobody
         said += f"; {len(folder.processes())} processes outlive it"
     else:
-        for job in folder.processes(script)[:1]:
+        for job in folder.processes(script)[: None if event == "ahead" else 1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 job.kill()
     folder.end(process)
