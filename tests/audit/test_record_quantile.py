@@ -11,10 +11,12 @@ import math
 import numpy as np
 import pytest
 
+from dpfedbench.accounting.analyses import find
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.poisson import upper_epsilon
-from dpfedbench.audit.bounds import gaussian_shift, guess_surest, refutes
+from dpfedbench.audit.bounds import guess_surest, one_run_dp
 from dpfedbench.audit.canaries import Coordinates, Found, RecordSource, audit_seed, run_rounds
+from dpfedbench.audit.ranks import Family
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.federation import book
@@ -73,8 +75,7 @@ def experiment(*, lot=2, z=Z, inserted=True):
     told = np.diff(np.log([threshold for _, threshold, _ in sums]), axis=0) / -0.1 * lot / 0.5
     scores = {"both": both, "counts": -np.min([y for y, _, _ in counts], axis=0), "thresholds": -np.min(told, axis=0)}
     return {
-        name: Found(holders=CLIENTS, coins=coins, scores=each, sums=each, releases=seen.lines)
-        for name, each in scores.items()
+        name: Found(holders=CLIENTS, coins=coins, scores=each, releases=seen.lines) for name, each in scores.items()
     }
 
 
@@ -94,9 +95,10 @@ def headline(found, family):
 
 
 def whole_lots():
-    """Of lots of all records at z = 1.5, where the likelihood ratio is Gaussian: its shift's bound, which is tight."""
+    """The bound of lots of all records at z = 1.5, where all rounds together are one Gaussian release."""
     found = experiment(lot=RECORDS, z=1.5)["both"]
-    return gaussian_shift(found.scores[found.coins], found.scores[~found.coins], delta=DELTA, confidence=0.95).epsilon
+    sampler = found.releases[0].sampler
+    return headline(found, Family(find("gaussian", sampler["kind"]), ((1.5, ROUNDS),), sampler))
 
 
 def test_what_holds_is_that_of_the_configured_noise(honest, family):
@@ -124,7 +126,7 @@ def test_with_no_record_inserted_the_bound_is_zero(family):
     for name in ATTACKS:
         coins = rng.integers(2, size=(200, CLIENTS)).astype(bool)
         guesses = [guess_surest(found[name].scores, row, secret=True) for row in coins]
-        assert sum(refutes(each, lambda y: y, 0.95) for each in guesses) < 25
+        assert sum(one_run_dp(each, delta=DELTA, confidence=0.95).epsilon > 0 for each in guesses) < 25
 
 
 class CountWithoutNoise(PrivateSum):

@@ -37,7 +37,8 @@ def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float =
     return Row(
         entry=entry, unit=told["unit"], adjacency=told["adjacency"], observer=told["observer"], delta=told["delta"],
         noise_multiplier=1.0, printed=told["printed"], claimed=epsilon(claimed, claimed),
-        holds=epsilon(*holds, told["status"]), audited=0.0, audit="", image_level=None, cell=cell, reason="",
+        holds=epsilon(*holds, told["status"]), audited=0.0, ideal=None, audit="", image_level=None, cell=cell,
+        reason="",
     )  # fmt: skip
 
 

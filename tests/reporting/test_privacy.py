@@ -118,8 +118,9 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
     privacy.read([entry], tmp_path, published)
     texts = dict.fromkeys(("name", "mechanism", "unit", "adjacency", "observer", "noise_stream", "reason"), "x")
     flags = {"sampler": {"kind": "x"}, "counted_by_paper": True, "data_dependent_threshold": False, "combines": None}
+    flags |= {"part": None, "secure": None}
     release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1) | texts | flags
-    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release | {"part": None}))
+    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release))
     with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
         privacy.read([entry], tmp_path, published)
 

@@ -34,7 +34,8 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
 
 
 def test_the_scale_preset_trains_three_runs_of_one_partition(snakemake: Call) -> None:
-    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(ROOT / "config" / "presets" / "scale.yaml"))
+    preset = str(ROOT / "config" / "presets" / "scale.yaml")
+    done = snakemake("dp_fedmeta", "--dry-run", "--quiet", "rules", "--configfile", preset)
     assert done.returncode == 0, done.stderr
     found = jobs(done.stdout + done.stderr)
     assert found["train"] == found["meta_test"] == found["account"] == 3

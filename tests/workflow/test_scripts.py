@@ -81,6 +81,7 @@ def test_the_account_has_the_declared_search_and_the_partition(
         ("many", {"runs": 9, "data": "private"}),
     ):
         ledger = {"config": [place / "config.yaml"], "ledger": place / "ledger.jsonl"}
+        ledger |= {"training": place / "training.json"}
         clients = {} if name == "none" else {"clients": [federation[1] / "clients.npz"]}
         call(
             "account", tmp_path, input=ledger | clients, output={"account": tmp_path / name}, params={"search": search}

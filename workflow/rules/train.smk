@@ -66,10 +66,10 @@ rule train:
         "../envs/dpfedbench.yaml"
     threads: MACHINE.threads * MACHINE.processes
     resources:
+        **TASKS,
         mem_mb=3000,
         runtime=1440,
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu * MACHINE.processes,
-        **TASKS,
     params:
         version=lambda wildcards: METHODS[wildcards.method].version,
     script:
