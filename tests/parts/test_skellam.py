@@ -134,3 +134,10 @@ def test_a_method_that_takes_more_is_refused_by_the_noise_itself():
         run = make_config({"method": "dp-agr"}, {"participation": kind})
         with pytest.raises(BenchError, match=rf"^participation\.kind is {kind}, but the server of a secure sum knows"):
             Skellam().check(run)
+
+
+def test_several_processes_are_refused_before_anything_is_started():
+    config = make_config(RUN)
+    config.check_processes(1)
+    with pytest.raises(BenchError, match=r"machine.processes is 2, but the sum of .* in one process: set it to 1"):
+        config.check_processes(2)

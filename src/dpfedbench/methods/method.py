@@ -81,11 +81,16 @@ class Method(Run):
         return any(sum_.unit == "record" for sum_ in loop.own) or update.by_record or alone
 
     def check_processes(self, count: int) -> None:
-        """Refuse more processes than a round has clients to divide among them.
+        """Refuse more processes than a round has clients to divide among them, or than its sum can be taken by.
 
         Raises:
             BenchError: says how many there can be.
         """
+        if count > 1 and any(sum_.noise is not None and sum_.noise.one_by_one for sum_ in self.sums):
+            raise BenchError(
+                f"machine.processes is {count}, but the sum of {self.folder} takes each client's message by itself, in "
+                "one process: set it to 1"
+            )
         loop = self.loop()
         most = count if loop is None else loop.participation.at_once(self.clients.count)
         if count > most:

@@ -29,6 +29,8 @@ class Noise(Part):
     """Whether the multiplier follows a validation loss, so that it is not known before the run."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Columns of history.csv that its sums fill (`PrivateSum.told`)."""
+    one_by_one: ClassVar[bool] = False
+    """Whether its sum takes each client's message by itself, which one process does."""
     by_dimension: ClassVar[bool] = False
     """Whether noise and sensitivity over C follow from the number of coordinates, so that an audit has as many."""
 

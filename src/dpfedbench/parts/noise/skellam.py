@@ -29,6 +29,7 @@ class Skellam(Noise):
     mechanism: ClassVar[str] = MECHANISM
     columns: ClassVar[tuple[str, ...]] = ("wrapped", "dropped")
     by_dimension: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
 
     multiplier: float | None = setting(
         1.0,
