@@ -222,10 +222,13 @@ class Calibration:
 
     def _timed(self, run: Any) -> Rate:
         tasks = min(run.validation.tasks, 4 * self.threads) if run.holds == "tasks" else run.validation.tasks
-        rounds = self._made(run.replace(validation=run.validation.replace(tasks=tasks)))
+        cohort = min(run.participation.cohort, _DRAWN)
+        fitted = run.participation.replace(cohort=cohort)
+        rounds = self._made(run.replace(validation=run.validation.replace(tasks=tasks), participation=fitted))
         # From the middle on: some methods' first rounds are longer.
         work, indices = rounds.clients.work(np.arange(1)), itertools.count(rounds.planned // 2)
-        cohort = min(run.participation.cohort, _DRAWN)
+        # Noise in shares of clients is enough in a whole cohort alone.
+        whole = any(sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums)
 
         def seconds(clients: int) -> float:
             if work is None:
@@ -233,7 +236,7 @@ class Calibration:
             index = next(indices) % max(rounds.planned, 1)
             return self._seconds(lambda: rounds.round(index))
 
-        few = count = min(cohort, self.threads if self.device == "cpu" else 256)
+        few = count = cohort if whole else min(cohort, self.threads if self.device == "cpu" else 256)
         seconds(few)  # compiled here, or read from numba's cache
         first = longest = seconds(few)
         if work is None:
