@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import io
 import logging
 import os
@@ -142,6 +143,9 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         log: the rule's log file.
         name: what is being done, put before every line, since several jobs write to one terminal.
     """
+    # Torch alone loads a million objects that stay: to look through them for garbage as often as usual takes a tenth of
+    # the time that a job needs to start.
+    gc.set_threshold(100_000, 20, 20)
     path = Path(log)
     terminal = sys.stderr
     logger = logging.getLogger("dpfedbench")

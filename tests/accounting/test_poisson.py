@@ -2,7 +2,10 @@
 
 import math
 
+import dp_accounting
+import numpy as np
 import pytest
+from dp_accounting import rdp
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import ndtr
@@ -11,6 +14,7 @@ from dpfedbench.accounting.claims import TF_PRIVACY_ORDERS
 from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpfedbench.accounting.poisson import (
     lower_epsilon,
+    renyi,
     renyi_epsilon,
     upper_epsilon,
 )
@@ -84,6 +88,14 @@ def test_schedules_with_several_noises_agree_with_dp_accounting():
     assert upper_epsilon(schedule, 0.02, 1e-5) == pytest.approx(theirs, abs=1e-3)
     assert lower_epsilon(schedule, 0.02, 1e-5) <= theirs
     assert upper_epsilon(schedule[::-1], 0.02, 1e-5) == pytest.approx(upper_epsilon(schedule, 0.02, 1e-5), abs=1e-6)
+
+
+@pytest.mark.parametrize("z", [0.05, 0.51, 1.0, 3.0, 33.0])
+@pytest.mark.parametrize("q", [1e-4, 0.004, 1 / 15, 0.5, 0.9999, 1.0])
+def test_renyi_divergences_are_dp_accountings_to_the_bit(z, q):
+    theirs = rdp.RdpAccountant(TF_PRIVACY_ORDERS)
+    theirs.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)))
+    assert np.array_equal(renyi(z, q, TF_PRIVACY_ORDERS), theirs.rdp)
 
 
 @pytest.mark.parametrize("z", [0.4, 1.0, 5.0])

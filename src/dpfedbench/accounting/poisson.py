@@ -7,7 +7,7 @@ N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against
 Amplification for Matrix Mechanisms, 2024, Corollary 4.7: vectors may be replaced by bounds of their norms). It is
 attained where all k point the same way. Two accountants:
 
-- Renyi (dp-accounting's orders-wise divergences), with the moments accountant's conversion;
+- Renyi (the divergences that dp-accounting has, order by order), with the moments accountant's conversion;
 - the privacy loss distribution: the loss of a round is put on a grid and rounds are convolved in `grid_sums`.
   Upper end: each loss is split between its grid neighbours so that E_Q dP/dQ is kept in each cell
   (Doroshenko et al., Connect the Dots, 2022). Lower end: rounded down on a finer grid. dp-accounting does the
@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from scipy.special import gammaln, logsumexp, ndtr, ndtri, xlog1py, xlogy
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtr, ndtri, xlog1py, xlogy
 
 from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
@@ -41,13 +41,47 @@ LEAST_NOISE = 0.2
 def _renyi(noise_multiplier: float, rate: float, orders: tuple[float, ...]) -> np.ndarray:
     if all(isinstance(order, int) for order in orders):
         return _renyi_whole(noise_multiplier, rate, tuple(int(order) for order in orders))
-    import dp_accounting
-    from dp_accounting import rdp
+    if rate == 1.0:
+        return np.array([order / (2 * noise_multiplier**2) for order in orders])
+    return np.array([_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders])
 
-    accountant = rdp.RdpAccountant(orders)
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
-    return accountant.rdp
+
+def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
+    """log E_Q (P/Q)^order (Mironov et al. 2019, Section 3.3); infinity where its series is not summed in time.
+
+    It is dp-accounting's `_compute_log_a` to the bit, without what importing that package loads: a second a training.
+    """
+    z, log_q, log_rest = noise_multiplier, math.log(rate), math.log1p(-rate)
+    if float(order).is_integer():
+        order, total = int(order), -math.inf
+        for i in range(order + 1):
+            chosen = _log_choose(order, i) + i * log_q + (order - i) * log_rest
+            total = _log_add(total, chosen + (i * i - i) / (2 * (z**2)))
+        return total
+    # The integral to either side of where both densities are equal, each a series.
+    middle = z**2 * math.log(1 / rate - 1) + 0.5
+    below = above = last_below = last_above = -math.inf
+    for i in range(1000):
+        choose, j = _log_choose(order, i), order - i
+        tail_below = math.log(0.5) + (math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5))
+        tail_above = math.log(0.5) + (math.log(2) + log_ndtr(-((middle - j) / (math.sqrt(2) * z)) * 2**0.5))
+        term_below = choose + i * log_q + j * log_rest + (i * i - i) / (2 * (z**2)) + tail_below
+        term_above = choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
+        below, above = _log_add(below, term_below), _log_add(above, term_above)
+        total = _log_add(below, above)
+        if term_below < last_below and term_above < last_above and max(term_below, term_above) < total - 30:
+            return total
+        last_below, last_above = term_below, term_above
+    return math.inf
+
+
+def _log_choose(n: float, k: float) -> float:
+    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def _log_add(x: float, y: float) -> float:
+    less, more = min(x, y), max(x, y)
+    return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
 
 
 @lru_cache(maxsize=16)

@@ -26,6 +26,8 @@ WORDS = 800
 
 _GRAM = 8
 _SHARED = 0.2
+_STATEMENTS = {"body", "handlers", "orelse", "finalbody", "cases"}
+"""Fields of a node of a syntax tree that hold statements."""
 _LEFT_OUT = {"tests", "testing", "_vendor", "test", "_version", "version", "__config__", "distutils"}
 """Parts of a module's path: tests, copies of other packages, what a build writes, what Python 3.12 does not get."""
 
@@ -34,9 +36,13 @@ def documentation(source: str) -> str:
     """The documentation strings of a module's source, in the order of the syntax tree's levels."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # escapes that Python 3.12 warns of
-        tree = ast.parse(source)
+        nodes: list[ast.AST] = [ast.parse(source)]
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+    for node in nodes:  # which grows: as ast.walk, without the expressions, most of the tree
+        for field in node._fields:
+            if field in _STATEMENTS and isinstance(inner := getattr(node, field), list):
+                nodes += inner
+    found = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
     return "\n".join(text for text in found if text)
 
 

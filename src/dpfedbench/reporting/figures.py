@@ -230,7 +230,9 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         _draw_published(axes, number, comparable=not item.mismatches)
     axes.set_xscale(spec["x"].get("scale", "linear"))
     axes.set_yscale(spec["y"].get("scale", "linear"))
-    if spec["y"].get("scale") == "log":
+    if spec["y"].get("scale", "linear") == "linear":
+        axes.ticklabel_format(axis="y", useOffset=False)  # numbers as they are, also where they hardly differ
+    else:
         axes.yaxis.set_major_formatter(plain)
         axes.yaxis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     marks = item.kind == "sweep"  # counts of clients are too long to stand at each value
@@ -248,6 +250,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         # Room for the legend below lines that go all the way across.
         low, high = axes.get_ylim()
         axes.set_ylim(low * (low / high) ** 0.45, high)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])

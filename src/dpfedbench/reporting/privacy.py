@@ -391,7 +391,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[Row], group: Group) -> None:
     axes.margins(y=0.2)
     tidied(axes)
     count = values.plural(values.span(row.cell.seeds for _, row, _ in members), "seed")
-    axes.set_title(f"{group[0]}, {group[1]}: {group[2]} {group[3]}", fontsize=10)
+    axes.set_title(textwrap.fill(f"{group[0]}, {group[1]}: {group[2]} {group[3]}", 48), fontsize=10)
     edge_text = "\nat the edge: no finite ε holds" if len(finite) < len(members) else ""
     axes.set_xlabel(
         f"ε that holds, δ = {members[0][1].delta:g} (white: published, green: repaired){edge_text}", fontsize=8.5
