@@ -100,7 +100,7 @@ def test_a_budget_ends_a_run_before_its_last_round(tmp_path: Path) -> None:
     assert found is not None and (found.rounds, found.seconds) == (allowed, allowed)
 
 
-@pytest.mark.parametrize("method", ["dp-agr", "dp-agrlr", "dp-reptile", "transfer"])
+@pytest.mark.parametrize("method", ["dp-agr", "dp-agr-secagg", "dp-agrlr", "dp-reptile", "transfer"])
 def test_each_kind_is_trained_by_the_loop_itself_and_once(tmp_path: Path, method: str) -> None:
     """The rates are of this machine, so that the test can say no more than that they are such."""
     whole = {"clients": {"count": 1, "partition": "fragments", "fragments": 1}} if method == "transfer" else {}
