@@ -14,6 +14,7 @@ NETS = {
     "14x14 maps": (DartsSearch(**SMALL, pooling=2), (28, 28, 1)),
     "8x8 maps in colour, 3 nodes": (DartsSearch(filters=4, cells=2, nodes=3, pooling=4), (32, 32, 3)),
     "normal cells alone": (DartsSearch(**SMALL, pooling=4, reductions=()), (28, 28, 1)),
+    "one group, as by default": (DartsSearch(**SMALL, pooling=4, groups=1), (28, 28, 1)),
     "two groups of channels": (DartsSearch(**SMALL, pooling=4, groups=2), (28, 28, 1)),
     "random cells in one group": (DartsCells(**SMALL, pooling=4, groups=1), (28, 28, 1)),
     "random cells": (DartsCells(**SMALL, pooling=4), (28, 28, 1)),
@@ -54,9 +55,11 @@ def test_rows_equal_autograds(name, kernels):
         np.testing.assert_array_equal(found.right, net.correct(torch.from_numpy(theta), x, y)[0].numpy())
 
 
-def test_rows_in_single_precision():
-    """At 14x14 maps; at 7x7 the last ones are 2x2, where a pooled map is nearly constant and rounding is enlarged."""
-    net, theta, x, y = drawn("14x14 maps", dtype=np.float32)
+@pytest.mark.parametrize("name", ["14x14 maps", "one group, as by default"])
+def test_rows_in_single_precision(name):
+    """With a group for each channel not at 7x7 maps: the last ones are 2x2, a pooled one is nearly constant there, and
+    rounding is enlarged."""
+    net, theta, x, y = drawn(name, dtype=np.float32)
     gradients, wanted = choose(net).make(), by_autograd(net, theta, x, y)
     for block, place in net.blocks.items():
         rows = np.empty((len(x), gradients.width(block)), np.float32)
