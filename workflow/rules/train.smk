@@ -67,7 +67,7 @@ rule train:
     threads: MACHINE.threads * MACHINE.processes
     resources:
         **TASKS,
-        mem_mb=1900 + 1100 * MACHINE.processes,
+        mem_mb=3000 + 1100 * (MACHINE.processes - 1),
         runtime=1440,
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu * MACHINE.processes,
     params:
