@@ -143,7 +143,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         log: the rule's log file.
         name: what is being done, put before every line, since several jobs write to one terminal.
     """
-    # Torch alone loads a million objects that stay: to look through them for garbage as often as usual takes a tenth of
+    # Torch alone loads very many objects that stay: to look through them for garbage as often as usual takes a tenth of
     # the time that a job needs to start.
     gc.set_threshold(100_000, 20, 20)
     path = Path(log)
