@@ -223,12 +223,14 @@ class Calibration:
     def _timed(self, run: Any) -> Rate:
         tasks = min(run.validation.tasks, 4 * self.threads) if run.holds == "tasks" else run.validation.tasks
         cohort = min(run.participation.cohort, _DRAWN)
-        fitted = run.participation.replace(cohort=cohort)
-        rounds = self._made(run.replace(validation=run.validation.replace(tasks=tasks), participation=fitted))
-        # From the middle on: some methods' first rounds are longer.
-        work, indices = rounds.clients.work(np.arange(1)), itertools.count(rounds.planned // 2)
+        run = run.replace(validation=run.validation.replace(tasks=tasks))
         # Noise in shares of clients is enough in a whole cohort alone.
         whole = any(sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums)
+        if whole:
+            run = run.replace(participation=run.participation.replace(cohort=cohort))
+        rounds = self._made(run)
+        # From the middle on: some methods' first rounds are longer.
+        work, indices = rounds.clients.work(np.arange(1)), itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
             if work is None:

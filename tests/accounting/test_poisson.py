@@ -91,7 +91,7 @@ def test_schedules_with_several_noises_agree_with_dp_accounting():
 
 
 @pytest.mark.parametrize("z", [0.05, 0.51, 1.0, 3.0, 33.0])
-@pytest.mark.parametrize("q", [1e-4, 0.004, 1 / 15, 0.5, 0.9999, 1.0])
+@pytest.mark.parametrize("q", [0.0, 1e-4, 0.004, 1 / 15, 0.5, 0.9999, 1.0])
 def test_renyi_divergences_are_dp_accountings_to_the_bit(z, q):
     theirs = rdp.RdpAccountant(TF_PRIVACY_ORDERS)
     theirs.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)))

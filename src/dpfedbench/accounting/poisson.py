@@ -41,8 +41,8 @@ LEAST_NOISE = 0.2
 def _renyi(noise_multiplier: float, rate: float, orders: tuple[float, ...]) -> np.ndarray:
     if all(isinstance(order, int) for order in orders):
         return _renyi_whole(noise_multiplier, rate, tuple(int(order) for order in orders))
-    if rate == 1.0:
-        return np.array([order / (2 * noise_multiplier**2) for order in orders])
+    if rate in (0.0, 1.0):
+        return np.array([rate * order / (2 * noise_multiplier**2) for order in orders])
     return np.array([_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders])
 
 
