@@ -27,6 +27,7 @@ ONLY_OUTSIDE_RULES = {
     "snakemake-executor-plugin-slurm",
     "snakemake-executor-plugin-cluster-generic",
     "pytest",
+    "dp-accounting",
     "pygments",
     "platformdirs",
 }
@@ -79,7 +80,7 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
             re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for texts in found for text in texts if "extra" not in text
         }
     rules, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
-    modules = {"pyyaml": "yaml", "pillow": "PIL", "dp-accounting": "dp_accounting"}
+    modules = {"pyyaml": "yaml", "pillow": "PIL"}
     absent = {modules.get(name, name) for name in rules if name not in brought}
     assert {"numpy", "torch", "pandas", "scipy", "numba"} <= absent and "yaml" not in absent
     code = (
@@ -136,7 +137,6 @@ def test_pytest_finds_the_package_where_it_is_not_installed() -> None:
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "PIL": "pillow",
-    "dp_accounting": "dp-accounting",
     "llvmlite": "numba",
     "markupsafe": "jinja2",
 }

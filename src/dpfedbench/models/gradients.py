@@ -377,5 +377,6 @@ def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
     return array
 
 
+@functools.cache  # asked for several times a task; numpy makes the name anew each time
 def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
