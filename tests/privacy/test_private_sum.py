@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpfedbench.kernels.clipped_sum import add_rows
+from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, add_on_device, rows_of
 from dpfedbench.randomness import stream
 
 
@@ -149,6 +150,29 @@ def test_chunks_change_no_bit():
         for start in range(0, 13, size):
             total.add(x[start : start + size])
         assert torch.equal(total.release(Silent()), whole)
+
+
+@pytest.mark.parametrize("limit", [0.5, 30.0, math.inf])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_rows_are_clipped_and_added_on_the_device_as_by_the_compiled_loop(limit, device):
+    """Rows of norms from 0 to 1e33, whose squares no float32 holds, below, above and (the fourth) at the limit."""
+    x = torch.from_numpy(np.random.default_rng(3).normal(size=(40, 257)).astype(np.float32))
+    x *= torch.logspace(-30, 32, 40)[:, None]
+    x[3], x[5], x[7, 0], x[9, -1] = 0.0, 0.0, math.nan, math.inf
+    x[3, 0] = limit if math.isfinite(limit) else 1.0
+    x[:, 11] = -0.0
+    wanted, found = (np.linspace(-1, 1, 257) for _ in range(2))
+    norms, own = np.empty(40), np.empty(40)
+    add_rows(rows_of(x), limit, wanted, norms)
+    add_on_device(x.to(device), limit, found, own)
+    np.testing.assert_allclose(own, norms, rtol=1e-13)
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-13 * min(limit * 40, np.abs(wanted).max()))
+
+
+@pytest.mark.cuda
+def test_contributions_on_a_gpu_are_clipped_where_they_are():
+    x = torch.from_numpy(np.random.default_rng(4).normal(size=(13, 50)).astype(np.float32))
+    assert pre_noise(x.cuda()).tolist() == pytest.approx(pre_noise(x).tolist(), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["private", "plain"])

@@ -25,8 +25,21 @@ def rows_of(contributions: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
 
 
+def add_on_device(rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
+    """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one sum, and not each of its rows.
+
+    All is in double precision. The rows of a call are added up before they are added to the total, so that other chunks
+    have other last bits.
+    """
+    own = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite = own.isfinite()
+    weights = torch.where(finite, torch.clamp(limit / own, max=1.0), 0.0)
+    norms[:] = own.cpu().numpy()
+    total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
+
+
 class _Sum:
-    """A stream of contributions, added up one after another in double precision, so chunks change no bit."""
+    """A stream of contributions, added up in double precision; on a CPU one after another, so chunks change no bit."""
 
     def __init__(self, *, dimension: int) -> None:
         if dimension < 1:
@@ -46,6 +59,9 @@ class _Sum:
         """
         if contributions.ndim != 2 or contributions.shape[1] != self.dimension:
             raise ValueError(f"contributions must be [n, {self.dimension}], not {tuple(contributions.shape)}")
+        if contributions.is_cuda:
+            given = contributions.detach().float()
+            return self.add_by(lambda limit, total, norms: add_on_device(given, limit, total, norms), len(given))
         rows = rows_of(contributions)
         return self.add_by(lambda limit, total, norms: add_rows(rows, limit, total, norms), len(rows))
 
