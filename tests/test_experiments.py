@@ -179,10 +179,10 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     cells = plan(configuration()).items["dp-maml", "figure6b"].cells
     sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
-    assert sizes == [(30, 50), (100, 15), (300, 5)]
+    assert sizes == [(30, 50), (60, 25), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert refusal(found) == (
-        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values: give one for each, in their order"
+        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 4 values: give one for each, in their order"
     )
 
 
