@@ -178,12 +178,14 @@ def test_published_numbers_are_whole(published: Path, tmp_path: Path) -> None:
         read_published(tmp_path / "published.csv", "dp-fedmeta", "table2")
 
 
-@pytest.mark.parametrize(("paper", "name"), [("dp-fedmeta", "table3-time"), ("dp-maml", "table4-time")])
-def test_a_table_of_time_is_of_time(described: Describe, results: Path, published: Path, paper: str, name: str) -> None:
+@pytest.mark.parametrize(("paper", "name", "rows"), [("dp-fedmeta", "table3-time", 6), ("dp-maml", "table4-time", 4)])
+def test_a_table_of_time_is_of_time(
+    described: Describe, results: Path, published: Path, paper: str, name: str, rows: int
+) -> None:
     table = tables.read(described(name, paper), results, published)
     tidy = tables.tidy(table)
-    assert tidy["value"].tolist() == [10.0] * 6 and tidy["ci_low"].isna().all()
-    assert tidy["published"].tolist() == [39.9, 54.7, 68.7, 81.3, 112.3, 102.7]
+    assert tidy["value"].tolist() == [10.0] * rows and tidy["ci_low"].isna().all()
+    assert tidy["published"].tolist() == [39.9, 54.7, 68.7, 81.3, 112.3, 102.7][:rows]
     # Another machine's, whatever the data.
     assert not tidy["comparable"].any()
     text = tables.to_markdown(table, "snakemake it")
