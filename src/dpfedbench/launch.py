@@ -39,7 +39,7 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1",
         f"--nproc-per-node={processes}", "-m", _MEMBER,
     ]  # fmt: skip
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", WORKFLOW: this_process()}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), WORKFLOW: this_process()}
     if command[0] == "srun":
         environment |= {"MASTER_ADDR": platform.node(), "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(processes)}
     errors = []
@@ -55,7 +55,7 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
             assert started.stdout is not None
             for line in started.stdout:
                 if line.startswith(ERROR):
-                    errors.append(line.removeprefix(ERROR))
+                    errors.append(line.removeprefix(ERROR).rstrip())
                 else:
                     print(line, end="", file=sys.stderr, flush=True)
         except BaseException:

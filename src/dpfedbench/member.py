@@ -58,6 +58,8 @@ def main(arguments: str) -> int:
 
 
 if __name__ == "__main__":
+    # A line is one write: all processes share the pipe, and a line's end written by itself lets another's come between.
+    sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     # Without what waits at the exit of an interpreter: the others may be gone, and are not to be waited for.
     code = main(sys.argv[1])
     sys.stdout.flush()

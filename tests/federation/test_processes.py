@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -259,6 +260,27 @@ def test_a_job_of_two_processes_is_killed_in_parts_and_goes_on(silos, tmp_path):
     engine.train(config, data_dir=silos[0], clients_dir=silos[1], run_dir=tmp_path / "one", checkpoint_seconds=1e9)
     assert results(job.run_dir) == results(tmp_path / "one")
     assert "going on after round" in (tmp_path / "train.log").read_text(encoding="utf-8")
+
+
+def test_a_line_of_a_process_is_one_write(tmp_path):
+    """All processes share a pipe: where a line's end is written by itself, the line of another comes between."""
+    given = {"config": str(tmp_path / "nowhere.yaml"), "references": [], "device": "cpu", "log": str(tmp_path / "log")}
+    # Of a datagram socket each write is a message of its own.
+    reader, writer = socket.socketpair(type=socket.SOCK_DGRAM)
+    environment = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    environment["PYTHONUNBUFFERED"] = "1"
+    with reader, writer:
+        command = [sys.executable, "-m", "dpfedbench.member", json.dumps(given)]
+        run = subprocess.run(command, stdout=writer, env=environment, timeout=120, check=False)
+        reader.setblocking(False)
+        said = []
+        while True:
+            try:
+                said.append(reader.recv(1 << 16).decode())
+            except BlockingIOError:
+                break
+    assert run.returncode == 1 and said[-1].startswith(launch.ERROR) and "nowhere" in said[-1]
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in said)
 
 
 def test_what_the_processes_are_refused_is_one_line(federation, tmp_path):
