@@ -123,9 +123,7 @@ def test_whole_runs_agree_in_double_precision(name, device, request, tmp_path, m
         labels = functools.partial(torch.as_tensor, dtype=torch.int64)
         monkeypatch.setattr(
             TorchGradients, "_at",
-            lambda self, theta, x, y, products, into: _AllAtOnce(
-                self, self._theta(theta), x.value, labels(y), products
-            ),
+            lambda self, theta, x, y, products, into: _AllAtOnce(self, self._theta(theta), x.value, labels(y)),
         )  # fmt: skip
     torch.set_default_dtype(torch.float64)
     try:

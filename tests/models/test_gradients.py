@@ -55,6 +55,33 @@ def assert_close(found, wanted, tolerance):
     np.testing.assert_allclose(np.asarray(found, np.float64), wanted, atol=scale, rtol=0)
 
 
+class Linear(nn.Module):
+    """A loss that is linear in one tensor and does not depend on the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.unused = nn.Parameter(torch.ones(128)), nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return (x.flatten(1) @ self.weight)[:, None].expand(-1, 3)
+
+    def losses(self, x, y):
+        return self(x)[:, 0]
+
+
+def test_a_linear_loss_has_no_second_derivatives():
+    net = of(Linear)
+    theta, x, y = drawn(net)
+    thetas = torch.from_numpy(np.stack([theta, 0.9 * theta]))
+    slopes, products = torch.full_like(thetas, 7), torch.full_like(thetas, 7)
+    point = TorchGradients(net, dtype=torch.float64).at(thetas, x, y, products=True)
+    point.gradient(slopes)
+    point.product(thetas, products)
+    means = (x / 255).transpose(0, 1, 4, 2, 3).reshape(2, 7, 128).mean(1)
+    np.testing.assert_allclose(slopes, np.pad(means, ((0, 0), (0, 2))), atol=1e-12)
+    assert not products.any()
+
+
 @KERNELS
 @pytest.mark.parametrize("name", [*RECORD, *BATCH])
 def test_derivatives_of_tasks_equal_those_of_autograd(name, kernels):
@@ -63,8 +90,11 @@ def test_derivatives_of_tasks_equal_those_of_autograd(name, kernels):
     theta, x, y = drawn(net)
     thetas = torch.from_numpy(np.stack([theta, 0.9 * theta])).to(dtype)
     direction = torch.from_numpy(np.random.default_rng(1).standard_normal(thetas.shape)).to(dtype)
-    point = gradients.at(thetas, x, y, products=True)
     slopes, products = torch.empty_like(thetas), torch.empty_like(thetas)
+    # In memory that another point has left.
+    before = gradients.at(0.5 * thetas, x, y, products=True)
+    before.gradient(slopes)
+    point = gradients.at(thetas, x, y, products=True, into=before)
     point.gradient(slopes)
     point.product(direction, products)
     logits = gradients.logits(thetas, gradients.prepared(x))
@@ -153,7 +183,7 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
     theta, x, y = drawn(net)
     thetas, inputs = torch.from_numpy(np.stack([theta, 0.9 * theta])), gradients.prepared(x)
     one_by_one = gradients.at(thetas, inputs, y, products=True)
-    together = _AllAtOnce(gradients, thetas, inputs.value, torch.from_numpy(y), True)
+    together = _AllAtOnce(gradients, thetas, inputs.value, torch.from_numpy(y))
     assert gradients._vmaps_tasks
     assert together.losses == pytest.approx(one_by_one.losses)
     found = []

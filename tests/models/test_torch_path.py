@@ -39,7 +39,7 @@ def at_once(monkeypatch):
 
     def at(self, theta, x, y, products, into):
         labels = torch.as_tensor(y, device=self.device)
-        return _AllAtOnce(self, self._theta(theta), x.value, labels, products)
+        return _AllAtOnce(self, self._theta(theta), x.value, labels)
 
     monkeypatch.setattr(TorchGradients, "_at", at)
 

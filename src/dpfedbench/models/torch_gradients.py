@@ -8,6 +8,7 @@ with the last.
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import warnings
@@ -110,8 +111,10 @@ class TorchGradients(Gradients):
         return self.net.inputs(x, self._like)
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
-        made = _OneByOne if self._kind == "cpu" or not self._vmaps_tasks else _AllAtOnce
-        return made(self, self._theta(theta), x.value, tensor_of(y, self.device), products)
+        weights, labels = self._theta(theta), tensor_of(y, self.device)
+        if self._kind == "cpu" or not self._vmaps_tasks:
+            return _OneByOne(self, weights, x.value, labels, products, into)
+        return _AllAtOnce(self, weights, x.value, labels)
 
     def _logits(self, theta: Array, x: Inputs) -> Array:
         with torch.no_grad():
@@ -125,9 +128,8 @@ class TorchGradients(Gradients):
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Mean loss, and it again with the accuracy."""
-        losses, right, of = self._measure(theta, x, y)
-        loss = losses.mean()
-        return loss, (loss, right.sum() / of.sum())
+        found = _means(self._measure(theta, x, y))
+        return found[0], found
 
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
@@ -136,7 +138,7 @@ class TorchGradients(Gradients):
         theta = theta.to(self.dtype).expand(2, -1)
         inputs = x.to(self.dtype) if x.is_floating_point() else x
         try:
-            point = _AllAtOnce(self, theta, torch.stack([inputs, inputs]), torch.stack([y, y]), True)
+            point = _AllAtOnce(self, theta, torch.stack([inputs, inputs]), torch.stack([y, y]))
             point.gradient(torch.empty_like(theta))
             point.product(theta, torch.empty_like(theta))
         except RuntimeError:
@@ -245,19 +247,45 @@ class TorchGradients(Gradients):
 
 
 class _OneByOne(Point):
-    """Tasks differentiated one after another; their graphs are kept where products are asked for."""
+    """Tasks differentiated one after another; their graphs are kept where products are asked for.
+
+    Args:
+        owner: whose module it is.
+        theta, x, y, products: as for `Gradients.at`.
+        before: a point of as many tasks that is no longer needed.
+    """
 
     def __init__(
-        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool
-    ) -> None:
+        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool,
+        before: Point | None,
+    ) -> None:  # fmt: skip
         super().__init__(theta)
-        self._products, self._gradients = products, [torch.empty(0)] * len(theta)
+        self._products, self._net = products, owner.net
+        self._gradients: list[tuple[torch.Tensor, ...]] = [()] * len(theta)
+        self._rows: torch.Tensor
+        self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
+        if isinstance(before, _OneByOne) and before._rows.shape == theta.shape:
+            self._rows, self._calls = before._rows, before._calls
+        else:
+            # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
+            # takes a twentieth of Conv-4's time.
+            self._rows, self._calls = torch.empty_like(theta), []
+            for row in self._rows:
+                call = copy.deepcopy(owner._call).requires_grad_(True)
+                parameters = list(call.parameters())
+                for parameter, part in zip(parameters, self._cut(row), strict=True):
+                    parameter.data = part
+                self._calls.append((call, parameters))
+        self._rows.copy_(theta)
         with torch.enable_grad():
-            self._leaves = [own.detach().clone().requires_grad_() for own in theta]
-            tasks = zip(self._leaves, x, y, strict=True)
-            measured = [owner._task_loss(leaf, some, labels)[1] for leaf, some, labels in tasks]
+            tasks = zip(self._calls, x, y, strict=True)
+            measured = [_means(owner.net.measure(call, *task)) for (call, _), *task in tasks]
         self._loss = [loss for loss, _ in measured]
         self._accuracies = [accuracy for _, accuracy in measured]
+
+    def _cut(self, row: Array) -> list[torch.Tensor]:
+        """A flat vector [w] as the module's tensors, in its memory."""
+        return list(self._net.tensors(torch.as_tensor(row)).values())
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array([float(loss.detach()) for loss in self._loss]), np.array(
@@ -265,23 +293,29 @@ class _OneByOne(Point):
         )
 
     def _gradient(self, out: Array) -> None:
-        for i, (loss, leaf) in enumerate(zip(self._loss, self._leaves, strict=True)):
-            (self._gradients[i],) = torch.autograd.grad(loss, leaf, create_graph=self._products)
-            _assign(out, i, self._gradients[i])
+        for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
+            self._gradients[i] = _derivatives([loss], None, own, create_graph=self._products)
+            self._write(self._gradients[i], out[i])
 
     def _product(self, direction: Array, out: Array) -> None:
-        for i, (gradient, leaf) in enumerate(zip(self._gradients, self._leaves, strict=True)):
-            along = tensor_of(direction[i], leaf.device)
-            (row,) = torch.autograd.grad(gradient, leaf, along, retain_graph=True)
-            _assign(out, i, row)
+        for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):
+            # Where the loss does not depend on a tensor, or only linearly, its gradient depends on no weights.
+            pairs = zip(gradients, self._cut(tensor_of(direction[i], self._rows.device)), strict=True)
+            moving = [pair for pair in pairs if pair[0].requires_grad]
+            out[i] = 0.0
+            if moving:
+                outputs, along = ([pair[k] for pair in moving] for k in range(2))
+                self._write(_derivatives(outputs, along, own, retain_graph=True), out[i])
+
+    def _write(self, parts: Sequence[torch.Tensor], row: Array) -> None:
+        for place, part in zip(self._cut(row), parts, strict=True):
+            place.copy_(part.detach())
 
 
 class _AllAtOnce(Point):
     """Tasks differentiated all at once; nothing is kept between calls but the weights."""
 
-    def __init__(
-        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool
-    ) -> None:
+    def __init__(self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
         super().__init__(theta)
         owner._call  # noqa: B018 (made here: under `vmap` torch moves no module to a device or type)
         self._owner, self._at = owner, (theta.clone(), x, y)
@@ -334,9 +368,14 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _assign(out: Array, row: int, values: torch.Tensor) -> None:
-    """Write to a row of a tensor or, on a CPU, of a numpy array."""
-    if isinstance(out, torch.Tensor):
-        out[row] = values.detach()
-    else:
-        out[row] = values.detach().numpy()
+def _means(measured: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean loss and accuracy."""
+    losses, right, of = measured
+    return losses.mean(), right.sum() / of.sum()
+
+
+def _derivatives(
+    outputs: Sequence[torch.Tensor], along: Sequence[torch.Tensor] | None, own: Sequence[nn.Parameter], **how: bool
+) -> tuple[torch.Tensor, ...]:
+    """Those of outputs, along a direction, after parameters; zeros after one that they do not depend on."""
+    return torch.autograd.grad(outputs, own, along, allow_unused=True, materialize_grads=True, **how)
