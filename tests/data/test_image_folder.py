@@ -156,7 +156,7 @@ def test_a_data_set_that_the_configuration_states_is_prepared(pictures: Make, tm
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("shape", {"reader": "image-folder"}, "no data set 'shape': did you mean shapes? choose one of glyphs, "),
+        ("shape", {"reader": "image-folder"}, "no data set 'shape': did you mean shapes? choose one of cifar-10, "),
         ("shapes", {"reader": "image-folders"}, "datasets.shapes.reader is image-folders, but"),
         ("shapes", {"reader": "partition"}, "has no attribute 'read'"),
         ("shapes", {"reader": "image-folder", "options": {"sice": 28}}, "unknown key datasets.shapes.options.sice: "),

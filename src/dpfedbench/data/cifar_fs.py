@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import check_published, damaged, fetch, find_local, held_files, read_pickle
 
@@ -103,3 +104,15 @@ def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:
     except (KeyError, OSError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     return parts
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="cifar-fs",
+        version="1",
+        holds="classes 64/16/20 x 600 of 32x32x3",
+        source="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",
+        read=read_cifar_fs,
+    ),
+)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy import ndimage
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.glyphs import BOLD_FACES, LIGHT_FACES, SIZE, library_versions, render, trace
 from dpfedbench.data.images import Progress
 from dpfedbench.data.mnist import DIGITS
@@ -133,3 +134,17 @@ def _fields(character: str) -> np.ndarray:
     # The outline runs midway between the pixels on its two sides.
     signed = np.stack(outside) - np.stack(inside)
     return signed - np.sign(signed) / 2
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="digits",
+        version="1",
+        holds="records 60000/10000 of 28x28x1",
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=read_digits,
+        stands_in_for="fashion-mnist",
+        recorded_sha256="6908f96b8597f1e10d20de6946ff07c41df1ccb19f47bba3b3fbd06da73fc815",
+    ),
+)

@@ -24,6 +24,7 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageFilter, ImageFont, features
 from scipy import ndimage
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.randomness import stream
 
@@ -303,3 +304,17 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
             tables[0, code] = not ((p2 or p3 or not p5) and p4)
             tables[1, code] = not ((p6 or p7 or not p9) and p8)
     return tables[0], tables[1]
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="glyphs",
+        version="1",
+        holds="classes 1150/50/423 x 20 of 28x28x1",
+        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
+        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        read=read_glyphs,
+        stands_in_for="omniglot",
+        recorded_sha256="eb553dbdb038f58e89c3c1f895cebef5387036518eac58020bcd54d4a4699c9a",
+    ),
+)

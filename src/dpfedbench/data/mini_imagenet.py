@@ -8,6 +8,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import damaged, decoded_image, find_local, place_for, read_pickle
 from dpfedbench.errors import BenchError
@@ -169,3 +170,15 @@ def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchErr
         f"Larochelle split (for instance https://zenodo.org/record/7978538) and put them, or a folder "
         f"{folder_name} of one folder per class (or the 100 folders side by side), in {place_for(local, SUBFOLDER)}"
     )
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="mini-imagenet",
+        version="1",
+        holds="classes 64/16/20 x 600 of 84x84x3",
+        source="https://image-net.org",
+        licence="ImageNet terms of access: non-commercial research",
+        read=read_mini_imagenet,
+    ),
+)

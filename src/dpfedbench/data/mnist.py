@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
 from dpfedbench.data.sources import damaged, fetch, find_local
@@ -166,3 +167,24 @@ def _checked(path: Path, which: _Set, shape: tuple[int, ...]) -> np.ndarray:
 
 def _times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "no"
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="mnist",
+        version="1",
+        holds="records 60000/10000 of 28x28x1",
+        source="http://yann.lecun.com/exdb/mnist/",
+        licence="none stated; cite LeCun et al. 1998",
+        read=read_mnist,
+    ),
+    DatasetEntry(
+        name="fashion-mnist",
+        version="1",
+        holds="records 60000/10000 of 28x28x1",
+        source="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT",
+        read=read_fashion_mnist,
+        recorded_sha256="90d92e1ec361156ea1ee20b1805aa32747a53165c0c76864b4e63764ec91c4be",
+    ),
+)

@@ -10,6 +10,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
+from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.data.sources import damaged, decoded_image, fetch, find_local, held_files
 
@@ -99,3 +100,16 @@ def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
     except (OSError, ValueError) as error:
         raise _damaged(path, f"{name}: {error}") from error
     return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
+
+
+ENTRIES = (
+    DatasetEntry(
+        name="omniglot",
+        version="1",
+        holds="classes 1150/50/423 x 20 of 28x28x1",
+        source="https://github.com/brendenlake/omniglot",
+        licence="MIT",
+        read=read_omniglot,
+        recorded_sha256="910224a05d7f301fbb9fa895855b3a938b8eb033955546561619f310416718ab",
+    ),
+)
