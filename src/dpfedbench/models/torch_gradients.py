@@ -128,8 +128,9 @@ class TorchGradients(Gradients):
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Mean loss, and it again with the accuracy."""
-        found = _means(self._measure(theta, x, y))
-        return found[0], found
+        losses, right, of = self._measure(theta, x, y)
+        loss = losses.mean()
+        return loss, (loss, right.sum() / of.sum())
 
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
@@ -279,18 +280,16 @@ class _OneByOne(Point):
         self._rows.copy_(theta)
         with torch.enable_grad():
             tasks = zip(self._calls, x, y, strict=True)
-            measured = [_means(owner.net.measure(call, *task)) for (call, _), *task in tasks]
-        self._loss = [loss for loss, _ in measured]
-        self._accuracies = [accuracy for _, accuracy in measured]
+            self._measured = [owner.net.measure(call, *task) for (call, _), *task in tasks]
+            self._loss = [losses.mean() for losses, _, _ in self._measured]
 
     def _cut(self, row: Array) -> list[torch.Tensor]:
         """A flat vector [w] as the module's tensors, in its memory."""
         return list(self._net.tensors(torch.as_tensor(row)).values())
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([float(loss.detach()) for loss in self._loss]), np.array(
-            [float(right) for right in self._accuracies]
-        )
+        accuracies = [float(right.sum() / of.sum()) for _, right, of in self._measured]
+        return np.array([float(loss.detach()) for loss in self._loss]), np.array(accuracies)
 
     def _gradient(self, out: Array) -> None:
         for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
@@ -366,12 +365,6 @@ class _AllAtOnce(Point):
 @functools.cache
 def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _means(measured: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean loss and accuracy."""
-    losses, right, of = measured
-    return losses.mean(), right.sum() / of.sum()
 
 
 def _derivatives(
