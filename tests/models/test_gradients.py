@@ -82,6 +82,26 @@ def test_a_linear_loss_has_no_second_derivatives():
     assert not products.any()
 
 
+class Viewing(nn.Module):
+    """What many a module does: `view`, which takes maps only as torch lays them in memory."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.convolution, self.linear = nn.Conv2d(channels, 4, 3, padding=1), nn.Linear(256, 3)
+
+    def forward(self, x):
+        return self.linear(torch.relu(self.convolution(x)).view(x.size(0), -1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_module_may_view_its_maps(channels):
+    net = of(lambda: Viewing(channels), shape=(8, 8, channels))
+    theta, x, y = drawn(net)
+    gradients = TorchGradients(net, dtype=torch.float64)
+    gradients.at(torch.from_numpy(np.stack([theta, theta])), x, y).gradient(torch.empty(2, len(theta)).double())
+    gradients.each(torch.from_numpy(theta), x[0], y[0], torch.empty(7, len(theta)).double())
+
+
 @KERNELS
 @pytest.mark.parametrize("name", [*RECORD, *BATCH])
 def test_derivatives_of_tasks_equal_those_of_autograd(name, kernels):

@@ -49,6 +49,8 @@ class Cnn(nn.Module):
         BenchError: one of these is impossible.
     """
 
+    channels_last = True
+
     def __init__(
         self,
         *,

@@ -62,6 +62,8 @@ class Conv4(nn.Module):
         BenchError: one of these is impossible.
     """
 
+    channels_last = True
+
     def __init__(
         self, *, image_shape: tuple[int, int, int], filters: int, ways: int, normalisation: str = "batch"
     ) -> None:

@@ -302,6 +302,8 @@ class CellNet(nn.Module):
         BenchError: one of these is impossible.
     """
 
+    channels_last = True
+
     def __init__(
         self, *, image_shape: tuple[int, int, int], classes: int, filters: int, cells: int, reductions: Sequence[int],
         pooling: int, norm: Normalisation, nodes: int, targets: Mapping[str, Sequence[Mapping[str, Sequence[int]]]],

@@ -194,12 +194,22 @@ class Net:
     # The function, differentiable by torch
 
     def inputs(self, x: Array, like: torch.Tensor) -> torch.Tensor:
-        """Records as the module sees them, of the device and type of `like`: images as [..., C, H, W] in [0, 1]."""
+        """Records as the module sees them, of the device and type of `like`: images as [..., C, H, W] in [0, 1].
+
+        They lie in memory as torch's own do, so that a module may call `view`; a module that has `channels_last`, which
+        makes convolutions on a CPU faster, gets them so.
+        """
         given = tensor_of(x, like.device)
         if self.vocabulary:
             return given
         scaled = given.to(like.dtype) / 255 if given.dtype == torch.uint8 else given.to(like.dtype)
-        return scaled.movedim(-1, -3).contiguous()
+        moved = scaled.movedim(-1, -3)
+        # Of one channel, `contiguous` would leave strides that torch takes for channels last.
+        return (
+            moved
+            if getattr(self.module, "channels_last", False)
+            else moved.clone(memory_format=torch.contiguous_format)
+        )
 
     def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
         """A copy of the module for `apply`: one for each thread, since a call puts the weights into it."""
