@@ -66,6 +66,18 @@ class Ordered(nn.Module):
         return torch.stack([one.mean((1, 2)) @ self.factors * (2.0 if one.sum() > 64 else 1.0) for one in x])
 
 
+class Attending(nn.Module):
+    """Attention between the rows of a picture."""
+
+    def __init__(self):
+        super().__init__()
+        self.sides, self.linear = nn.Linear(16, 3 * 8), nn.Linear(64, 3)
+
+    def forward(self, x):
+        sides = self.sides(x.transpose(1, 2).flatten(2)).chunk(3, dim=-1)
+        return self.linear(nn.functional.scaled_dot_product_attention(*sides).flatten(1))
+
+
 class OwnLoss(nn.Module):
     """Two answers a record, with a loss and a measure of its own."""
 

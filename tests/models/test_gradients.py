@@ -11,12 +11,13 @@ from dpfedbench.models.gradients import Workers
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 
-from .nets import Careful, Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
+from .nets import Attending, Careful, Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 
 RECORD = {
     "conv4 by record": conv4(filters=5, normalisation="record"),
     "cnn": cnn(),
     "group norm": of(lambda: layers(nn.GroupNorm(2, 4))),
+    "attention": of(Attending),
     "own loss": of(OwnLoss, shape=(8, 8, 2)),
     "lstm": of(Recurrent, shape=(6,), outputs=7, vocabulary=7),
     "looks at numbers": of(Careful),
@@ -80,6 +81,16 @@ def test_a_linear_loss_has_no_second_derivatives():
     means = (x / 255).transpose(0, 1, 4, 2, 3).reshape(2, 7, 128).mean(1)
     np.testing.assert_allclose(slopes, np.pad(means, ((0, 0), (0, 2))), atol=1e-12)
     assert not products.any()
+
+
+def test_a_layer_without_second_derivatives_is_named():
+    net = of(lambda: layers(nn.Hardsigmoid()))
+    theta, x, y = drawn(net)
+    thetas = torch.from_numpy(theta)[None]
+    point = TorchGradients(net, dtype=torch.float64).at(thetas, x[:1], y[:1], products=True)
+    point.gradient(torch.empty_like(thetas))
+    with pytest.raises(BenchError, match=r"Sequential has no second derivatives \(.*hardsigmoid"):
+        point.product(thetas, torch.empty_like(thetas))
 
 
 class Viewing(nn.Module):

@@ -111,6 +111,8 @@ class TorchGradients(Gradients):
         return self.net.inputs(x, self._like)
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+        if products:
+            _attention_of_products()
         weights, labels = self._theta(theta), tensor_of(y, self.device)
         if self._kind == "cpu" or not self._vmaps_tasks:
             return _OneByOne(self, weights, x.value, labels, products, into)
@@ -302,9 +304,18 @@ class _OneByOne(Point):
             pairs = zip(gradients, self._cut(tensor_of(direction[i], self._rows.device)), strict=True)
             moving = [pair for pair in pairs if pair[0].requires_grad]
             out[i] = 0.0
-            if moving:
-                outputs, along = ([pair[k] for pair in moving] for k in range(2))
+            if not moving:
+                continue
+            outputs, along = ([pair[k] for pair in moving] for k in range(2))
+            try:
                 self._write(_derivatives(outputs, along, own, retain_graph=True), out[i])
+            except RuntimeError as error:
+                if "is not implemented" not in str(error):
+                    raise
+                raise BenchError(
+                    f"model {self._net.name} has no second derivatives ({error}): set client_update.order to 1, or "
+                    "take another layer"
+                ) from error
 
     def _write(self, parts: Sequence[torch.Tensor], row: Array) -> None:
         for place, part in zip(self._cut(row), parts, strict=True):
@@ -360,6 +371,14 @@ class _AllAtOnce(Point):
             rows[some] = torch.func.vmap(torch.func.grad(along))(*at)
 
         self._pieces(piece, tensor_of(direction, self._at[0].device))
+
+
+@functools.cache
+def _attention_of_products() -> None:
+    """Have torch write attention out: its fused kernels have no second derivatives."""
+    torch.backends.cuda.enable_flash_sdp(False)  # of a CPU too
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 @functools.cache
