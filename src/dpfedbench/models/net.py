@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,19 +35,6 @@ Array = np.ndarray | torch.Tensor
 
 _PROBED = 3
 """Records of a probe."""
-
-
-class Weights(Protocol):
-    """What training asks of a model besides its gradients."""
-
-    @property
-    def dimension(self) -> int:
-        """Length d of the flat vector."""
-        ...
-
-    def initial(self, rng: np.random.Generator) -> np.ndarray:
-        """Initial vector, float32 [d]."""
-        ...
 
 
 class _Call(nn.Module):
