@@ -112,6 +112,18 @@ def test_marks_arrows_and_curves_stand_where_the_accounts_say(item: Item, tmp_pa
     assert all(any(list(np.asarray(line.get_ydata())) == [90, 90] for line in axes.lines) for axes in figure.axes)
 
 
+@pytest.mark.parametrize(("more", "columns"), [(0, 3), (20, 2), (60, 1)])
+def test_the_legend_has_as_many_columns_as_there_is_room_for(
+    item: Item, tmp_path: Path, more: int, columns: int
+) -> None:
+    cells = tuple(dataclasses.replace(cell, label=cell.label + "m" * more) for cell in item.cells)
+    figure, _ = figures.make(dataclasses.replace(item, cells=cells), tmp_path, "not read")
+    (legend,) = figure.legends
+    assert legend._ncols == columns
+    if columns > 1:
+        assert legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> None:
     import io
 

@@ -187,9 +187,15 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
         look: dict[str, Any] = {"linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role], "color": colour}
         look |= {"marker": "" if point.role == LEVEL else marker, "mfc": "none" if point.role == CLAIM else colour}
         handles.setdefault(point.cell.series, Line2D([], [], ms=7, label=point.cell.label, **look))
-    legend = figure.legend(handles=list(handles.values()), loc="outside lower left", ncols=3, fontsize=9, frameon=False)
-    legend.set_title(_said(item, points), prop=FontProperties(size=8.5))
-    legend.set_alignment("left")
+    for columns in (3, 2, 1):  # as many as the figure has room for
+        legend = figure.legend(
+            handles=list(handles.values()), loc="outside lower left", ncols=columns, fontsize=9, frameon=False
+        )
+        legend.set_title(_said(item, points), prop=FontProperties(size=8.5))
+        legend.set_alignment("left")
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
     return figure
 
 
