@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,6 +157,20 @@ def test_a_change_of_any_single_key_is_another_run(name: str) -> None:
         else:
             assert changed.key not in keys, where
             keys.add(changed.key)
+
+
+def test_results_are_of_the_methods_version_and_of_the_text_of_ones_own_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert all(run.made_by == run.version for run in BASES.values())
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "net.py").write_text("one")
+    run = BASES["dp-agr own module"]
+    first = run.made_by
+    assert first.startswith(f"{run.version} ")
+    (tmp_path / "own" / "net.py").write_text("two")
+    assert run.made_by != first and run.folder == BASES["dp-agr own module"].folder
 
 
 def test_every_key_of_every_part_was_changed() -> None:

@@ -1,5 +1,6 @@
 """What every run is: identity, places, meta-tests, config.yaml."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,19 @@ def refusal(found: dict[str, Any]) -> str:
         Run.read(found)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_an_own_module_has_the_text_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, path = OwnModule(module="netz.mine:Net"), list(sys.path)
+    assert model.text == ""  # the training says that it is missing
+    (tmp_path / "netz").mkdir()
+    found = []
+    for text in ("one", "two", "one"):
+        (tmp_path / "netz" / "mine.py").write_text(text)
+        importlib.invalidate_caches()
+        found.append(model.text)
+    assert found[0] == found[2] != found[1] and all(found) and sys.path == path
 
 
 def test_an_own_module_needs_no_kind() -> None:

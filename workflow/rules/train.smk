@@ -44,7 +44,8 @@ TASKS = (
 rule train:
     """Train one run, from its last checkpoint if it was interrupted.
 
-    `version` is the method's: raising it trains that method's runs again and no others.
+    `version` is the method's: raising it trains that method's runs again and no others. So does another text of the file
+    that a module of one's own is in.
     """
     input:
         config=rules.configure.output,
@@ -71,6 +72,6 @@ rule train:
         runtime=1440,
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu * MACHINE.processes,
     params:
-        version=lambda wildcards: METHODS[wildcards.method].version,
+        version=lambda wildcards: run_of(wildcards).made_by,
     script:
         "../scripts/train.py"

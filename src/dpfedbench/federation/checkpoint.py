@@ -116,7 +116,7 @@ def run_lock(folder: Path) -> Iterator[bool]:
 
 
 def finished(run_dir: Path, run: Any) -> bool:
-    """Whether the folder holds this run's results, all of them, by this version of the method.
+    """Whether the folder holds this run's results, all of them, by this version of the method and the model's text.
 
     Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.
     """
@@ -126,7 +126,7 @@ def finished(run_dir: Path, run: Any) -> bool:
         found = read_json(run_dir / "training.json")  # written last
     except BenchError:
         return False
-    return bool(found.get("method_version") == run.version)
+    return bool(found.get("method_version") == run.made_by)
 
 
 def _still_there(handle: IO[str], path: Path) -> bool:

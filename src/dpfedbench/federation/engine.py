@@ -342,7 +342,7 @@ class _Training:
             identity={
                 "run": run.key,
                 "seed": run.seed,
-                "version": run.version,
+                "version": run.made_by,
                 "device": self.device,
                 "checkpoint format": 4,
             }
@@ -493,7 +493,7 @@ class _Training:
                 "parameters": rounds.net.dimension,
                 "noise_multiplier": spent[0] if spent else None,
                 "members": [{"round": kept["round"], "accuracy": kept["accuracy"]} for kept in state.best],
-                "method_version": config.version,
+                "method_version": config.made_by,
                 "versions": versions | {"python": platform.python_version()},
                 "notices": list(config.notices),
             },

@@ -51,7 +51,7 @@ def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Pa
         return
     own = {"dpfedbench": _digest(_PACKAGE.rglob("*.py"), _PACKAGE), "Python": platform.python_version()}
     own |= {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
-    own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.version} {run.to_yaml()}"}
+    own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}"}
     for place in map(Path, places):
         own[str(place)] = sha256(place) if place.is_file() else _digest(place.glob("*"), place)
     told = processes.collected((platform.node(), own))

@@ -49,6 +49,11 @@ class Method(Run):
         raise NotImplementedError
 
     @property
+    def made_by(self) -> str:
+        """What results are of besides settings: the method's version, and the text of a module of one's own."""
+        return f"{self.version} {self.model.text}".rstrip()
+
+    @property
     def accounts_images(self) -> bool:
         """Whether its account has the level of an image, which asks the partition which clients use which."""
         return self.private and self.holds != "records"

@@ -90,6 +90,11 @@ class ModelSettings(Part):
         """Whether a record may have a gradient of its own; false where the settings alone say that they are mixed."""
         return True
 
+    @property
+    def text(self) -> str:
+        """A digest of the network's text where that is not dpfedbench's; else empty."""
+        return ""
+
     def references(self, run: Any) -> "dict[str, Run]":
         """Other runs that the network needs a file of, by the file's name in their folder."""
         return {}
