@@ -296,7 +296,7 @@ class _OneByOne(Point):
     def _gradient(self, out: Array) -> None:
         for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
             self._gradients[i] = _derivatives([loss], None, own, create_graph=self._products)
-            self._write(self._gradients[i], out[i])
+            _write(self._gradients[i], out[i])
 
     def _product(self, direction: Array, out: Array) -> None:
         for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):
@@ -308,7 +308,7 @@ class _OneByOne(Point):
                 continue
             outputs, along = ([pair[k] for pair in moving] for k in range(2))
             try:
-                self._write(_derivatives(outputs, along, own, retain_graph=True), out[i])
+                _write(_derivatives(outputs, along, own, retain_graph=True), out[i])
             except RuntimeError as error:
                 if "is not implemented" not in str(error):
                     raise
@@ -316,10 +316,6 @@ class _OneByOne(Point):
                     f"model {self._net.name} has no second derivatives ({error}): set client_update.order to 1, or "
                     "take another layer"
                 ) from error
-
-    def _write(self, parts: Sequence[torch.Tensor], row: Array) -> None:
-        for place, part in zip(self._cut(row), parts, strict=True):
-            place.copy_(part.detach())
 
 
 class _AllAtOnce(Point):
@@ -384,6 +380,11 @@ def _attention_of_products() -> None:
 @functools.cache
 def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
+    """Write a module's tensors one behind another."""
+    torch.cat([part.detach().reshape(-1) for part in parts], out=torch.as_tensor(row))
 
 
 def _derivatives(
