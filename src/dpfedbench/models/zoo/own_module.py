@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -29,15 +29,13 @@ class OwnModule(ModelSettings):
     @property
     def text(self) -> str:
         """A digest of the file that the class is in, and not of what that imports; empty where it is not found."""
-        path = sys.path
-        try:
-            sys.path = [*path, str(Path.cwd())]
-            found = importlib.util.find_spec(self.module.partition(":")[0])
-            return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:16] if found and found.origin else ""
-        except Exception:  # whatever the package around it raises: the training says it
-            return ""
-        finally:
-            sys.path = path
+        places, origin = [*sys.path, str(Path.cwd())], None
+        for name in self.module.partition(":")[0].split("."):  # nothing is imported for it
+            found = PathFinder.find_spec(name, places)
+            if found is None:
+                return ""
+            places, origin = list(found.submodule_search_locations or ()), found.origin
+        return hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
         from dpfedbench.models.net import Net, load_module
