@@ -265,11 +265,14 @@ class _OneByOne(Point):
         super().__init__(theta)
         self._products, self._net = products, owner.net
         self._gradients: list[tuple[torch.Tensor, ...]] = [()] * len(theta)
+        self._measured: list[tuple[torch.Tensor, ...]]
+        self._loss: list[torch.Tensor]
         self._rows: torch.Tensor
         self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
         if isinstance(before, _OneByOne) and before._rows.shape == theta.shape:
             self._rows, self._calls = before._rows, before._calls
-            before._gradients, before._measured, before._loss = [], [], []  # its graph's memory is taken at once
+            for graph in (before._gradients, before._measured, before._loss):
+                graph.clear()  # so that its memory is taken again at once
         else:
             # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
             # takes a twentieth of Conv-4's time.
