@@ -191,12 +191,10 @@ class Net:
             return given
         scaled = given.to(like.dtype) / 255 if given.dtype == torch.uint8 else given.to(like.dtype)
         moved = scaled.movedim(-1, -3)
-        # Of one channel, `contiguous` would leave strides that torch takes for channels last.
-        return (
-            moved
-            if getattr(self.module, "channels_last", False)
-            else moved.clone(memory_format=torch.contiguous_format)
-        )
+        if getattr(self.module, "channels_last", False):
+            return moved
+        # `contiguous` would leave the strides of one channel as they are, which torch takes for channels last.
+        return moved.clone(memory_format=torch.contiguous_format)
 
     def callable(self, device: str, dtype: torch.dtype) -> nn.Module:
         """A copy of the module for `apply`: one for each thread, since a call puts the weights into it."""
