@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from dpfedbench.errors import BenchError
 from dpfedbench.kernels import choose
@@ -10,6 +11,7 @@ from dpfedbench.models import torch_gradients
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.meta_gradient import MetaGradient
 from dpfedbench.models.net import Net
+from dpfedbench.models.patches import ConvolutionsAsProducts
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
 
 from .test_gradients import RECORD
@@ -52,16 +54,19 @@ def contributions(gradients, theta, parts, order, weights):
 
 
 @DEVICES
+@pytest.mark.parametrize("form", ["convolutions", "products"])
 @pytest.mark.parametrize("weights", [None, np.array([0.2, 0.3, 0.5])], ids=["last loss", "multi-step loss"])
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("name", NETS)
-def test_meta_gradients_of_chunks_are_those_of_the_kernels(at_once, name, order, weights, device):
+def test_meta_gradients_of_chunks_are_those_of_the_kernels(at_once, name, order, weights, form, device):
     net, parts = NETS[name], tasks(count=3)
     theta = drawn(net)
     kernel = choose(net, dtype=torch.float64).make()
     assert kernel.name.startswith("conv4")
     wanted = contributions(kernel, theta, parts, order, weights)
-    found = contributions(TorchGradients(net, device=device, dtype=torch.float64), theta, parts, order, weights)
+    chunks = TorchGradients(net, device=device, dtype=torch.float64)
+    chunks.as_products = form == "products"
+    found = contributions(chunks, theta, parts, order, weights)
     for part in (slice(None, net.weights), slice(net.weights, None)):
         scale = np.abs(wanted[0][:, part]).max(initial=0)
         np.testing.assert_allclose(found[0][:, part], wanted[0][:, part], rtol=0, atol=1e-10 * scale)
@@ -70,20 +75,51 @@ def test_meta_gradients_of_chunks_are_those_of_the_kernels(at_once, name, order,
 
 
 @DEVICES
+@pytest.mark.parametrize("form", ["convolutions", "products"])
 @pytest.mark.parametrize("name", ["conv4 by record", "cnn"])
-def test_gradients_of_records_are_those_of_autograd_on_each_device(name, device):
+def test_gradients_of_records_are_those_of_autograd_on_each_device(name, form, device):
     net = RECORD[name]
     rng = np.random.default_rng(0)
     theta = net.initial(rng).astype(np.float64)
     x, y = rng.random((7, 28, 28, 1)), np.arange(7) % 5
     gradients, out = TorchGradients(net, device=device, dtype=torch.float64), torch.empty(7, net.dimension).double()
     rows = out.to(device)
+    gradients.as_products = form == "products"
     gradients.each(theta, x, y, rows)
     for i in range(7):
         leaf = torch.from_numpy(theta).requires_grad_()
         loss = net.losses(leaf, torch.from_numpy(x[i : i + 1]), torch.from_numpy(y[i : i + 1])).mean()
         (wanted,) = torch.autograd.grad(loss, leaf)
         torch.testing.assert_close(rows[i].cpu(), wanted, rtol=0, atol=1e-10 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"padding": 1}, {"padding": (2, 0), "stride": 2}, {"stride": (1, 3), "dilation": 2}, {"padding": "same"}],
+    ids=str,
+)
+def test_a_convolution_as_a_product_is_the_convolution(how):
+    """Values and derivatives, of every stride, padding and distance of taps; sides that do not divide evenly."""
+    drawn = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(*shape, generator=drawn, dtype=torch.float64, requires_grad=True)
+        for shape in ((3, 2, 11, 16), (4, 2, 3, 5), (4,))
+    )
+
+    def outcome():
+        value = functional.conv2d(x, weight, bias, **how)
+        return value, *torch.autograd.grad(value.sin().sum(), (x, weight, bias))
+
+    wanted = outcome()
+    with ConvolutionsAsProducts():
+        found = outcome()
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@DEVICES
+def test_a_gpu_gets_products_and_a_cpu_convolutions(device):
+    assert TorchGradients(NETS["plain"], device=device).as_products == (device == "cuda")
 
 
 @DEVICES

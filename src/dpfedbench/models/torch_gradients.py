@@ -1,13 +1,14 @@
 """Gradients of any module by torch.
 
-On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`. The gradients of single
-records are `vmap`'s; for a module that it cannot take, those of Opacus' `GradSampleModule`; for one that neither can,
-they are computed one after another. Which of them, is found by trying on a few drawn records, where each has to agree
-with the last.
+On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`, with convolutions as
+products of matrices (`patches`). The gradients of single records are `vmap`'s; for a module that it cannot take, those
+of Opacus' `GradSampleModule`; for one that neither can, they are computed one after another. Which of them, is found by
+trying on a few drawn records, where each has to agree with the last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import sys
@@ -22,6 +23,7 @@ from torch import nn
 from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Found, Gradients, Inputs, Point, joined
 from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.models.patches import ConvolutionsAsProducts
 
 _FLOATS = {"cpu": 2**24, "cuda": 2**28}
 """Numbers in memory at once, about: 64 MiB on a CPU, 1 GiB on a GPU."""
@@ -38,13 +40,18 @@ _Rows = tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]
 
 
 class TorchGradients(Gradients):
-    """Gradients of any module; arguments are those of `Gradients`."""
+    """Gradients of any module; arguments are those of `Gradients`.
+
+    Attributes:
+        as_products: whether convolutions are products of matrices where several tasks or records are taken at once.
+    """
 
     name = "torch"
 
     def __init__(self, net: Net, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, device=device, dtype=dtype)
         self._kind = torch.device(device).type
+        self.as_products = self._kind == "cuda"
         self._like = torch.empty(0, device=device, dtype=dtype)
         self._limit = _MOST[self._kind]
 
@@ -104,6 +111,16 @@ class TorchGradients(Gradients):
     ) -> tuple[torch.Tensor, ...]:
         call = functools.partial(self.net.apply, call=self._call)
         return self.net.measure(lambda method, *arguments: call(method, theta, *arguments), x, y)
+
+    def _at_once(self, function: Callable[..., Any], *sizes: Any) -> Callable[..., Any]:
+        """`torch.func.vmap` of a function, with convolutions in the form that suits the device."""
+        batched = torch.func.vmap(function, *sizes)
+
+        def call(*arguments: Any) -> Any:
+            with ConvolutionsAsProducts() if self.as_products else contextlib.nullcontext():
+                return batched(*arguments)
+
+        return call
 
     # Tasks
 
@@ -199,7 +216,7 @@ class TorchGradients(Gradients):
             measured = tuple(part[0] for part in self._measure({**tensors, **weights}, record[None], label[None]))
             return measured[0], measured
 
-        rows, measured = torch.func.vmap(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
+        rows, measured = self._at_once(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
             {name: tensors[name] for name in names}, x, y
         )
         return list(rows.values()), measured
@@ -335,7 +352,7 @@ class _AllAtOnce(Point):
         if self._measured is None:
             found = list[tuple[torch.Tensor, torch.Tensor]]()
             with torch.no_grad():
-                self._pieces(lambda some, *at: found.append(torch.func.vmap(self._owner._task_loss)(*at)[1]))
+                self._pieces(lambda some, *at: found.append(self._owner._at_once(self._owner._task_loss)(*at)[1]))
             self._keep(found)
         assert self._measured is not None
         return self._measured
@@ -355,7 +372,7 @@ class _AllAtOnce(Point):
         found, rows = list[tuple[torch.Tensor, torch.Tensor]](), torch.as_tensor(out)
 
         def piece(some: slice, *at: torch.Tensor) -> None:
-            rows[some], measured = torch.func.vmap(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
+            rows[some], measured = self._owner._at_once(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
             found.append(measured)
 
         self._pieces(piece)
@@ -368,7 +385,7 @@ class _AllAtOnce(Point):
             return torch.func.grad(lambda w: self._owner._task_loss(w, x, y)[0])(theta) @ v
 
         def piece(some: slice, *at: torch.Tensor) -> None:
-            rows[some] = torch.func.vmap(torch.func.grad(along))(*at)
+            rows[some] = self._owner._at_once(torch.func.grad(along))(*at)
 
         self._pieces(piece, tensor_of(direction, self._at[0].device))
 

@@ -1,0 +1,62 @@
+"""Convolutions as products of matrices: patches times weights.
+
+Where each task or record has weights of its own, `torch.func.vmap` turns a convolution into a grouped one, with a group
+for each task; cuDNN runs these badly. The same sums as products, [n H' W', kh kw C] times [kh kw C, out], become one
+product of batches of matrices under `vmap`, which is what a GPU is fastest at. On a CPU that form takes about three
+times as long as convolutions, so it is a GPU's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_Pair = int | Sequence[int]
+
+
+class ConvolutionsAsProducts(TorchFunctionMode):
+    """Within it, `conv2d` is a product of matrices: the same to float error, and so are all its derivatives.
+
+    Convolutions in groups, and paddings by name, stay as they are.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is functional.conv2d:
+            return _conv2d(*args, **given)
+        return func(*args, **given)
+
+
+def _conv2d(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, stride: _Pair = 1,
+    padding: str | _Pair = 0, dilation: _Pair = 1, groups: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """`conv2d` of images [n, C, H, W] and weights [out, C, kh, kw]: [n, out, H', W']."""
+    if groups != 1 or isinstance(padding, str) or x.dim() != 4:
+        return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    (down, right), (above, left), (apart_y, apart_x) = _pair(stride), _pair(padding), _pair(dilation)
+    out, channels, height, width = weight.shape
+    x = functional.pad(x, (left, left, above, above)).permute(0, 2, 3, 1)
+    rows = (x.shape[1] - apart_y * (height - 1) - 1) // down + 1
+    columns = (x.shape[2] - apart_x * (width - 1) - 1) // right + 1
+    # By slices: torch has no batching rule for what the derivative of `unfold` is made of.
+    taps = [
+        x[:, i * apart_y : i * apart_y + down * (rows - 1) + 1 : down][
+            :, :, j * apart_x : j * apart_x + right * (columns - 1) + 1 : right
+        ]
+        for i in range(height)
+        for j in range(width)
+    ]
+    patches = torch.cat(taps, dim=3).reshape(-1, height * width * channels)
+    product = patches @ weight.permute(2, 3, 1, 0).reshape(-1, out)
+    if bias is not None:
+        product = product + bias
+    return product.view(-1, rows, columns, out).permute(0, 3, 1, 2)
+
+
+def _pair(value: _Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])

@@ -1,0 +1,159 @@
+"""Compare this checkout with another commit on this machine: bits of the golden cases, and keys of all planned runs.
+
+`uv run python tools/same_bits.py BASE` checks BASE out beside this tree, and asks both trees, each by its own code:
+
+- the golden cases (`tests/golden/runs.py`): hashes of model, ledger, metrics, account, history and audit;
+- every preset: the folders of all runs that `snakemake --dry-run` would make. A folder has the run's key in its name.
+
+It prints what differs and exits with 1 if anything does. Recorded hashes (`tests/golden/golden.json`) are of one kind
+of processor; this compares on any. `--cases TEXT` takes only cases whose name contains TEXT, `--keys no` leaves the
+plans out. Uncommitted changes of this tree are compared as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parents[1]
+RUN_FOLDER = re.compile(r"results/runs/\S+?/seed\d+")
+PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
+
+
+def main() -> int:
+    """Both trees' answers, and what differs between them."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("base", help="the commit to compare with")
+    arguments.add_argument("--cases", default="", help="only golden cases whose name contains this text")
+    arguments.add_argument("--keys", choices=("yes", "no"), default="yes", help="whether to compare run keys")
+    arguments.add_argument("--tree", help=argparse.SUPPRESS)
+    given = arguments.parse_args()
+    if given.tree:
+        _run_cases(Path(given.tree), given.cases)
+        return 0
+    with _checked_out(given.base) as before:
+        cases = [_start(tree, given.cases) for tree in (before, HERE)]
+        moved = _compare_cases(*(_read(process) for process in cases))
+        if given.keys == "yes":
+            presets = sorted({path.stem for path in (HERE / "config" / "presets").glob("*.yaml")})
+            for preset in ("", *presets):
+                moved |= _compare_keys(preset or "default", *(_keys(tree, preset) for tree in (before, HERE)))
+    print("something differs" if moved else "all the same")
+    return int(moved)
+
+
+@contextlib.contextmanager
+def _checked_out(commit: str) -> Iterator[Path]:
+    """A clone of this repository at that commit, in a folder that goes afterwards."""
+    with tempfile.TemporaryDirectory() as root:
+        tree = Path(root, "base")
+        subprocess.run(["git", "clone", "--quiet", "--shared", str(HERE), str(tree)], check=True)
+        subprocess.run(["git", "checkout", "--quiet", _commit(commit)], cwd=tree, check=True)
+        yield tree
+
+
+def _commit(name: str) -> str:
+    found = subprocess.run(["git", "rev-parse", f"{name}^{{commit}}"], cwd=HERE, capture_output=True, text=True)
+    if found.returncode:
+        sys.exit(f"{name} is not a commit of this repository")
+    return found.stdout.strip()
+
+
+# Golden cases
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]), "OMP_NUM_THREADS": "1"}
+
+
+def _start(tree: Path, cases: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "-", "--tree", str(tree), "--cases", cases]
+    return subprocess.Popen(command, cwd=tree, env=_environment(tree), stdout=subprocess.PIPE, text=True)
+
+
+def _run_cases(tree: Path, text: str) -> None:
+    """Print the hashes of a tree's golden cases as JSON. A case that fails is said by its error."""
+    sys.path[0] = str(tree)  # not the folder of this file, which is another tree's
+    from tests.golden import runs
+
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as root:
+        data = runs.make_data(Path(root) / "data")
+        for number, name in enumerate(name for name in runs.CASES if text in name):
+            folder = Path(root, str(number))
+            try:
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    runs.files_of(name, data, folder)
+                found[name] = runs.found_of(folder)
+            except Exception as error:
+                found[name] = {"hashes": dict.fromkeys(PARTS, f"{type(error).__name__}: {error}"), "plain": {}}
+    print(json.dumps(found))
+
+
+def _read(process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate()
+    if process.returncode:
+        sys.exit("the golden cases could not be run (the error stands above)")
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def _compare_cases(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Print the cases that differ, with their plain numbers; whether there are any."""
+    moved = 0
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            print(f"{name}: {'new' if old is None else 'gone'}")
+            continue
+        parts = [part for part in PARTS if old["hashes"].get(part) != new["hashes"].get(part)]
+        if not parts:
+            continue
+        moved += 1
+        print(f"{name}: {', '.join(parts)} differ")
+        for error in {new["hashes"][part] for part in parts if ": " in str(new["hashes"][part])}:
+            print(f"  {error}")
+        for key in sorted(old["plain"].keys() | new["plain"].keys()):
+            if old["plain"].get(key) != new["plain"].get(key):
+                print(f"  {key}: {old['plain'].get(key)} -> {new['plain'].get(key)}")
+    print(f"golden cases: {len(before.keys() & after.keys())} compared, {moved} differ")
+    return moved > 0
+
+
+# Keys
+
+
+def _keys(tree: Path, preset: str) -> set[str]:
+    """Folders of all runs that a preset would train."""
+    with tempfile.TemporaryDirectory() as empty:
+        command = [sys.executable, "-m", "snakemake", "--snakefile", str(tree / "Snakefile"), "--dry-run", "--cores"]
+        command += ["1", "--directory", empty]
+        if preset:
+            command += ["--configfile", str(tree / "config" / "presets" / f"{preset}.yaml")]
+        said = subprocess.run(command, cwd=tree, env=_environment(tree), capture_output=True, text=True)
+    found = set(RUN_FOLDER.findall(said.stdout + said.stderr))
+    if said.returncode or not found:
+        lines = (said.stderr or said.stdout).strip().splitlines() or ["no output"]
+        sys.exit(f"the plan of {preset or 'the default'} in {tree} could not be read: {lines[-1]}")
+    return found
+
+
+def _compare_keys(preset: str, before: set[str], after: set[str]) -> bool:
+    for sign, runs in (("-", before - after), ("+", after - before)):
+        for run in sorted(runs):
+            print(f"{sign} {run}")
+    print(f"{preset}: {len(before & after)} runs keep their key, {len(before - after)} gone, {len(after - before)} new")
+    return before != after
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
