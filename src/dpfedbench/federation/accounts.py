@@ -86,8 +86,8 @@ def account_of(
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
-    noise: Any = budgeted[0].noise if budgeted else None
-    follows = noise is not None and noise.follows_loss
+    noise: Any = next((sum_.noise for sum_ in budgeted if sum_.noise is not None and sum_.noise.follows_loss), None)
+    follows = noise is not None
     given = AccountContext(
         images=image_use(run, clients_dir) if shared and clients_dir is not None else None,
         no_images=(
