@@ -101,7 +101,7 @@ def account_of(
         adaptive=follows,
         groups=next((groups for sum_ in run.sums if (groups := getattr(sum_.within_task, "groups", ()))), ()),
         before=tuple(before),
-        fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
+        fall=(noise.decay, run.validation.every * getattr(run.client_update, "inner_steps", 1)) if follows else None,
     )
     own_delta = run.own_delta if delta is None else delta
     chosen = (run.delta or 1e-6) if delta is None else delta

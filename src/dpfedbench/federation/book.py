@@ -424,12 +424,11 @@ class Book:
                     entry.shared = group, plan
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
-                self._own.append(
-                    OwnBudget(
-                        budget.budget, name=first.sum.name, sampler=first.sampler, multiplier=first.noise_multiplier,
-                        claims=self.claims, counted=counted,
-                    )  # fmt: skip
-                )
+                own = OwnBudget(
+                    budget.budget, name=first.sum.name, sampler=first.sampler, multiplier=first.noise_multiplier,
+                    claims=self.claims, counted=counted,
+                )  # fmt: skip
+                self._own.append(own)
 
     def charges(self, entry: Entry) -> bool:
         """Whether a sum is the first of those that read the same units: a round of all of them is charged for once."""

@@ -79,7 +79,7 @@ def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float
 
 
 def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta: float, *, claims: Claims) -> float:
-    """As `epsilon_of` under "holds"; under "as_claimed" what the paper has for it, where it claims it for the sampler."""
+    """As `epsilon_of` under "holds"; under "as_claimed" what the paper has for that sampler, if it says something."""
     claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
