@@ -376,7 +376,7 @@ def test_claims_are_read_without_a_heavy_import():
         ({"round": 7}, "of round 7"),
         ({"round": 2}, "of round 2"),
         ({"sampler": {"kind": "poisson"}}, "another sampler"),
-        ({"unit": "record"}, "another sampler, unit"),
+        ({"unit": "record"}, "composes sums of two units"),
         ({"adjacency": "replace-one"}, "adjacency"),
         ({"noise_std": 0.25}, "deviation 0.25"),
         ({"noise_std": 0.5 / 100}, "deviation 0.005"),

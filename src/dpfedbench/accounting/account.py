@@ -28,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from dpfedbench.accounting import analyses
+from dpfedbench.accounting.analyses.base import Analysis
 from dpfedbench.accounting.claims import Claims
 from dpfedbench.accounting.composed import Stage, composed_ends
 from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.profiles import Entry, Profiles
 from dpfedbench.accounting.schedule import ends
+from dpfedbench.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.privacy.ledger import Release
@@ -143,9 +145,14 @@ def account(
         raise BenchError(f"delta is {delta}: it must lie between 0 and 1")
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
-    taken = {(event.mechanism, event.sampler["kind"]): analyses.of([event]).own for event in releases}
+    kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}
+    units = by_unit(releases)
+    for unit, lines in units.items():
+        _check_composes(lines, kinds)
+        if len({event.observer for event in lines}) > 1:  # the server sees what everyone sees, too
+            units[unit] = [dataclasses.replace(event, observer="server") for event in lines]
     own, served = (
-        [event for event in releases if taken[event.mechanism, event.sampler["kind"]] is by_client]
+        [event for lines in units.values() for event in lines if kinds[_kind(event)].own is by_client]
         for by_client in (True, False)
     )
     given = given or AccountContext()
@@ -156,10 +163,29 @@ def account(
     first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
     if not own:
         return first
-    second = _account_of(own, own_delta or delta, claims, given_own)
-    if (served[0].unit, served[0].observer) == (own[0].unit, own[0].observer):
-        return _either(first, second)
-    return dataclasses.replace(first, also=(second,))
+    if len(units) == 1:  # a unit is in the ones or in the others: what they come to is compared, so at one delta
+        return _either(first, _account_of(own, delta, claims, given_own))
+    return dataclasses.replace(first, also=(_account_of(own, own_delta or delta, claims, given_own),))
+
+
+def _kind(event: Release) -> tuple[str, str]:
+    return event.mechanism, event.sampler["kind"]
+
+
+def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Analysis]) -> None:
+    """Refuse a ledger of one unit whose releases no analysis puts together.
+
+    Raises:
+        BenchError: clients' own sums read what another sum reads, or tell rounds that the account needs secret.
+    """
+    own = {event.name: event for event in lines if kinds[_kind(event)].own}
+    for part, events in by_part(lines).items() if own else ():
+        names = list(dict.fromkeys(event.name for event in events))
+        if len(names) > 1 and any(name in own for name in names):
+            raise BenchError(cannot_compose(names[0], names[1], lines[0].unit, part))
+    secret = next((event for event in lines if not kinds[_kind(event)].own and not kinds[_kind(event)].known), None)
+    if own and secret is not None:
+        raise BenchError(tells_rounds(next(iter(own.values())), secret.sampler["kind"]))
 
 
 def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
@@ -207,11 +233,7 @@ def others(releases: Sequence[Release]) -> dict[str, int]:
 
 
 def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
-    parts: dict[str | None, list[Release]] = {}
-    for event in releases:
-        parts.setdefault(event.part, []).append(event)
-    if None in parts and len(parts) > 1:
-        raise BenchError("the ledger has releases of a part of the records and others of all: account for them apart")
+    parts = by_part(releases)
     found = [_account_of(events, delta, claims, given) for events in parts.values()]
     if given.before:
         return _after(found[0], releases, given.before, delta)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dpfedbench.accounting.analyses import find
+from dpfedbench.accounting.analyses import find, own_records
 from dpfedbench.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpfedbench.accounting.claims import NO_CLAIM, Claims
 from dpfedbench.accounting.context import Budget
 from dpfedbench.accounting.filters import HOLDING_ORDERS, filter_order, orders_of
-from dpfedbench.accounting.gaussian import joint_multiplier
+from dpfedbench.accounting.gaussian import joint_multiplier, rounded_up
 from dpfedbench.accounting.poisson import epsilon_of, renyi
 from dpfedbench.accounting.schedule import Sampler
 from dpfedbench.errors import BenchError
@@ -28,11 +29,14 @@ class BudgetPlan:
         delta: at which epsilon is counted.
         lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
         counted: whether every release has an event; without, no finite epsilon holds.
+        beside: z of the other sums of a round that read the same units.
 
     Args:
         budget: what may be spent.
         sampler, counted: see above.
         multiplier: z; None: the smallest that meets the budget.
+        beside: of the other sums of a round that read the same units; None likewise, and all that are None cost the
+            same.
         claims: the method's.
         mechanism: what the ledger will call the noise.
         every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
@@ -44,20 +48,27 @@ class BudgetPlan:
 
     def __init__(
         self, budget: Budget, *, sampler: Sampler, multiplier: float | None, claims: Claims, mechanism: str,
-        counted: bool = True, every_round: bool = True,
+        counted: bool = True, every_round: bool = True, beside: Sequence[float | None] = (),
     ) -> None:  # fmt: skip
         self.sampler, self.delta, self.counted, self._every_round = sampler, budget.delta, counted, every_round
         self._given: Given = {"claims": claims, "mechanism": mechanism}
         find(mechanism, sampler["kind"])
         _check_claimed(budget, claims)
-        if multiplier is None:
+        multipliers, total = (multiplier, *beside), 0.0
+        if None in multipliers:
             if budget.epsilon is None:
                 raise BenchError("noise.multiplier and budget.epsilon are both null: give one")
-            multiplier = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **self._given)
-        self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
+            total = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **self._given)
+        self.noise_multiplier, *self.beside = _shared(total, multipliers)
+        self.lots_allowed = int(sampler["rounds"])
         if budget.epsilon is not None and budget.stop:
             limits = budget.delta, budget.epsilon
-            self.lots_allowed = rounds_allowed(budget.profile, sampler, multiplier, *limits, **self._given)
+            self.lots_allowed = rounds_allowed(budget.profile, sampler, self._together, *limits, **self._given)
+
+    @property
+    def _together(self) -> float:
+        """The multiplier of all releases of a round as one."""
+        return joint_multiplier([self.noise_multiplier, *self.beside]) if self.beside else self.noise_multiplier
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
@@ -77,7 +88,7 @@ class BudgetPlan:
         return claimed, self._epsilon("holds", done) if self._every_round else math.nan
 
     def _epsilon(self, profile: str, done: int) -> float:
-        return epsilon_after(profile, self.sampler, self.noise_multiplier, done, self.delta, **self._given)
+        return epsilon_after(profile, self.sampler, self._together, done, self.delta, **self._given)
 
     def observe(self, loss: float) -> None:
         """Take note of the public validation loss; the noise stays as it is."""
@@ -88,6 +99,42 @@ class BudgetPlan:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
+
+
+class OwnBudget:
+    """What clients' own sums over a part of their examples cost beside a sum with a budget, over another part.
+
+    Each client takes its own once, and with the first round one has: what they cost is known, and does not grow.
+
+    Args:
+        budget: of the other sum; a record may be in the one or in the other, so it is for both.
+        name: of the sum.
+        sampler: of the sum.
+        multiplier: z_0.
+        claims, counted: as in `BudgetPlan`.
+
+    Raises:
+        BenchError: they cost more than may be spent.
+    """
+
+    def __init__(
+        self, budget: Budget, *, name: str, sampler: Sampler, multiplier: float, claims: Claims, counted: bool = True
+    ) -> None:
+        def epsilon(profile: str) -> float:
+            return own_records.epsilon_under(profile, sampler, multiplier, budget.delta, claims=claims)
+
+        self._spent = epsilon("as_claimed") if claims else math.nan, epsilon("holds") if counted else math.inf
+        cost = epsilon(budget.profile)
+        if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
+            raise BenchError(
+                f"{name} costs a record epsilon {cost:.4g} at budget.delta {budget.delta:g}, more than budget.epsilon "
+                f"({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier or "
+                "budget.epsilon"
+            )
+
+    def spent(self, done: int) -> tuple[float, float]:
+        """As `BudgetPlan.spent`."""
+        return self._spent if done else (0.0, 0.0)
 
 
 class DecayingBudget(BudgetPlan):
@@ -104,11 +151,12 @@ class DecayingBudget(BudgetPlan):
         decay: the noise is multiplied by it,
         falls: after so many falls of the loss in a row.
         extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
+        beside: as in `BudgetPlan`, of noise that stays as it is.
     """
 
     def __init__(
         self, budget: Budget, *, sampler: Sampler, multiplier: float, decay: float, falls: int, claims: Claims,
-        mechanism: str, counted: bool = True, extra: int = 0,
+        mechanism: str, counted: bool = True, extra: int = 0, beside: Sequence[float | None] = (),
     ) -> None:  # fmt: skip
         if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
             raise BenchError(
@@ -118,12 +166,16 @@ class DecayingBudget(BudgetPlan):
         _check_claimed(budget, claims)
         self.sampler, self.delta, self.counted = sampler, budget.delta, counted
         self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
-        self._decay, self._falls, self._extra = decay, falls, extra
+        self._decay, self._falls, self._extra, self.beside = decay, falls, extra, [z for z in beside if z is not None]
+        if len(self.beside) < len(beside):
+            raise BenchError(
+                "the multiplier of a sum is null beside one whose noise follows a loss or is released twice: give one"
+            )
         self._limit = budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
-            z = joint_multiplier([multiplier] * (1 + extra))
+            z = joint_multiplier([multiplier] * (1 + extra) + self.beside)
             self._orders = filter_order(z, sampler["rate"], HOLDING_ORDERS, epsilon=self._limit, delta=self.delta)
         self._spent = np.zeros(len(self._orders))
         # Of a claim that does not add up divergences nothing is known from lot to lot.
@@ -135,9 +187,8 @@ class DecayingBudget(BudgetPlan):
         self._seen = 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
-        z = self.noise_multiplier
-        if counted_in_full and self._extra:
-            z = joint_multiplier([z] * (1 + self._extra))
+        multipliers = [self.noise_multiplier] * (1 + self._extra if counted_in_full else 1) + self.beside
+        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         return renyi(z, self.sampler["rate"], orders)
 
     def allows(self, releases: int) -> bool:
@@ -188,6 +239,31 @@ class DecayingBudget(BudgetPlan):
         self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
         self._losses, self._seen = list(state["losses"]), state["seen"]
         self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
+
+
+def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
+    """Multipliers of releases that together cost at most what one of `total` does, where None are to be found.
+
+    Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 - sum of z_i^-2))^1/2.
+
+    Raises:
+        BenchError: the given ones cost as much already.
+    """
+    given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
+    if not missing:
+        return given
+    found = total
+    if len(multipliers) > 1:
+        left = total**-2 - math.fsum(z**-2 for z in given)
+        if left <= 0:
+            raise BenchError(
+                f"the budget allows all sums of these units together one of noise multiplier {total:g}, and those that "
+                f"are given have {joint_multiplier(given):g} already: raise a multiplier or budget.epsilon"
+            )
+        found = rounded_up((missing / left) ** 0.5)
+        while joint_multiplier([*given, *[found] * missing]) < total:
+            found = math.nextafter(found, math.inf)
+    return [found if z is None else z for z in multipliers]
 
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:

@@ -86,8 +86,8 @@ def account_of(
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
-    noise: Any = budgeted[0].noise if budgeted else None
-    follows = noise is not None and noise.follows_loss
+    noise: Any = next((sum_.noise for sum_ in budgeted if sum_.noise is not None and sum_.noise.follows_loss), None)
+    follows = noise is not None
     given = AccountContext(
         images=image_use(run, clients_dir) if shared and clients_dir is not None else None,
         no_images=(
@@ -101,7 +101,7 @@ def account_of(
         adaptive=follows,
         groups=next((groups for sum_ in run.sums if (groups := getattr(sum_.within_task, "groups", ()))), ()),
         before=tuple(before),
-        fall=(noise.decay, run.validation.every * run.client_update.inner_steps) if follows else None,
+        fall=(noise.decay, run.validation.every * getattr(run.client_update, "inner_steps", 1)) if follows else None,
     )
     own_delta = run.own_delta if delta is None else delta
     chosen = (run.delta or 1e-6) if delta is None else delta

@@ -15,7 +15,7 @@ import numpy as np
 from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.loop import Loop
-from dpfedbench.parts.sum import Sum
+from dpfedbench.parts.sum import Sum, together
 from dpfedbench.privacy.ledger import Release
 
 Samplers = Mapping[str, Mapping[str, Any]]
@@ -71,16 +71,16 @@ class _Checked:
 
     def _multiplier(self, samplers: Samplers) -> float:
         """Of the first round, where the rule takes nothing out of it."""
-        given, noise, budget = self.sum.within_task, self.sum.noise, self.sum.budget
+        given, noise = self.sum.within_task, self.sum.noise
         assert noise is not None
         if given is not None:
             own = {sum_.name: samplers[sum_.name] for sum_ in self.run.sums if sum_.within_task is not None}
             return given.noise_multiplier(own, self.run.claims)
         if noise.multiplier is not None:
             return noise.multiplier
-        assert budget is not None
-        plan = noise.plan(budget, self.sampler, claims=self.run.claims, counted=False, uncounted=0, stepwise=True)
-        return plan.noise_multiplier
+        group = next(group for group in together(self.run.sums) if self.sum in group.sums)
+        plan = group.plan(self.sampler, claims=self.run.claims, counted=False, stepwise=True)
+        return group.multiplier(plan, self.sum.name)
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, which are taken out of those given by name."""

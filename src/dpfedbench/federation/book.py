@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.budgets import OwnBudget
 from dpfedbench.accounting.gaussian import rest_multiplier
+from dpfedbench.accounting.units import cannot_compose
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import Seen
-from dpfedbench.parts.sum import Sum
+from dpfedbench.parts.sum import Sum, Together, together
 from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.processes import Processes
@@ -147,7 +149,9 @@ class Entry:
         self._cohort = denominator if cohort is None else cohort
         self._lock = threading.Lock()
         self.made: list[Made] = []
-        self.budget, self._multiplier, self.states = None, multiplier, list[dict[str, Any]]()
+        self._multiplier, self.states = multiplier, list[dict[str, Any]]()
+        self.stepwise = bool(holders)
+        self.shared: tuple[Together, Any] | None = None
         rule, noise = sum_.clipping, sum_.noise
         if rule is None or noise is None:
             return
@@ -157,12 +161,7 @@ class Entry:
                 raise BenchError("clipping.threshold is null: give a first threshold")
             threshold = first()
         self.states = [rule.begin(threshold) for _ in range(holders or 1)]
-        if multiplier is None:
-            assert sum_.budget is not None
-            self.budget = noise.plan(
-                sum_.budget, sampler, claims=book.claims, counted=rule.private and not book.unaccounted,
-                uncounted=int(rule.uncounted), stepwise=bool(holders),
-            )  # fmt: skip
+        assert multiplier is not None or sum_.budget is not None
 
     @property
     def watched(self) -> bool:
@@ -170,11 +169,20 @@ class Entry:
         return self.book.observer is not None
 
     @property
+    def budget(self) -> Any:
+        """What is spent by all sums that read the same units as this one; None where its noise follows from none."""
+        self.book.settle()
+        return None if self.shared is None else self.shared[1]
+
+    @property
     def noise_multiplier(self) -> float:
         """z that the budget is charged for; of the next release."""
-        found = self._multiplier if self.budget is None else self.budget.noise_multiplier
-        assert found is not None
-        return found
+        self.book.settle()
+        if self.shared is None:
+            assert self._multiplier is not None
+            return self._multiplier
+        sums, plan = self.shared
+        return sums.multiplier(plan, self.sum.name)
 
     def state_of(self, client: int) -> dict[str, Any]:
         """The rule's state of a holder."""
@@ -190,7 +198,9 @@ class Entry:
         """Purposes of the random streams that its noise is drawn from: the sum's, and that of a rule's own release."""
         if not self.sum.private:
             return set()
-        extra = self.extra_of(self.states[0])
+        assert self.sum.clipping is not None
+        # Their names are the same whatever the noise, which is not known yet.
+        extra = self.sum.clipping.extra(self.states[0], noise_multiplier=1.0, cohort=self._cohort)
         return {self.sum.stream} | (set() if extra is None else {extra.stream})
 
     def new_sum(self, state: dict[str, Any], index: int = 0) -> Any:
@@ -266,7 +276,7 @@ class Entry:
             extra = self.extra_of(self.states[0])
             rows = [(one.extra, one.extra_mean, one) for one in made]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
-        if self.budget is not None:
+        if self.budget is not None and self.book.charges(self):
             self.budget.took(1)
 
     def _line(
@@ -341,6 +351,8 @@ class Book:
         unaccounted: why something that was computed from private data before the first round, and that leaves with the
             releases, has no event of its own; nothing finite holds of any release then.
         processes: those that take the run together.
+        sums: all of the run, also those that nobody enters: an audit puts canaries in place of some. By default those
+            that are entered.
 
     Attributes:
         non_finite: contributions of the round that were not finite and counted as zero.
@@ -348,12 +360,14 @@ class Book:
 
     def __init__(
         self, *, seed: int, claims: Any, ledger: Ledger, observer: Observer | None = None,
-        unaccounted: Sequence[str] = (), processes: Processes | None = None,
+        unaccounted: Sequence[str] = (), processes: Processes | None = None, sums: Sequence[Sum] = (),
     ) -> None:  # fmt: skip
         self.seed, self.claims, self.ledger, self.observer = seed, claims, ledger, observer
         self.processes = processes or Processes()
         self.unaccounted = tuple(unaccounted)
         self.entries: list[Entry] = []
+        self._sums, self._settled = tuple(sums), False
+        self._plans, self._own = list[tuple[Any, int]](), list[OwnBudget]()
         self.non_finite = 0
 
     def enter(
@@ -367,6 +381,7 @@ class Book:
         Raises:
             BenchError: another sum of the run has the same stream of noise, or no noise meets the budget.
         """
+        assert not self._settled, "the noise of this run's sums is fixed already"
         entry = Entry(
             self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices, cohort=cohort,
             holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,
@@ -379,29 +394,79 @@ class Book:
         self.entries.append(entry)
         return entry
 
+    def settle(self) -> None:
+        """Fix what may be spent and the noise, once all sums are in the book: one budget for those that read the same.
+
+        Raises:
+            BenchError: no noise meets a budget, or no analysis composes sums that read the same units.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        entries = {entry.sum.name: entry for entry in self.entries if entry.sum.private}
+        named = {sum_.name for sum_ in self._sums}
+        sums = [*self._sums, *(entry.sum for name, entry in entries.items() if name not in named)]
+        budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
+        for group in together(sums):
+            found = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
+            if not found:
+                continue
+            first, counted = found[0], not self.unaccounted
+            if first.sum.budget is not None:
+                for other in found[1:]:
+                    if other.sampler != first.sampler:
+                        names = first.sum.name, other.sum.name
+                        raise BenchError(cannot_compose(*names, first.sum.unit, first.sum.part))
+                rules = [sum_.clipping for sum_ in group.sums]
+                counted = counted and all(rule is not None and rule.private for rule in rules)
+                plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=first.stepwise)
+                for entry in found:
+                    entry.shared = group, plan
+                self._plans.append((plan, first.per_round))
+            elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
+                own = OwnBudget(
+                    budget.budget, name=first.sum.name, sampler=first.sampler, multiplier=first.noise_multiplier,
+                    claims=self.claims, counted=counted,
+                )  # fmt: skip
+                self._own.append(own)
+
+    def charges(self, entry: Entry) -> bool:
+        """Whether a sum is the first of those that read the same units: a round of all of them is charged for once."""
+        assert entry.shared is not None
+        names = {sum_.name for sum_ in entry.shared[0].sums}
+        return next(known for known in self.entries if known.sum.name in names) is entry
+
     @property
     def budgeted(self) -> list[Entry]:
         """The sums whose noise follows from a budget."""
         return [entry for entry in self.entries if entry.budget is not None]
 
+    @property
+    def budgets(self) -> list[Any]:
+        """The budgets of these sums, each once."""
+        self.settle()
+        return [plan for plan, _ in self._plans]
+
     def spent(self, rounds: int) -> dict[str, float]:
-        """Epsilon after so many rounds, as claimed and as it holds: of sums over parts of the records the largest."""
-        found: dict[str, float] = {}
-        for entry in self.budgeted:
-            assert entry.budget is not None
-            both = entry.budget.spent(rounds * entry.per_round)
-            for name, epsilon in zip(("epsilon_claimed", "epsilon_holds"), both, strict=True):
-                found[name] = max(found.get(name, epsilon), epsilon)
-        return found
+        """Epsilon after so many rounds, as claimed and as it holds, of what the budget is of; see `accounting.units`.
+
+        Sums that read the same units are composed; of sums over disjoint parts of the records it is the largest.
+        """
+        self.settle()
+        both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
+        both += [own.spent(rounds) for own in self._own]
+        names = ("epsilon_claimed", "epsilon_holds")
+        return {name: float(np.max(found)) for name, found in zip(names, zip(*both, strict=True), strict=False)}
 
     def allows(self, rounds: int) -> bool:
         """Whether every budget has room for so many rounds in all."""
-        return all(e.budget is not None and e.budget.allows(rounds * e.per_round) for e in self.budgeted)
+        self.settle()
+        return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
 
     def expected(self, planned: int) -> int:
         """Rounds to come of those planned, for the time left on screen; with noise that decays there will be fewer."""
-        lots = [e.budget.lots_allowed // e.per_round for e in self.budgeted if e.budget is not None]
-        return min([planned, *lots])
+        self.settle()
+        return min([planned, *(plan.lots_allowed // per_round for plan, per_round in self._plans)])
 
     def state(self) -> list[dict[str, Any]]:
         """Everything a restart needs."""

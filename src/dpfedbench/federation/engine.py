@@ -155,7 +155,7 @@ class Rounds:
         self.book = Book(
             seed=run.seed, claims=run.claims, ledger=ledger, observer=observer,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
-            processes=self.processes,
+            processes=self.processes, sums=loop.sums,
         )  # fmt: skip
         setup = Setup(
             run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,
@@ -163,6 +163,7 @@ class Rounds:
         )  # fmt: skip
         self.clients = clients or loop.client.clients(setup)
         self.server = self._enter_server(first)
+        self.book.settle()
         self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self._state = loop.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
@@ -406,9 +407,8 @@ class _Training:
         theta, measures = self.rounds.theta.numpy(), self.rounds.measures
         if validation.every and (done % validation.every == 0 or done == self.rounds.planned):
             row |= measures.validate(theta)
-            for entry in self.book.budgeted:
-                if "validation_loss" in row and entry.budget is not None:
-                    entry.budget.observe(row["validation_loss"])
+            for budget in self.book.budgets if "validation_loss" in row else ():
+                budget.observe(row["validation_loss"])
             if "validation_accuracy" in row:
                 self._keep_best(row["validation_accuracy"], done)
         every = self.config.evaluation.every

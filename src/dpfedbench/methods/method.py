@@ -111,8 +111,14 @@ class Method(Run):
 
     @property
     def own_delta(self) -> float | None:
-        """At which the epsilon of the clients' own sums is given; None where they take none."""
-        return next((sum_.delta for sum_ in self.sums if sum_.private and sum_.within_task), None)
+        """At which the epsilon of the clients' own sums is given; None where they take none.
+
+        It is the server's where its sum is of the same unit, since the two are compared.
+        """
+        own = next((sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None)
+        if own is None:
+            return None
+        return next((sum_.delta for sum_ in self.sums if sum_.budget is not None and sum_.unit == own.unit), own.delta)
 
     @property
     def references(self) -> dict[str, Run]:
@@ -192,6 +198,7 @@ class Method(Run):
             return
         self._check_data(loop)
         self._check_records(loop)
+        self._check_sums(loop)
 
     def _check_data(self, loop: Loop) -> None:
         records = loop.client.holds == "records"
@@ -226,6 +233,19 @@ class Method(Run):
                 f"participation.kind is {loop.participation.kind}, but within_task accounts for one participation of "
                 "a client: use one-pass or balls-and-bins"
             )
+
+    def _check_sums(self, loop: Loop) -> None:
+        """What has to hold of all sums together, so that there is one account of those that read the same units."""
+        from dpfedbench.accounting.units import tells_rounds
+        from dpfedbench.parts.sum import together
+
+        together(loop.sums)
+        own = [sum_ for sum_ in loop.own if sum_.private and sum_.within_task is not None]
+        if any(sum_.within_task != own[0].within_task for sum_ in own):
+            raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
+        plan, server = loop.participation, loop.server
+        if own and server.private and server.unit == own[0].unit and not plan.known:
+            raise BenchError(tells_rounds(own[0], plan.kind))
 
 
 def check_noise(noise: Any, budget: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
@@ -49,11 +49,12 @@ class Decaying(Noise):
         counted: bool,
         uncounted: int,
         stepwise: bool,
+        beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
         from dpfedbench.accounting.budgets import DecayingBudget
 
         assert self.multiplier is not None
         return DecayingBudget(
             budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
-            mechanism=self.mechanism, counted=counted, extra=uncounted,
+            mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
         )  # fmt: skip

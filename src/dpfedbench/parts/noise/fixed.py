@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.parts.noise.noise import Noise
@@ -35,6 +35,7 @@ class Fixed(Noise):
         counted: bool,
         uncounted: int,
         stepwise: bool,
+        beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
         from dpfedbench.accounting.budgets import DecayingBudget
 
@@ -42,6 +43,8 @@ class Fixed(Noise):
             assert self.multiplier is not None
             return DecayingBudget(
                 budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
-                mechanism=self.mechanism, counted=counted, extra=uncounted,
+                mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
             )  # fmt: skip
-        return super().plan(budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise)
+        return super().plan(
+            budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise, beside=beside
+        )

@@ -6,7 +6,7 @@ on each other is another mechanism than "gaussian": without an analysis of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.settings.part import Part
@@ -45,6 +45,7 @@ class Noise(Part):
         counted: bool,
         uncounted: int,
         stepwise: bool,
+        beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
         """The noise of each round, what it costs, and how many rounds the budget allows.
 
@@ -55,12 +56,13 @@ class Noise(Part):
             counted: whether every release has an event; without, no finite epsilon holds.
             uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
             stepwise: whether a round is a client's local step, of which there are too many to account for each.
+            beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
         """
         from dpfedbench.accounting.budgets import BudgetPlan
 
         return BudgetPlan(
             budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
-            counted=counted, every_round=not stepwise,
+            counted=counted, every_round=not stepwise, beside=beside,
         )  # fmt: skip
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
