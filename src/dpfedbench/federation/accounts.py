@@ -50,7 +50,7 @@ def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
     """
-    plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+    plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     rounds = None
     if run.participation.known:
         rounds = np.full(run.clients.count, -1)
@@ -96,6 +96,7 @@ def account_of(
             else "the run's partition was not given"
         ),
         search=search,
+        own_streams=run.streams == "own",
         chosen=run.validation.every > 0 and (not budgeted or budgeted[0].unit == "client" or not records),
         budget=budgeted[0].budget if budgeted else None,
         adaptive=follows,
