@@ -38,7 +38,7 @@ def searched(*, own_streams: bool, search: Search = SEARCHED):
 
 
 def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
-    """Twelve runs of one seed put a client into the same rounds: with cohorts shared and noise not, they are z/sqrt(12).
+    """Twelve runs of one seed put a client into the same rounds: with noise that is not shared they are z/sqrt(12).
 
     dp-accounting's optimistic distribution of that is a lower end; noise that is shared too can only add to it.
     """
@@ -65,7 +65,8 @@ def plan_of(*, public: bool, search: bool = True, tuning=None, method="dp-agr"):
     outside = {"title": "t", "tasks": ["a"], "series": {"it": {"method": method, "run": {"server": {"rate": 0.02}}}}}
     general = {key: value for key, value in RUN.items() if key not in ("method", "seed")}
     poisson = {
-        "clients": RUN["clients"] | {"count": CLIENTS}, "participation": {"kind": "poisson", "cohort": 10, "rounds": 20},
+        "clients": RUN["clients"] | {"count": CLIENTS},
+        "participation": {"kind": "poisson", "cohort": 10, "rounds": 20},
     }  # fmt: skip
     return make_plan(
         Configuration.read(

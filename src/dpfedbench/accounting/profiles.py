@@ -211,8 +211,10 @@ class Profiles:
             share = delta / -math.expm1(-search.runs)
             low = self.analysis.bracket(reading.schedule, reading.sampler, share)[0]
         if search.several and not self.given.own_streams:
-            said = "so that noise may cancel between them: nothing finite holds; set streams to own for each of its runs"
-            text += f"; its runs may have drawn the same cohorts and noise, {said}{remark}"
+            text += (
+                "; its runs may have drawn the same cohorts and noise, which may cancel between them: nothing finite "
+                f"holds; set streams to own for each of them{remark}"
+            )
             return self._entry(low, math.inf, "void", text)
         z, how = self.analysis.as_one(reading.schedule), "by Renyi divergences"
         if search.number == "fixed" and z:
@@ -222,5 +224,6 @@ class Profiles:
         else:
             divergences = self.analysis.renyi(self.floor or reading.schedule, reading.sampler, HOLDING_ORDERS)
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
-        text += f"; the low end is one run's, the high end {how}; every run as private as this one, and of streams of its own"
+        every = "every run as private as this one, and of streams of its own"
+        text += f"; the low end is one run's, the high end {how}; {every}"
         return self._entry(low, max(low, high), holds.status, text + remark)

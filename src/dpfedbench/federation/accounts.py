@@ -26,12 +26,17 @@ def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
         BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
             mechanism than the configuration.
     """
-    training = read_json(Path(run_dir, "training.json"))
+    return _whole(run, Path(run_dir, "ledger.jsonl"))
+
+
+def _whole(run: Any, path: Path) -> list[Release]:
+    """`ledger_of`, of a ledger that has its training.json beside it."""
+    said = path.with_name("training.json")
+    training = read_json(said)
     try:
         chain, rounds = training["ledger"], int(training["rounds_run"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"{run_dir}/training.json does not say {error}: train the run again") from error
-    path = Path(run_dir, "ledger.jsonl")
+        raise BenchError(f"{said} does not say {error}: train the run again") from error
     releases = read_ledger(path, chain)
     if run.private and not releases:
         raise BenchError(f"{path} is empty, but {run.method} is private: train the run again")
@@ -112,19 +117,23 @@ def account_of(
 def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
     """The ledger of the run that a run rests on; none where it rests on none.
 
+    It is compared as the run's own is: with the chain and the rounds in the training.json beside it, and with what that
+    run's configuration, which is part of this one's, makes of it. A ledger that says less would make this run's account
+    smaller.
+
     Args:
         run: the run (a method).
         references: files of other runs, as `engine.train` has them.
 
     Raises:
-        BenchError: it is not among them, or damaged.
+        BenchError: it is not among them; else as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []
+    other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
-        other = run.references["ledger.jsonl"].folder
-        raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
-    return read_ledger(references["ledger.jsonl"])
+        raise BenchError(f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference")
+    return _whole(other, references["ledger.jsonl"])
 
 
 def account_run(

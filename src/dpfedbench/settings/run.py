@@ -166,9 +166,9 @@ class Run(Settings):
     seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
     streams: Literal["shared", "own"] = setting(
         "shared",
-        doc="of cohorts, lots and noise. shared: named by the seed, so that runs of one seed draw the same; own: by all "
-        "settings of the run too, so that no two runs do, which composing them takes for granted: a search on private "
-        "data sets it",
+        doc="of cohorts, lots and noise. shared: named by the seed, so that runs of one seed draw the same; own: by "
+        "all settings of the run too, so that no two runs do, which composing them takes for granted: a search on "
+        "private data sets it",
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
