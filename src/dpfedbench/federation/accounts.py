@@ -15,8 +15,8 @@ from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import read_json, write_json
-from dpfedbench.privacy.ledger import Release, read_ledger
+from dpfedbench.files import write_json
+from dpfedbench.privacy.ledger import Release, finished_ledger
 
 
 def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
@@ -26,18 +26,8 @@ def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
         BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
             mechanism than the configuration.
     """
-    return _whole(run, Path(run_dir, "ledger.jsonl"))
-
-
-def _whole(run: Any, path: Path) -> list[Release]:
-    """`ledger_of`, of a ledger that has its training.json beside it."""
-    said = path.with_name("training.json")
-    training = read_json(said)
-    try:
-        chain, rounds = training["ledger"], int(training["rounds_run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"{said} does not say {error}: train the run again") from error
-    releases = read_ledger(path, chain)
+    releases, rounds = finished_ledger(Path(run_dir))
+    path = Path(run_dir, "ledger.jsonl")
     if run.private and not releases:
         raise BenchError(f"{path} is empty, but {run.method} is private: train the run again")
     if releases and not run.private:
@@ -133,7 +123,7 @@ def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
     other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
         raise BenchError(f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference")
-    return _whole(other, references["ledger.jsonl"])
+    return ledger_of(other, references["ledger.jsonl"].parent)
 
 
 def account_run(
