@@ -11,7 +11,7 @@ from typing import Any
 from dpfedbench.accounting.analyses.base import Reading
 from dpfedbench.accounting.analyses.one_pass import OnePass
 from dpfedbench.accounting.claims import Claim
-from dpfedbench.accounting.schedule import ends
+from dpfedbench.accounting.schedule import Sampler, ends
 
 KIND = "own-update"
 """The sampler of these releases: every client that takes part, over its own update."""
@@ -34,6 +34,13 @@ class OwnUpdate(OnePass):
     sampler = KIND
     adjacency = "replace-one"
     explanation = "a client takes part once and noises its own update, of sensitivity 2C: one Gaussian; exact"
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """A client is in its own update for certain, takes one, and takes part once."""
+        if sampler["rate"] != 1 or sampler.get("steps") != 1:
+            raise self.contradiction(sampler, "a client's own update is one release, at rate 1")
+        if sampler["cohort"] * sampler["rounds"] > sampler["clients"]:
+            raise self.contradiction(sampler, "the clients do not last for so many rounds of one participation")
 
     def claimed(self, claim: Claim, reading: Reading, delta: float) -> tuple[float, str, str]:
         epsilon = claim.epsilon(((ends(reading.claimed)[0], 1),), reading.sampler, delta)
