@@ -107,6 +107,7 @@ def test_each_run_of_a_search_declares_all_of_it() -> None:
     text = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
     private = plan(configuration(task=text, validation={"every": 2, "tasks": 1, "public": False}))
     assert {declared["data"] for declared in private.searches.values()} == {"private"}
+    assert {run.streams for run in private.runs.values()} == {"own"} and set(private.searches) == set(private.runs)
 
 
 def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(tmp_path: Path) -> None:
@@ -142,7 +143,8 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
     released = read_ledger(out / "ledger.jsonl")
     public = account_of(run, released, search=Search.of(found.searches[run.folder])).profiles["tuning"]
     assert "a search of 12 runs, all of them counted, compared on public data: nothing is added" in public.explanation
-    paid = account_of(run, released, search=Search(runs=12, data="private")).profiles["tuning"]
+    own = run.replace(streams="own")
+    paid = account_of(own, released, search=Search(runs=12, data="private")).profiles["tuning"]
     assert paid.epsilon_high > public.epsilon_high == account_of(run, released).profiles["holds"].epsilon_high
 
 

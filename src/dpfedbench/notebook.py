@@ -155,7 +155,10 @@ class FinishedRun:
         given = clients if (clients / "summary.json").exists() else None
         for name in ("clients.npz", "summary.json") if given else ():
             checked(clients / name)
-        before = ledger_before(self.settings, self._references)
+        references = self._references
+        if "ledger.jsonl" in references:
+            checked(references["ledger.jsonl"].with_name("training.json"))
+        before = ledger_before(self.settings, references)
         return account_of(self.settings, self.ledger, clients_dir=given, delta=delta, before=before)
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:

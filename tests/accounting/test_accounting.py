@@ -470,7 +470,8 @@ def test_a_record_is_an_image():
 def test_a_search_on_private_data_costs_and_one_on_public_data_does_not(kind, number):
     def tuned(runs, data):
         search = Search(runs=runs, data=data, number=number)
-        return account(releases(kind, 40, (3.0,)), delta=1e-5, given=AccountContext(search=search))["profiles"]
+        given = AccountContext(search=search, own_streams=True)
+        return account(releases(kind, 40, (3.0,)), delta=1e-5, given=given)["profiles"]
 
     public = tuned(20, "public")
     ends = ("epsilon_low", "epsilon_high", "status")

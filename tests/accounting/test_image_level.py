@@ -2,11 +2,13 @@
 
 import itertools
 import math
+import statistics
 
 import numpy as np
 import pytest
 
 from dpfedbench.accounting import analyses, balls_and_bins, poisson
+from dpfedbench.accounting.analyses import own_update
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.data.images import load_dataset
@@ -43,6 +45,30 @@ def test_known_blocks_are_one_gaussian_of_the_worst_image():
     # Rounds that were not run release nothing.
     found = image_bracket("one-pass", use, [2.0], sampler("one-pass", 3, 1 / 3), DELTA)[1]
     assert found == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-12)
+
+
+def test_own_updates_of_one_block_are_seen_one_by_one():
+    """Image 0: two clients of a block, each with noise of its own, z = 1: mu = sqrt(2), 7.286 at 1e-6 and not 10.997.
+
+    The delta of one Gaussian of mu is Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), by hand.
+    """
+
+    def delta_at(epsilon, square):
+        below, mu = statistics.NormalDist().cdf, square**0.5
+        return below(mu / 2 - epsilon / mu) - math.exp(epsilon) * below(-mu / 2 - epsilon / mu)
+
+    given = own_update.describe(clients=6, cohort=2, rounds=3)
+    images = np.array([[0, 9], [0, 1], [2, 3], [4, 5], [6, 9], [7, 8]])
+    use = ImageUse(images=images, rounds=np.array([0, 0, 1, 1, 2, 2]))
+    low, high = image_bracket("own-update", use, [1.0] * 3, given, 1e-6)
+    assert low == high == pytest.approx(7.286, abs=5e-4)
+    assert delta_at(high, 2.0) == pytest.approx(1e-6, rel=1e-6)
+    # Of other noise in the third round the worst image is 9: one client in each of two blocks.
+    other = image_bracket("own-update", use, [1.0, 1.0, 0.9], given, 1e-6)[1]
+    assert delta_at(other, 1 + 1 / 0.81) == pytest.approx(1e-6, rel=1e-6)
+    secret = ImageUse(images=use.images, rounds=None)
+    assert image_bracket("own-update", secret, [1.0] * 3, given, 1e-6) == pytest.approx((low, high), rel=1e-12)
+    assert image_bracket("own-update", secret, [1.0] * 2, given, 1e-6) == pytest.approx((0.0, high), rel=1e-12)
 
 
 def test_the_counts_are_those_of_a_real_partition_and_of_the_runs_own_blocks(federation):

@@ -24,7 +24,7 @@ from dpfedbench.methods import read_run
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.summed import Parties
-from dpfedbench.privacy.ledger import read_ledger
+from dpfedbench.privacy.ledger import chain_of, read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 from dpfedbench.reporting.found_cells import write_cells
@@ -268,6 +268,29 @@ def test_found_cells_go_from_the_search_to_the_network_and_its_account(silos, tm
     assert max(alone, before) < both < alone + before
     with pytest.raises(BenchError, match=r"rests on the releases of dp-fnas/.*: give its ledger\.jsonl as a reference"):
         account_run(run, folder, folder / "privacy.json")
+    # Less of the search's ledger would be less epsilon: whatever was done to it, there is no account.
+    ledger, training = files["ledger.jsonl"], tmp_path / "search" / "training.json"
+    lines, said = ledger.read_text().splitlines(keepends=True), json.loads(training.read_text())
+    other = make_config({"participation": {"rounds": search.participation.rounds - 1}})
+    train(other, silos, tmp_path / "other")
+
+    def forged(text, **changes):
+        ledger.write_text(text)
+        training.write_text(json.dumps(said | changes))
+        with pytest.raises(BenchError) as caught:
+            account_run(run, folder, folder / "privacy.json", references=files)
+        return str(caught.value)
+
+    assert "lines were cut off or changed" in forged("".join(lines[:2]))
+    assert "lines were cut off or changed" in forged("")
+    assert "is private" in forged("", ledger=chain_of(()), rounds_run=0)
+    assert "the run's configuration makes that" in forged("".join(lines[:2]), ledger=chain_of(lines[:2]), rounds_run=1)
+    whole = (tmp_path / "other" / "ledger.jsonl").read_text()
+    told = json.loads((tmp_path / "other" / "training.json").read_text())
+    assert "the run's configuration makes that" in forged(whole, **told)
+    training.unlink()
+    with pytest.raises(BenchError, match=r"search/training\.json is missing"):
+        account_run(run, folder, folder / "privacy.json", references=files)
 
 
 def test_cells_of_an_open_search_have_no_finite_account(silos, tmp_path):

@@ -49,6 +49,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
         "seconds": 30.0,
         "milliseconds_per_client": 10.0 + run.seed,
         "notices": list(run.notices),
+        "ledger": {"lines": 0, "head": ""},
     }
     (folder / "training.json").write_text(json.dumps(training), encoding="utf-8")
     profiles = {}

@@ -120,7 +120,12 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
     flags = {"sampler": {"kind": "x"}, "counted_by_paper": True, "data_dependent_threshold": False, "combines": None}
     flags |= {"part": None, "secure": None}
     release: dict[str, Any] = dict.fromkeys((field.name for field in dataclasses.fields(Release)), 1) | texts | flags
-    Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl").append(Release(**release))
+    ledger = Ledger(tmp_path / "runs" / entry.audited / "ledger.jsonl")
+    ledger.append(Release(**release))
+    with pytest.raises(BenchError, match="lines were cut off or changed"):
+        privacy.read([entry], tmp_path, published)
+    training = ledger.path.with_name("training.json")
+    training.write_text(json.dumps(json.loads(training.read_text()) | {"ledger": ledger.chain}))
     with pytest.raises(BenchError, match=rf"the run's ledger has 0 releases, the audited {entry.audited} 1: delete"):
         privacy.read([entry], tmp_path, published)
 

@@ -34,6 +34,8 @@ class AccountContext:
         images: which clients use which image; None where that is unknown or says nothing, for the reason given.
         no_images: that reason.
         search: the declared search for hyper-parameters; None: none was declared.
+        own_streams: whether the run drew its cohorts and its noise from streams that no other run of the search draws
+            from; else nothing is known of several runs together.
         chosen: whether checkpoints were chosen by validation clients.
         budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
         adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
@@ -46,6 +48,7 @@ class AccountContext:
     images: ImageUse | None = None
     no_images: str = "the run's partition was not given"
     search: Search | None = None
+    own_streams: bool = False
     chosen: bool = False
     budget: Budget | None = None
     adaptive: bool | None = None

@@ -12,6 +12,8 @@ if they point the same way. So, in units of C, the releases move by a vector of 
   high end is the least of the group bound over k clients one after another and of the bound in which the observer is
   told the draws (`groups`); the low end the greatest of one client's, and of the sum of all releases, which is one
   Gaussian of mu = k / (z sqrt(T));
+- own updates, noised by each client itself: k independent releases, whichever rounds they are in, so that all together
+  are one Gaussian of mu = sqrt(sum_t c_t / z_t^2), exactly: those of one round are not added up before they are seen;
 - lots of records: each record is at one client, so a record is an image.
 
 Only images in a client's support or query set count: the others it holds enter nothing. The partition is public.
@@ -74,11 +76,13 @@ class ImageUse:
         found = np.bincount(self.images.ravel())
         return found[found > 0]
 
-    def worst_square(self, multipliers: Sequence[float]) -> float:
+    def worst_square(self, multipliers: Sequence[float], *, apart: bool = False) -> float:
         """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
 
         Args:
             multipliers: z of each round that was run.
+            apart: whether clients of a round release one by one, each with noise of its own, and not their sum: then
+                the greatest sum of c_t / z_t^2.
         """
         assert self.rounds is not None
         done = len(multipliers)
@@ -88,4 +92,5 @@ class ImageUse:
         keys = self.images[taking] * done + self.rounds[taking][:, None]
         places, counts = np.unique(keys, return_counts=True)
         images, rounds = np.divmod(places, done)
-        return float(np.bincount(images, weights=(counts / np.asarray(multipliers)[rounds]) ** 2).max())
+        noise = np.asarray(multipliers)[rounds]
+        return float(np.bincount(images, weights=counts / noise**2 if apart else (counts / noise) ** 2).max())

@@ -210,6 +210,12 @@ class Profiles:
             # With no run at all nothing is published, which happens with probability e^-K.
             share = delta / -math.expm1(-search.runs)
             low = self.analysis.bracket(reading.schedule, reading.sampler, share)[0]
+        if search.several and not self.given.own_streams:
+            text += (
+                "; its runs may have drawn the same cohorts and noise, which may cancel between them: nothing finite "
+                f"holds; set streams to own for each of them{remark}"
+            )
+            return self._entry(low, math.inf, "void", text)
         z, how = self.analysis.as_one(reading.schedule), "by Renyi divergences"
         if search.number == "fixed" and z:
             high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
@@ -218,5 +224,6 @@ class Profiles:
         else:
             divergences = self.analysis.renyi(self.floor or reading.schedule, reading.sampler, HOLDING_ORDERS)
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
-        text += f"; the low end is one run's, the high end {how}; every run as private as this one"
+        every = "every run as private as this one, and of streams of its own"
+        text += f"; the low end is one run's, the high end {how}; {every}"
         return self._entry(low, max(low, high), holds.status, text + remark)

@@ -10,8 +10,12 @@ the number of runs came about (Papernot and Steinke, Hyperparameter Tuning with 
   with eta = 1).
 - "poisson": the number of runs is Poisson of mean K (Theorem 6); with none, nothing is published.
 
-Runs of the search are taken to be as private as the run that is accounted for. For the second and third each run draws
-its hyper-parameters anew from the candidates.
+Runs of the search are taken to be as private as the run that is accounted for, and to draw their cohorts, lots and
+noise apart from one another. Streams are named by the seed and what they are for, so two runs of one seed share them: a
+client is in the same rounds of both, and of two runs that differ in C alone the difference of the sums over C has no
+noise at all. So nothing finite holds of a search on private data unless each run's streams are its own (`Run.streams`),
+named by seed and key. For the second and third each run draws its hyper-parameters anew from the candidates; one that
+is drawn twice has to be run with another seed, since the same run again is the same numbers.
 """
 
 from __future__ import annotations
@@ -55,6 +59,11 @@ class Search:
     def of(cls, values: Mapping[str, Any] | None) -> Search | None:
         """From an entry of the configuration's `tuning`, None for none."""
         return None if values is None else cls(**values)
+
+    @property
+    def several(self) -> bool:
+        """Whether there can have been a run beside the one that is accounted for."""
+        return self.runs > 1 or self.number != "fixed"
 
     @property
     def text(self) -> str:

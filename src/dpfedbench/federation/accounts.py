@@ -15,8 +15,8 @@ from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import read_json, write_json
-from dpfedbench.privacy.ledger import Release, read_ledger
+from dpfedbench.files import write_json
+from dpfedbench.privacy.ledger import Release, finished_ledger
 
 
 def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
@@ -26,13 +26,8 @@ def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
         BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
             mechanism than the configuration.
     """
-    training = read_json(Path(run_dir, "training.json"))
-    try:
-        chain, rounds = training["ledger"], int(training["rounds_run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"{run_dir}/training.json does not say {error}: train the run again") from error
+    releases, rounds = finished_ledger(Path(run_dir))
     path = Path(run_dir, "ledger.jsonl")
-    releases = read_ledger(path, chain)
     if run.private and not releases:
         raise BenchError(f"{path} is empty, but {run.method} is private: train the run again")
     if releases and not run.private:
@@ -50,7 +45,7 @@ def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
     Raises:
         BenchError: the partition is missing, damaged or not this run's.
     """
-    plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+    plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     rounds = None
     if run.participation.known:
         rounds = np.full(run.clients.count, -1)
@@ -96,6 +91,7 @@ def account_of(
             else "the run's partition was not given"
         ),
         search=search,
+        own_streams=run.streams == "own",
         chosen=run.validation.every > 0 and (not budgeted or budgeted[0].unit == "client" or not records),
         budget=budgeted[0].budget if budgeted else None,
         adaptive=follows,
@@ -111,19 +107,23 @@ def account_of(
 def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
     """The ledger of the run that a run rests on; none where it rests on none.
 
+    It is compared as the run's own is: with the chain and the rounds in the training.json beside it, and with what that
+    run's configuration, which is part of this one's, makes of it. A ledger that says less would make this run's account
+    smaller.
+
     Args:
         run: the run (a method).
         references: files of other runs, as `engine.train` has them.
 
     Raises:
-        BenchError: it is not among them, or damaged.
+        BenchError: it is not among them; else as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []
+    other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
-        other = run.references["ledger.jsonl"].folder
-        raise BenchError(f"{run.folder} rests on the releases of {other}: give its ledger.jsonl as a reference")
-    return read_ledger(references["ledger.jsonl"])
+        raise BenchError(f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference")
+    return ledger_of(other, references["ledger.jsonl"].parent)
 
 
 def account_run(

@@ -57,7 +57,7 @@ def _same(what: str, found: Any, expected: Any) -> None:
 def _samplers(run: Any, loop: Loop, releases: Sequence[Release]) -> Samplers:
     records = next((int(line.sampler["records"]) for line in releases if "records" in line.sampler), 1)
     own = loop.client.samplers(run, records) if any(sum_.private for sum_ in loop.own) else {}
-    plan = run.participation.plan(clients=run.clients.count, seed=run.seed)
+    plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
     return {sum_.name: own[sum_.name] for sum_ in loop.own if sum_.private} | {loop.server.name: plan.describe()}
 
 
@@ -131,7 +131,8 @@ class _Checked:
             values = {"threshold": line.threshold, "noise_multiplier": line.noise_multiplier}
             told_of = noise.secure(dimension=line.dimension, cohort=self.sampler["cohort"], **values)
             _same(f"in round {line.round} whole numbers of {name} of", line.secure, told_of)
-            _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], [str(run.seed), stream])
+            drawn_by = [str(run.stream_seed), stream]
+            _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], drawn_by)
             told = line.reason if line.data_dependent_threshold else ""
             said = [reason for reason in without_event if reason in told]
             _same(f"in round {line.round} as what {name} does not account for", said, without_event)

@@ -151,9 +151,9 @@ class Rounds:
     ) -> None:  # fmt: skip
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
         self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
-        self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.seed)
+        self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.stream_seed)
         self.book = Book(
-            seed=run.seed, claims=run.claims, ledger=ledger, observer=observer,
+            seed=run.stream_seed, claims=run.claims, ledger=ledger, observer=observer,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
             processes=self.processes, sums=loop.sums,
         )  # fmt: skip

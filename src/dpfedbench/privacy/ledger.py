@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, writing
+from dpfedbench.files import atomic_path, read_json, writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,6 +197,20 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
             "otherwise: lines were cut off or changed"
         )
     return releases
+
+
+def finished_ledger(folder: Path) -> tuple[list[Release], int]:
+    """The releases of a finished run, compared with the training.json beside its ledger, and the rounds it tells of.
+
+    Raises:
+        BenchError: as `read_ledger`; or training.json is missing, damaged, or does not tell of the ledger.
+    """
+    training = read_json(folder / "training.json")
+    try:
+        chain, rounds = dict(training["ledger"]), int(training["rounds_run"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BenchError(f"{folder / 'training.json'} does not say {error}: train the run again") from error
+    return read_ledger(folder / "ledger.jsonl", chain), rounds
 
 
 def chain_of(lines: Sequence[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from matplotlib.ticker import FuncFormatter
 from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
-from dpfedbench.privacy.ledger import check_same_mechanism, read_ledger
+from dpfedbench.privacy.ledger import check_same_mechanism, finished_ledger
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Place, Private
 from dpfedbench.reporting.figures import COLOURS, DPI, arrow, draw_point, plain, tidied
@@ -107,7 +107,7 @@ def _rows(entry: Private, results: Path, printed: Sequence[Published]) -> list[R
     folder, accounts = cell.runs[0].folder, [(run.account, *run.account.also) for run in cell.runs]
     audit = read_json(results / "runs" / entry.audited / "audit.json")
     if entry.audited != entry.folders[0]:
-        own, other = (read_ledger(run / "ledger.jsonl") for run in (folder, results / "runs" / entry.audited))
+        own, other = (finished_ledger(run)[0] for run in (folder, results / "runs" / entry.audited))
         check_same_mechanism(own, other, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
         also = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
     try:

@@ -164,6 +164,12 @@ class Run(Settings):
 
     method: str = setting(pattern=LOWER_CASE, doc="the name of the method")
     seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
+    streams: Literal["shared", "own"] = setting(
+        "shared",
+        doc="of cohorts, lots and noise. shared: named by the seed, so that runs of one seed draw the same; own: by "
+        "all settings of the run too, so that no two runs do, which composing them takes for granted: a search on "
+        "private data sets it",
+    )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
     clients: Clients
@@ -239,6 +245,18 @@ class Run(Settings):
         values = {key: value for key, value in self.identity().items() if key != "seed"}
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+    @property
+    def stream_seed(self) -> int:
+        """What names the streams of all random numbers that an account takes for secret and independent of other runs'.
+
+        The seed; where streams are the run's own, a number of 128 bits that follows from the seed and the key. Weights
+        of the model, partitions and tasks of tests are drawn from the seed in any case: they read no private data, and
+        runs that are compared should not differ by them.
+        """
+        if self.streams == "shared":
+            return self.seed
+        return int.from_bytes(hashlib.sha256(f"{self.seed}/{self.key}".encode()).digest()[:16], "big")
 
     @property
     def task_name(self) -> str:

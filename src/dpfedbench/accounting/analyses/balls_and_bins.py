@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,12 @@ class BallsAndBins(Analysis):
         "client after another or by draws that are told, the low end by one client or by the sum of all releases; the "
         "exact value is not known"
     )
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """Each client is in one of the rounds, so that a cohort is expected to be their number over the rounds."""
+        super().check_rate(sampler)
+        if not math.isclose(sampler["cohort"] * sampler["rounds"], sampler["clients"], rel_tol=1e-12):
+            raise self.contradiction(sampler, "cohort x rounds is the number of clients where each is in one round")
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         _, most, done = ends(schedule)

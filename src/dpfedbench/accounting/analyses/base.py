@@ -72,6 +72,7 @@ class Analysis:
         explanation: what it takes for granted, for people.
         images: the same of the image level; "{uses}" is the number of clients that use the worst image.
         own: whether its releases are those that few-shot clients make over their own examples.
+        units: the key of its sampler that says how many units a cohort is drawn from: "clients" or "records".
     """
 
     mechanism: ClassVar[str] = "gaussian"
@@ -82,6 +83,42 @@ class Analysis:
     explanation: ClassVar[str]
     images: ClassVar[str] = ""
     own: ClassVar[bool] = False
+    units: ClassVar[str] = "clients"
+
+    def check_sampler(self, sampler: Sampler) -> None:
+        """Refuse a sampler whose numbers contradict one another: an account would follow from whichever it reads.
+
+        Args:
+            sampler: as a ledger has it.
+
+        Raises:
+            BenchError: says which numbers, and what they should be.
+        """
+        units = self.units
+        for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
+            if not isinstance(sampler.get(key), (int, float)) or not 0 < sampler[key] < math.inf:
+                raise self.contradiction(sampler, f"{key} is not a number above 0")
+        for key in dict.fromkeys(("clients", units, "rounds")):
+            if sampler[key] != int(sampler[key]):
+                raise self.contradiction(sampler, f"{key} is not a whole number")
+        if sampler["cohort"] > sampler[units]:
+            raise self.contradiction(sampler, f"cohort is more than the {sampler[units]:,} {units}")
+        self.check_rate(sampler)
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """What has to hold between a sampler's numbers: here the rate is the cohort's share; see `check_sampler`."""
+        share = sampler["cohort"] / sampler[self.units]
+        if not math.isclose(sampler["rate"], share, rel_tol=1e-12):
+            said = f"{sampler['cohort']:,} of {sampler[self.units]:,} {self.units} is a rate of {share:.6g}"
+            raise self.contradiction(sampler, said)
+
+    def contradiction(self, sampler: Sampler, why: str) -> BenchError:
+        """The refusal of a sampler."""
+        said = ", ".join(f"{key} {value}" for key, value in sampler.items() if key != "kind")
+        return BenchError(
+            f"the ledger's sampler {self.sampler} says {said}, which do not fit together: {why}; "
+            "delete the run's folder and train again"
+        )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         """Proved ends of epsilon: the low one below, the high one above the exact value."""
@@ -124,9 +161,11 @@ class Analysis:
         """A ledger of this mechanism and sampler.
 
         Raises:
-            BenchError: rounds are missing, doubled or out of order, samplers differ, or noise does not fit z and C.
+            BenchError: rounds are missing, doubled or out of order, samplers differ, their numbers contradict one
+                another, or noise does not fit z and C.
         """
         rounds = rounds_of(releases, self.adjacency)
+        self.check_sampler(releases[0].sampler)
         return Reading(
             samplers={event.name: event.sampler for event in rounds[0]},
             schedule=schedule_of(rounds),
@@ -191,6 +230,11 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
     if any(getattr(event, name) != getattr(first, name) for name in ("sampler", "unit", "adjacency", "mechanism")):
         raise BenchError(
             f"{where} has another sampler, unit, adjacency or mechanism than the first: account for them apart"
+        )
+    if event.adds is not None and event.adds > (clients := event.sampler.get("clients", 1)):
+        raise BenchError(
+            f"{where} is added up with those of {event.adds} clients, but its sampler has {clients}: "
+            "its mechanism is not the one accounted for"
         )
     if event.adjacency != adjacency:
         raise BenchError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")

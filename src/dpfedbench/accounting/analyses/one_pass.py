@@ -23,6 +23,12 @@ class OnePass(Analysis):
         "partition; exact"
     )
 
+    def check_rate(self, sampler: Sampler) -> None:
+        """Blocks are disjoint, so that there are no more of them than the clients last for."""
+        super().check_rate(sampler)
+        if sampler["cohort"] * sampler["rounds"] > sampler["clients"]:
+            raise self.contradiction(sampler, "the clients do not last for so many rounds of one pass")
+
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
         exact = gaussian_epsilon(ends(schedule)[0], delta)
         return exact, exact

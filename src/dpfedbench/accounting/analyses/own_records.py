@@ -14,7 +14,7 @@ from typing import Any
 import scipy
 
 from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.analyses.base import Reading, rounds_of, schedule_of
+from dpfedbench.accounting.analyses.base import Analysis, Reading, rounds_of, schedule_of
 from dpfedbench.accounting.analyses.one_pass import OnePass
 from dpfedbench.accounting.claims import NO_CLAIM, Claim, Claims
 from dpfedbench.accounting.gaussian import gaussian_epsilon, rounded_up
@@ -116,6 +116,17 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
     return rounded_up(float(scipy.optimize.brentq(excess, low, high, xtol=1e-10)))
 
 
+def check_steps(analysis: Analysis, sampler: Sampler) -> None:
+    """Refuse a sampler that does not say in how many releases a client's records are read.
+
+    Raises:
+        BenchError: see above.
+    """
+    steps = sampler.get("steps")
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise analysis.contradiction(sampler, "steps is not a whole number of at least 1")
+
+
 class OwnRecords(OnePass):
     """Releases of several names, each over a set of records of its own: one Gaussian for each, exactly."""
 
@@ -124,11 +135,23 @@ class OwnRecords(OnePass):
     shared_records = True
     images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own"
 
+    units = "records"
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """A record is in all of its client's releases, or in one of them, which share the records out."""
+        Analysis.check_rate(self, sampler)
+        check_steps(self, sampler)
+        held, read = sampler["records"], sampler["cohort"] * sampler["steps"]
+        if sampler["cohort"] != held and read > held:
+            raise self.contradiction(sampler, f"releases of records that are disjoint cannot read {read:,} of {held:,}")
+
     def read(self, releases: Sequence[Release]) -> Reading:
         named: dict[str, list[Release]] = {}
         for event in releases:
             named.setdefault(event.name, []).append(event)
         kinds = [rounds_of(events) for events in named.values()]
+        for events in named.values():
+            self.check_sampler(events[0].sampler)
         if len({len(rounds) for rounds in kinds}) > 1:
             raise BenchError(
                 "the ledger's rounds differ in what they released: delete the run's folder and train again"

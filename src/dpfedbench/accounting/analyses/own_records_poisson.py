@@ -6,11 +6,12 @@ examples its releases are as many composed sampled Gaussians as it takes steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.analyses.base import Reading
-from dpfedbench.accounting.analyses.own_records import POISSON, one_client
+from dpfedbench.accounting.analyses.own_records import POISSON, check_steps, one_client
 from dpfedbench.accounting.analyses.poisson import Poisson
 from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.accounting.schedule import Bracket, Sampler
@@ -30,6 +31,15 @@ class OwnRecordsPoisson(Poisson):
     images = (
         "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
     )
+
+    units = "records"
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """Each of the steps reads a record with the chance one over their number."""
+        super().check_rate(sampler)
+        check_steps(self, sampler)
+        if not math.isclose(sampler["rate"] * sampler["steps"], 1.0, rel_tol=1e-12):
+            raise self.contradiction(sampler, f"the rate of {sampler['steps']} steps is one over them")
 
     def read(self, releases: Sequence[Release]) -> Reading:
         read = super().read(releases)

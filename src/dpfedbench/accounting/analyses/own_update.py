@@ -6,12 +6,15 @@ it holds: the update becomes any other of norm C, which moves it by up to 2C. Wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dpfedbench.accounting.analyses.base import Reading
 from dpfedbench.accounting.analyses.one_pass import OnePass
 from dpfedbench.accounting.claims import Claim
-from dpfedbench.accounting.schedule import ends
+from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.accounting.image_level import ImageUse
+from dpfedbench.accounting.schedule import Bracket, Sampler, ends
 
 KIND = "own-update"
 """The sampler of these releases: every client that takes part, over its own update."""
@@ -34,6 +37,28 @@ class OwnUpdate(OnePass):
     sampler = KIND
     adjacency = "replace-one"
     explanation = "a client takes part once and noises its own update, of sensitivity 2C: one Gaussian; exact"
+
+    images = (
+        "every client that uses the image sends another update, each with noise of its own: one Gaussian for the worst "
+        "image of this partition; exact where it is known who took part"
+    )
+
+    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
+        if use.rounds is not None:
+            square = use.worst_square(multipliers, apart=True)
+            exact = gaussian_epsilon(square**-0.5, delta) if square else 0.0
+            return exact, exact
+        # Rounds are secret, and the same once all are over: everyone has taken part.
+        uses, all_came = int(use.counts().max()), len(multipliers) * sampler["cohort"] == sampler["clients"]
+        high = gaussian_epsilon(min(multipliers) / uses**0.5, delta)
+        return (gaussian_epsilon(max(multipliers) / uses**0.5, delta) if all_came else 0.0), high
+
+    def check_rate(self, sampler: Sampler) -> None:
+        """A client is in its own update for certain, takes one, and takes part once."""
+        if sampler["rate"] != 1 or sampler.get("steps") != 1:
+            raise self.contradiction(sampler, "a client's own update is one release, at rate 1")
+        if sampler["cohort"] * sampler["rounds"] > sampler["clients"]:
+            raise self.contradiction(sampler, "the clients do not last for so many rounds of one participation")
 
     def claimed(self, claim: Claim, reading: Reading, delta: float) -> tuple[float, str, str]:
         epsilon = claim.epsilon(((ends(reading.claimed)[0], 1),), reading.sampler, delta)

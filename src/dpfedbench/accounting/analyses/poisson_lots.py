@@ -31,6 +31,8 @@ class PoissonLots(Poisson):
         "no record is at two clients"
     )
 
+    units = "records"
+
     def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
         return Analysis.image_bracket(self, use, multipliers, sampler, delta)
 

@@ -113,6 +113,11 @@ def _check(event: Release, where: str) -> None:
         raise BenchError(f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}): {_MEND}")
     if not 1 <= said["counted"] <= said["clients"]:
         raise BenchError(f"{where} counts {said['counted']} of {said['clients']} clients' noise: {_MEND}")
+    if said["clients"] != event.sampler["cohort"]:
+        raise BenchError(
+            f"{where} has shares of noise of {said['clients']} clients, but its sampler has {event.sampler['cohort']} "
+            "in a round: its mechanism is not the one accounted for"
+        )
     threshold, unit = float(np.max(event.threshold)), said["granularity"]
     lattice = Lattice(**{key: value for key, value in said.items() if key != "share_variance"})
     reach = unit * lattice.bound(threshold)

@@ -43,7 +43,7 @@ class LocalSteps(ClientUpdate):
 
     def lots(self, run: Any, *, clients: int, records: int) -> Any:
         """The lots of so many clients that hold so many records each."""
-        return run.participation.lots(clients=clients, seed=run.seed, steps=self.inner_steps, records=records)
+        return run.participation.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
     def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}

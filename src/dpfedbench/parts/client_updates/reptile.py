@@ -73,7 +73,7 @@ class Reptile(ClientUpdate):
                 images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
                 batches = [np.arange(len(labels))] * update.inner_steps
                 if update.batches != "full":
-                    rng = stream(run.seed, "task-batches", client.round, client.client)
+                    rng = stream(run.stream_seed, "task-batches", client.round, client.client)
                     if update.batches == "disjoint":
                         batches = np.split(rng.permutation(len(labels)), update.inner_steps)
                     else:

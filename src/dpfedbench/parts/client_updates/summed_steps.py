@@ -46,7 +46,7 @@ class SummedUpdate(ClientUpdate):
     def lots(self, run: Any, sum_: Sum, *, clients: int, records: int) -> Lots:
         """The lots of a sum, of so many clients that each hold so many records which it may read."""
         return run.participation.lots(
-            clients=clients, seed=run.seed, steps=1, records=records,
+            clients=clients, seed=run.stream_seed, steps=1, records=records,
             purpose=f"lot/{sum_.part}" if sum_.part else "lot",
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
         )  # fmt: skip

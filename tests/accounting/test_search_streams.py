@@ -1,0 +1,137 @@
+"""Runs of a search on private data draw apart from one another; of runs that do not, nothing finite holds together."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from dpfedbench.accounting.account import account
+from dpfedbench.accounting.context import AccountContext
+from dpfedbench.accounting.tuning import Search
+from dpfedbench.experiments.configuration import Configuration
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.federation.engine import Rounds
+from dpfedbench.privacy.ledger import Ledger, Release
+from tests.federation.conftest import RUN, make_config
+
+CLIENTS, ROUNDS, RATE, RUNS = 1000, 100, 0.01, 12
+SEARCHED = Search(runs=RUNS, data="private")
+
+
+def release(index: int) -> Release:
+    return Release(
+        round=index, name="sum", mechanism="gaussian", unit="client", adjacency="zero-out", observer="everyone",
+        noise_multiplier=1.3, threshold=1.0, sensitivity=1.0, noise_std=1.3, dimension=1,
+        sampler={"kind": "poisson", "clients": CLIENTS, "cohort": 10, "rounds": ROUNDS, "rate": RATE},
+        denominator=10.0, noise_stream=f"0/noise/{index}", counted_by_paper=True, data_dependent_threshold=False,
+        reason="",
+    )  # fmt: skip
+
+
+def searched(*, own_streams: bool, search: Search = SEARCHED):
+    given = AccountContext(search=search, own_streams=own_streams)
+    ledger = [release(index) for index in range(ROUNDS)]
+    return account(ledger, delta=1e-5, claims={}, given=given).profiles["tuning"]
+
+
+def test_runs_that_may_share_their_numbers_have_no_finite_epsilon_together():
+    """Twelve runs of one seed put a client into the same rounds: with noise that is not shared they are z/sqrt(12).
+
+    dp-accounting's optimistic distribution of that is a lower end; noise that is shared too can only add to it.
+    """
+    alone = privacy_loss_distribution.from_gaussian_mechanism(
+        standard_deviation=1.3 / RUNS**0.5, sampling_prob=RATE, pessimistic_estimate=False, use_connect_dots=False,
+        value_discretization_interval=1e-3,
+    )  # fmt: skip
+    assert alone.self_compose(ROUNDS).get_epsilon_for_delta(1e-5) > 14.5
+    shared = searched(own_streams=False)
+    assert shared.status == "void" and math.isinf(shared.epsilon_high) and "nothing finite holds" in shared.explanation
+    own = searched(own_streams=True)
+    assert own.status == "proved" and own.epsilon_high == pytest.approx(1.382, abs=5e-4)
+    one = searched(own_streams=False, search=Search(runs=1, data="private"))
+    assert one.status == "proved" and one.epsilon_high < 1.382
+    several = searched(own_streams=False, search=Search(runs=1, data="private", number="geometric"))
+    assert several.status == "void"
+
+
+def plan_of(*, public: bool, search: bool = True, tuning=None, method="dp-agr"):
+    table = {"method": method}
+    if search:
+        table["search"] = {"values": {"server.rate": [0.01, 0.02, 0.04]}}
+    one = {"title": "t", "tasks": ["a"], "series": {"it": table}}
+    outside = {"title": "t", "tasks": ["a"], "series": {"it": {"method": method, "run": {"server": {"rate": 0.02}}}}}
+    general = {key: value for key, value in RUN.items() if key not in ("method", "seed")}
+    poisson = {
+        "clients": RUN["clients"] | {"count": CLIENTS},
+        "participation": {"kind": "poisson", "cohort": 10, "rounds": 20},
+    }  # fmt: skip
+    return make_plan(
+        Configuration.read(
+            {
+                "seeds": [0, 1],
+                "run": general | poisson | {"validation": {"every": 4, "tasks": 4, "public": public}},
+                "tuning": tuning or {},
+                "experiments": {"mine": {"title": "m", "tasks": {"a": {}}, "tables": {"one": one, "two": outside}}},
+            }
+        )
+    )
+
+
+def runs_of(plan, name="one"):
+    return [run for cell in plan.items["mine", name].cells for run in cell.runs]
+
+
+def test_only_runs_of_a_search_on_private_data_move():
+    public, private = plan_of(public=True), plan_of(public=False)
+    assert {run.streams for run in public.runs.values()} == {"shared"}
+    assert {run.stream_seed for run in public.runs.values()} == {0, 1}
+    assert {run.streams for run in runs_of(private)} == {"own"}
+    # A run of the same settings outside the search keeps its key, and is another run.
+    assert {run.streams for run in runs_of(private, "two")} == {"shared"}
+    assert len(private.runs) == len(public.runs) + 2
+    assert set(private.searches) == {run.folder for run in runs_of(private)}
+    alike = {run.replace(streams="shared").key for run in runs_of(private)}
+    assert {run.key for run in runs_of(private, "two")} < alike
+    declared = plan_of(public=True, search=False, tuning={"dp-agr": {"runs": 12, "data": "private"}})
+    assert {run.streams for run in declared.runs.values()} == {"own"}
+    costless = plan_of(public=True, search=False, tuning={"dp-agr": {"runs": 12, "data": "public"}})
+    assert {run.streams for run in costless.runs.values()} == {"shared"}
+    plain = plan_of(public=False, method="maml")
+    assert {run.streams for run in plain.runs.values()} == {"shared"}
+
+
+def test_the_cohorts_of_two_runs_of_a_search_meet_as_seldom_as_chance_has_it():
+    """Of 20,000 places two runs of q = 0.01 share Binomial(20,000, 1e-4): more than 16 has a chance of 4e-11 a pair.
+
+    Runs that share their streams would share about 200. Fifteen pairs: false alarms below 1e-9; the seed is fixed.
+    """
+    drawn = []
+    for run in runs_of(plan_of(public=False)):
+        plan = run.participation.plan(clients=CLIENTS, seed=run.stream_seed)
+        drawn.append({(index, int(client)) for index in range(plan.rounds) for client in plan.cohort(index)})
+    assert len(drawn) == 6 and min(map(len, drawn)) > 100
+    assert max(len(one & other) for one, other in itertools.combinations(drawn, 2)) <= 16
+
+
+@pytest.mark.parametrize(("public", "alike"), [(True, True), (False, False)])
+def test_the_noise_of_two_runs_of_a_search_is_independent(public, alike, federation, tmp_path: Path):
+    """Noise of z = 1000 hides what clients send: releases of two runs correlate as their noise does.
+
+    Over d coordinates independent noise correlates by N(0, 1/d): six deviations have a false-alarm rate of 2e-9.
+    """
+    found = []
+    for rate in (0.01, 0.02):
+        run = make_config({"noise": {"multiplier": 1000.0}, "server": {"rate": rate}})
+        run = run if public else run.replace(streams="own")
+        seen = []
+        rounds = Rounds.of(
+            run, data_dir=federation[0], clients_dir=federation[1], ledger=Ledger(tmp_path / f"{rate}.jsonl"),
+            observer=lambda line, made, seen=seen: seen.extend(mean.numpy() for _, mean in made),
+        )  # fmt: skip
+        rounds.round(0)
+        found.append(seen[0])
+    correlation, spread = np.corrcoef(*found)[0, 1], len(found[0]) ** -0.5
+    assert (correlation > 0.9) if alike else (abs(correlation) < 6 * spread)
