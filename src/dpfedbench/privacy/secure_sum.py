@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,8 +84,6 @@ class SecureSum(PrivateSum):
             dropped out. The former follow from the noised sum over all whole numbers, of which the account holds too;
             the latter the server sees, and they are drawn without a look at the data.
     """
-
-    mechanism: ClassVar[str] = "skellam"
 
     def __init__(
         self, *, dimension: int, threshold: float, noise_multiplier: float, lattice: Lattice, dropped: int,
