@@ -92,7 +92,8 @@ def main() -> None:
     if said["device"] == "cuda":
         shown["peak_mib"] = round(torch.cuda.max_memory_allocated() / 2**20)
     if options.rounds is not None:
-        shown["hours_of_all"] = round(said["seconds"] / said["rounds_run"] * rounds / 3600, 2)
+        if said["seconds"] is not None:  # those of a private run with secret cohorts are not told
+            shown["hours_of_all"] = round(said["seconds"] / said["rounds_run"] * rounds / 3600, 2)
     else:
         evaluate(
             run, data_dir=data, model_path=folder / "model.safetensors", out_path=folder / "metrics.json",

@@ -119,6 +119,16 @@ def test_each_kind_is_trained_by_the_loop_itself_and_once(tmp_path: Path, method
     assert calibration(tmp_path)._rates == {}
 
 
+@pytest.mark.parametrize("plan", ["balls-and-bins", "poisson"])
+def test_no_cohort_of_a_run_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
+    """The rates are kept in a file, and the cohorts that a run's seed draws are secret: others are drawn for it."""
+    made, seeds = Calibration._made, list[int]()
+    monkeypatch.setattr(Calibration, "_made", lambda self, run: seeds.append(run.seed) or made(self, run))
+    runs = runs_of({"a": {"method": "dp-agr", "run": {"participation": {"kind": plan}}}})
+    calibration(tmp_path).measure([run.replace(seed=seed) for run in runs for seed in (0, 1)])
+    assert len(seeds) == 1 and seeds[0] not in (0, 1)
+
+
 def test_data_of_unknown_size_are_said_and_not_counted(tmp_path: Path) -> None:
     runs = runs_of({"a": {"method": "maml"}})
     known = Calibration(

@@ -43,6 +43,23 @@ def test_lines_in_a_log_come_ever_further_apart(monkeypatch: pytest.MonkeyPatch)
     assert 100 < len(times) < 130
 
 
+@pytest.mark.parametrize("total", [7, 20, 250])
+def test_work_without_times_has_lines_at_twentieths_whatever_the_clock_says(
+    monkeypatch: pytest.MonkeyPatch, total: int
+) -> None:
+    said = []
+    for pace in (0.001, 1000.0):
+        now, out = itertools.count(step=pace), io.StringIO()
+        monkeypatch.setattr(module.time, "monotonic", lambda now=now: next(now))
+        progress = Progress("train", total, unit="clients", out=out, timed=False)
+        for step in range(1, total + 1):
+            progress.step(step, 400, lambda: "z 1")
+        said.append(out.getvalue().splitlines())
+    expected = sorted({-(-part * total // 20) for part in range(1, 21)})  # the first step at each twentieth or beyond
+    assert said[0] == said[1] == [f"train: {step}/{total}, z 1" for step in expected]
+    assert len(said[0]) == min(total, 20)
+
+
 def test_on_a_terminal_half_a_minute_is_the_longest_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     times = lines(monkeypatch, tty=True, hours=1)
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) == 30

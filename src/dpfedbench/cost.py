@@ -47,6 +47,7 @@ _LONG = 0.3
 """Seconds of a round that is long enough to be timed."""
 _DRAWN = 2048
 """Clients that are drawn, at the most: so many take part in a timed round."""
+_SEED = 2**64 - 1
 _TEXT = 800
 """Words of a drawn task, unless its clients use more."""
 
@@ -226,6 +227,8 @@ class Calibration:
         run = run.replace(validation=run.validation.replace(tasks=tasks))
         # Noise in shares of clients is enough in a whole cohort alone.
         whole = any(sum_.noise is not None and sum_.noise.one_by_one for sum_ in run.sums)
+        # Of a seed that no run has: whose cohorts and lots are secret are those of runs.
+        run = run.replace(seed=_SEED)
         if whole:
             run = run.replace(participation=run.participation.replace(cohort=cohort))
         rounds = self._made(run)

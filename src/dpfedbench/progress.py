@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+_LINES = 20
+"""Of work without times."""
+
 
 class Progress:
     """Prints how far the work is, its rate and the time left: whole lines, since several jobs share a terminal.
 
-    The longer the work has gone on, the longer the silence between two lines, so that hours of it fit on a page.
+    The longer the work has gone on, the longer the silence between two lines, so that hours of it fit on a page. Where
+    time would tell too much, there is a line at each twentieth of the steps, without a rate.
 
     Args:
         label: what is being done.
@@ -22,6 +26,7 @@ class Progress:
         every: least seconds between two lines at first; later a twentieth of the time gone by, up to `at_most`.
         at_most: seconds; by default half a minute on a terminal, ten minutes in a file.
         out: where to print; standard error by default.
+        timed: whether what is printed, and when, may follow from time.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class Progress:
         every: float = 5.0,
         at_most: float | None = None,
         out: TextIO | None = None,
+        timed: bool = True,
     ) -> None:
         self._label, self._total, self._unit, self._every, self._out = (
             label,
@@ -42,11 +48,16 @@ class Progress:
             every,
             out or sys.stderr,
         )
-        self._at_most = at_most or (30.0 if self._out.isatty() else 600.0)
+        self._at_most, self._timed = at_most or (30.0 if self._out.isatty() else 600.0), timed
         self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:
         """Say that `done` steps are finished and `work` more units were worked through; `note` has more to say."""
+        if not self._timed:
+            total = max(self._total, 1)
+            if _LINES * done // total > _LINES * (done - 1) // total:
+                self._say(f"{self._label}: {done}/{self._total}", note)
+            return
         self._work += work
         now = time.monotonic()
         silence = max(self._every, min(self._at_most, (now - self._start) / 20))
@@ -55,10 +66,9 @@ class Progress:
         self._last = now
         spent = max(now - self._start, 1e-9)
         left = spent / max(done - self._first, 1) * (self._total - done)
+        rate = f"{self._work / spent:.1f} {self._unit}/s, {datetime.timedelta(seconds=round(left))} left"
+        self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
+
+    def _say(self, line: str, note: Callable[[], str] | None) -> None:
         said = note() if note else ""
-        print(
-            f"{self._label}: {done}/{self._total}, {self._work / spent:.1f} {self._unit}/s, "
-            f"{datetime.timedelta(seconds=round(left))} left{', ' + said if said else ''}",
-            file=self._out,
-            flush=True,
-        )
+        print(f"{line}{', ' + said if said else ''}", file=self._out, flush=True)

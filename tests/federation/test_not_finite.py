@@ -39,6 +39,24 @@ def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(f
     train(make_config(ONE_ROUND), federation, tmp_path / "private")
 
 
+@pytest.mark.parametrize("overlay", [{}, PLAIN])
+def test_how_many_were_not_finite_is_said_where_no_privacy_is_claimed(
+    federation, tmp_path, monkeypatch, capsys, overlay
+):
+    """A log is a file beside the results, and the count is no release."""
+    contributions = maml._Tasks.contributions
+
+    def lost(self, *arguments):
+        for gradients, losses, accuracies in contributions(self, *arguments):
+            gradients[0] = torch.nan
+            yield gradients, losses, accuracies
+
+    monkeypatch.setattr(maml._Tasks, "contributions", lost)
+    train(make_config(ONE_ROUND, overlay), federation, tmp_path)
+    said = "warning: round 1: 1 contributions were not finite and counted as zero" in capsys.readouterr().err
+    assert said == (overlay == PLAIN)
+
+
 def test_a_private_training_stops_by_its_model(federation, tmp_path, monkeypatch):
     mean = Step.mean
     monkeypatch.setattr(Step, "mean", lambda *arguments: mean(*arguments) * torch.inf)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -20,9 +21,11 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
-from dpfedbench.methods import read_run
+from dpfedbench.methods import METHODS, read_run
+from dpfedbench.methods.dp_fnas import DpFnas
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.summed import Parties
 from dpfedbench.privacy.ledger import chain_of, read_ledger
 from dpfedbench.privacy.private_sum import PrivateSum
@@ -117,6 +120,41 @@ def check_algorithm_1(silos, folder):
 def test_a_round_without_noise_is_algorithm_1_by_autograd(silos, tmp_path, monkeypatch):
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     check_algorithm_1(silos, tmp_path)
+
+
+@pytest.mark.parametrize("apart", [0.0, 7.0])
+def test_the_history_says_of_parties_what_follows_from_their_sum(silos, tmp_path, monkeypatch, apart):
+    """Everyone sees the parties' sums' sum alone: the history is the same whatever the parties' own releases were.
+
+    Two of the four release what the other two take back; of the sum, 3 in each of the coordinates, the norm is 3 d^1/2.
+    """
+    party = Parties._party
+
+    def told(self, phase, places, theta, index, client):
+        released, losses, raw = party(self, phase, places, theta, index, client)
+        return torch.full_like(released, 0.75 + apart * (-1) ** client), losses, raw
+
+    monkeypatch.setattr(Parties, "_party", told)
+    found = rounds_of(make_config(), silos, tmp_path)
+    row, _ = found.round(0)
+    sizes = {name: place.stop - place.start for name, place in found.net.blocks.items()}
+    assert row["released_norm"] == pytest.approx(3 * math.sqrt(sizes["weights"]), rel=1e-12)
+    assert row[f"{ARCHITECTURE}_released_norm"] == pytest.approx(3 * math.sqrt(sizes["architecture"]), rel=1e-12)
+
+
+class FollowsReleases(DpFnas):
+    """DP-FNAS whose weights' thresholds follow each party's own releases."""
+
+    name: ClassVar[str] = "follows-releases"
+    clipping: NormOfRelease = NormOfRelease(threshold=1.0)
+
+
+def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
+    """The ledger tells each party's threshold to everyone, whose account is of the sum over parties."""
+    monkeypatch.setitem(METHODS, FollowsReleases.name, FollowsReleases)
+    values = make_config().plain() | {"method": FollowsReleases.name}
+    with pytest.raises(BenchError, match=r"^clipping\.kind is norm-of-release for .*the ledger tells it to everyone"):
+        FollowsReleases.read(values | {"clipping": {"kind": "norm-of-release", "threshold": 1.0}})
 
 
 def clip_the_batch(monkeypatch):

@@ -1,17 +1,25 @@
 """Noise: what is drawn, how the multiplier moves, and what is refused."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
+from dpfedbench.accounting.analyses import find
 from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
 from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.errors import BenchError
+from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.noise.correlated import Planned
 from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
+from dpfedbench.settings import part
 from dpfedbench.settings.part import found
 from tests.federation.conftest import LOTS, make_config
 
@@ -41,6 +49,80 @@ def test_independent_noise_is_drawn_from_the_rounds_own_stream():
         drawn = noise.standard(stream_of, 7, 50)
         assert drawn.dtype == np.float64 and np.array_equal(drawn, stream(3, "noise", 7).standard_normal(50))
     assert asked == [7, 7]
+
+
+def laplace(self, stream_of, index, dimension):
+    """Of deviation 1, and with tails that no Gaussian's account is of."""
+    return stream_of(index).laplace(scale=0.5**0.5, size=dimension)
+
+
+class TimesTen(PrivateSum):
+    """Ten times the clipped total under the noise for one."""
+
+    def _noised(self, total, generator):
+        return super()._noised(10 * total, generator)
+
+
+def times_ten(self, ordinary, *, streams, cohort, **values):
+    return TimesTen(**values)
+
+
+class LaplaceDraws:
+    """What is laid beside a noise part."""
+
+    standard = laplace
+
+
+@pytest.mark.parametrize(
+    ("bases", "changed", "said"),
+    [
+        ((Fixed,), {"standard": laplace}, "standard of its own, but the mechanism 'gaussian' of Noise"),
+        ((Fixed,), {"private_sum": times_ten}, "private_sum of its own, but the mechanism 'gaussian' of Noise"),
+        ((LaplaceDraws, Fixed), {}, "standard of its own, but the mechanism 'gaussian'"),
+        ((Fixed,), {"combines": lambda self, index: [1.0]}, "combines of its own, but the mechanism 'gaussian'"),
+        ((Skellam,), {"secure": lambda self, **values: {}}, "secure of its own, but the mechanism 'skellam'"),
+        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Planned"),
+        ((Fixed,), {"standard": laplace, "mechanism": "gaussian"}, "both name the mechanism 'gaussian': give one of"),
+        ((Planned,), {"mechanism": "gaussian"}, "and dpfedbench.parts.noise.noise both name the mechanism 'gaussian'"),
+        ((Fixed,), {"mechanism": "skellam"}, "and dpfedbench.parts.noise.skellam both name the mechanism 'skellam'"),
+    ],
+)  # fmt: skip
+def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(bases, changed, said):
+    """Else it would have the Gaussian's epsilon printed beside it, as proved."""
+    with pytest.raises(BenchError, match=said):
+        type("Other", bases, {"__module__": __name__, "__annotations__": {}} | changed)
+
+
+def test_a_mechanism_of_ones_own_is_taken_and_has_no_analysis():
+    class Laplace(Fixed):
+        mechanism: ClassVar[str] = "laplace"
+        standard = laplace
+
+    class Wider(Laplace):
+        """Changes nothing of it."""
+
+    assert Wider().mechanism == "laplace"
+    with pytest.raises(BenchError, match=r"^no analysis for laplace noise with the sampler 'one-pass', so no epsilon"):
+        find(Wider().mechanism, "one-pass")
+
+
+def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
+    """A file in the folder of noise parts, as one would add it: whoever reads a plan looks there."""
+    (tmp_path / "laplacian.py").write_text(
+        "from typing import Literal\n"
+        "from dpfedbench.parts.noise.fixed import Fixed\n"
+        "class Laplacian(Fixed):\n"
+        "    kind: Literal['laplacian'] = 'laplacian'\n"
+        "    def standard(self, stream_of, index, dimension):\n"
+        "        return stream_of(index).laplace(scale=0.5**0.5, size=dimension)\n"
+    )
+    monkeypatch.setattr(noise_parts, "__path__", [*noise_parts.__path__, str(tmp_path)])
+    with pytest.raises(BenchError) as caught:
+        part._family.__wrapped__(Noise)
+    assert str(caught.value) == (
+        "dpfedbench.parts.noise.laplacian.Laplacian has a standard of its own, but the mechanism 'gaussian' of Noise, "
+        "whose analyses are of other code: name another mechanism there"
+    )
 
 
 def test_noise_decays_after_three_falls_in_a_row():

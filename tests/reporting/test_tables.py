@@ -199,9 +199,22 @@ def test_a_run_without_a_time_is_named(described: Describe, results: Path, publi
     place = tmp_path / "results" / "runs" / description.cells[0].folders[0] / "training.json"
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
-    place.write_text(json.dumps(training), encoding="utf-8")
-    with pytest.raises(BenchError, match="table3-time shows times, which an older run does not have"):
-        tables.read(description, tmp_path / "results", published)
+    told = r"table3-time shows times, which a run of .* does not tell: leave out private runs whose cohorts are secret"
+    for changed in (training, training | {"milliseconds_per_client": None}):
+        place.write_text(json.dumps(changed), encoding="utf-8")
+        with pytest.raises(BenchError, match=told):
+            tables.read(description, tmp_path / "results", published)
+
+
+def test_a_training_time_that_is_not_told_is_no_number(described: Describe, results: Path, published: Path) -> None:
+    """A private run whose cohorts are secret has none."""
+    table = tables.read(described("table2"), results, published)
+    runs = [dataclasses.replace(run, training={**run.training, "seconds": None}) for run in table.rows[0].result.runs]
+    told = dataclasses.replace(table.rows[0], result=dataclasses.replace(table.rows[0].result, runs=tuple(runs)))
+    item = dataclasses.replace(table.item, spec={**table.item.spec, "columns": ["seconds"]})
+    shown = dataclasses.replace(table, item=item, rows=[told, *table.rows[1:]])
+    assert [shown.fields(row)["training, s"].text for row in shown.rows[:2]] == ["–", "30"]
+    assert values.csv_text(tables.tidy(shown)).splitlines()[1].endswith(",")
 
 
 def test_markup_and_formulas_are_text(described: Describe, results: Path, published: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.analyses import known
 from dpfedbench.accounting.budgets import OwnBudget
 from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.accounting.units import cannot_compose
@@ -173,6 +174,15 @@ class Entry:
         """What is spent by all sums that read the same units as this one; None where its noise follows from none."""
         self.book.settle()
         return None if self.shared is None else self.shared[1]
+
+    @property
+    def timed(self) -> bool:
+        """Whether it may be told how long it took: whom its account takes to be hidden, time would tell of.
+
+        Nor where each message is made by itself: how often a rounding is drawn is a client's own.
+        """
+        noise = self.sum.noise
+        return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
 
     @property
     def noise_multiplier(self) -> float:
@@ -386,7 +396,7 @@ class Book:
             self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices, cohort=cohort,
             holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,
         )  # fmt: skip
-        for shared in entry.streams & set[str]().union(*(known.streams for known in self.entries)):
+        for shared in entry.streams & set[str]().union(*(other.streams for other in self.entries)):
             raise BenchError(
                 f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
                 "clipping rule's own take another rule for one of them"
@@ -435,6 +445,11 @@ class Book:
         assert entry.shared is not None
         names = {sum_.name for sum_ in entry.shared[0].sums}
         return next(known for known in self.entries if known.sum.name in names) is entry
+
+    @property
+    def timed(self) -> bool:
+        """Whether it may be told how long a round took, or all of them: nothing then follows of a secret cohort."""
+        return all(entry.timed for entry in self.entries)
 
     @property
     def budgeted(self) -> list[Entry]:

@@ -1,8 +1,9 @@
 """The one training loop. A method gives it its parts (`loop`); it gives back files.
 
 The loop keeps the rounds, the checkpoints, the validation, the history and the results; the book keeps sums, noise and
-budgets. What is computed from private data leaves only as a release of the book. Training loss and raw norms are
-therefore written for runs that claim no privacy, and for no others.
+budgets. What is computed from private data leaves only as a release of the book. Training loss, raw norms and how many
+contributions were not finite are therefore told of runs that claim no privacy, and of no others; and how long rounds
+took is told of no run whose account takes its cohorts or lots to be secret.
 
 A run that was killed goes on from its last checkpoint and ends with the same bits as one that was not: every random
 number comes from a stream named by its round, and everything else is in the checkpoint.
@@ -324,7 +325,6 @@ class _State:
     seconds: float = 0.0
     clients: int = 0
     resumed: int = 0
-    non_finite: int = 0
     measuring: float = 0.0  # of the seconds, those of validation and tests
 
 
@@ -345,7 +345,7 @@ class _Training:
                 "seed": run.seed,
                 "version": run.made_by,
                 "device": self.device,
-                "checkpoint format": 4,
+                "checkpoint format": 5,
             }
             | ({} if first is None else {"threshold": first}),
             seconds=checkpoint_seconds,
@@ -365,14 +365,15 @@ class _Training:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
             f"train {self.config.folder}", self.book.expected(planned), unit=self.rounds.clients.served,
-            done=self.state.round,
+            done=self.state.round, timed=self.book.timed,
         )  # fmt: skip
         # Training stops before a budget is exceeded, not after.
         while self.state.round < planned and self.book.allows(self.state.round + 1):
             started = time.monotonic()
             served = self._round(self.state.round)
-            self.state.seconds += time.monotonic() - started
-            self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
+            if self.book.timed:
+                self.state.seconds += time.monotonic() - started
+                self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
             self.state.clients += served
             self.state.round += 1
             progress.step(self.state.round, served, self._note)
@@ -388,17 +389,16 @@ class _Training:
         row: Row = {"round": index + 1} | found
         row |= self.book.spent(index + 1)
         self.state.history.append(row)
-        if self.book.non_finite:
-            self.state.non_finite += self.book.non_finite
+        if self.book.non_finite and not self.config.private:
             print(
-                f"warning: round {index + 1}: {self.book.non_finite} contributions were not finite and counted as "
-                "zero (seen by the simulation only: this count is not a release)",
+                f"warning: round {index + 1}: {self.book.non_finite} contributions were not finite and counted as zero",
                 file=sys.stderr,
                 flush=True,
             )
         started = time.monotonic()
         self._validate(index + 1)
-        self.state.measuring += time.monotonic() - started
+        if self.book.timed:
+            self.state.measuring += time.monotonic() - started
         return served
 
     def _validate(self, done: int) -> None:
@@ -449,7 +449,9 @@ class _Training:
             self.rounds.restore(saved.pop("rounds"))
             self.state = _State(**saved)
             self.state.resumed += 1
-            print(f"going on after round {self.state.round} of {self.config.folder}", file=sys.stderr, flush=True)
+            # Which round that is follows from how long rounds took.
+            at = f"round {self.state.round}" if self.book.timed else "the last checkpoint"
+            print(f"going on after {at} of {self.config.folder}", file=sys.stderr, flush=True)
 
     # Results
 
@@ -469,7 +471,7 @@ class _Training:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
         served = rounds.clients.served
-        spent = [entry.noise_multiplier for entry in self.book.budgeted]
+        spent, timed = [entry.noise_multiplier for entry in self.book.budgeted], self.book.timed
         write_json(
             self.run_dir / "training.json",
             {
@@ -481,9 +483,11 @@ class _Training:
                 "stopped_by": stopped_by,
                 f"{served}_per_second": round(state.clients / state.seconds, 2) if state.seconds else None,
                 f"milliseconds_per_{served.removesuffix('s')}": (
-                    round(1000 * (state.seconds - state.measuring) / state.clients, 4) if state.clients else None
+                    round(1000 * (state.seconds - state.measuring) / state.clients, 4)
+                    if timed and state.clients
+                    else None
                 ),
-                "seconds": round(state.seconds, 2),
+                "seconds": round(state.seconds, 2) if timed else None,
                 "resumed": state.resumed,
                 "threads": rounds.threads,
                 "processes": rounds.processes.count,

@@ -34,6 +34,13 @@ class OverParties(Method):
                     f"client_update: cut is {step.cut:g} for {name}, which is for runs that claim no privacy: set it "
                     "to null, the clipping rule has the threshold"
                 )
+        for sum_ in self.own_sums():
+            if sum_.clipping is not None and sum_.clipping.moves:
+                raise BenchError(
+                    f"clipping.kind is {sum_.clipping.kind} for {sum_.name}, whose threshold would follow a party's "
+                    "own releases: the ledger tells it to everyone, who is accounted for by the sum over parties "
+                    "alone; take constant"
+                )
 
     def loop(self) -> Loop:
         last = Sum(name="model", unit="record", observer="everyone")

@@ -104,10 +104,10 @@ class Parties(Clients):
                         phase, places[client], model.numpy(), index, client
                     ),
                 )
-                row |= self._said(phase, found, first=phase is self._phases[0])
+                total = torch.stack([released for released, _, _ in found]).sum(dim=0)
+                row |= self._said(phase, found, total, first=phase is self._phases[0])
                 if phase.entry.sum.private:
                     phase.entry.write(index)
-                total = torch.stack([released for released, _, _ in found]).sum(dim=0)
                 mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
                 phase.steps.step(
                     model[phase.place], mean, phase.state, index=index, rounds=self._setup.run.participation.rounds
@@ -128,12 +128,15 @@ class Parties(Clients):
         return total.release(), found.losses, raw
 
     def _said(
-        self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], *, first: bool
-    ) -> Row:
-        """What the history may say of a phase."""
+        self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor, *,
+        first: bool,
+    ) -> Row:  # fmt: skip
+        """What the history may say of a phase: everyone reads it, so of a private one it follows from the total alone.
+
+        What the server sees of each party by itself has the noise of one, and not of all.
+        """
         entry = phase.entry
-        norms = [float(released.norm()) for released, _, _ in found]
-        row: Row = {"released_norm": float(np.mean(norms))}
+        row: Row = {"released_norm": float(total.norm())}
         if entry.sum.private:
             row["noise_multiplier"] = entry.noise_multiplier
             if first:

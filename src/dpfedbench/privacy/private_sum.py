@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,14 +121,12 @@ class PrivateSum(_Sum):
         adjacency: "zero-out" or "replace-one".
 
     Attributes:
-        mechanism: what the ledger calls the noise; other noise needs another word, and an analysis of its own.
         secure: what the ledger says of a sum that secure aggregation shows; None for others.
         told: what the history may say of it after the release.
         signs: by which coordinates were turned before the noise, as its observer knows.
         absent: places in the cohort of those who sent nothing, as its observer sees.
     """
 
-    mechanism: ClassVar[str] = "gaussian"
     secure: Mapping[str, Any] | None = None
     told: Mapping[str, Any] = {}
     signs: np.ndarray | float = 1.0

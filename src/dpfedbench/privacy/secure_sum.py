@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +76,8 @@ class SecureSum(PrivateSum):
         lattice: the whole numbers.
         dropped: clients of the cohort that drop out, with their noise.
         streams: random streams of the round.
+        colluding: clients of the cohort that may tell the server their noise. None of those who drop out need be one of
+            them, so nothing is released unless `counted` shares are in the sum besides all of theirs.
 
     Attributes:
         told: what the history may say, after the release: coordinates that left the modulus's range, and clients that
@@ -83,13 +85,11 @@ class SecureSum(PrivateSum):
             the latter the server sees, and they are drawn without a look at the data.
     """
 
-    mechanism: ClassVar[str] = "skellam"
-
     def __init__(
         self, *, dimension: int, threshold: float, noise_multiplier: float, lattice: Lattice, dropped: int,
-        streams: Streams,
+        streams: Streams, colluding: int = 0,
     ) -> None:  # fmt: skip
-        self.lattice = lattice
+        self.lattice, self._colluding = lattice, colluding
         super().__init__(dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier)
         self._bound, self._streams, self._modulus = lattice.bound(threshold), streams, 1 << lattice.bits
         self._signs = streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
@@ -150,10 +150,11 @@ class SecureSum(PrivateSum):
 
     def _noised(self, total: torch.Tensor, generator: Any) -> torch.Tensor:
         """The sum that was seen, turned back; noise is in it."""
-        if self._shares < self.lattice.counted:
+        if self._shares - self._colluding < self.lattice.counted:
+            told = f", of whom {self._colluding} may tell theirs" * (self._colluding > 0)
             raise BenchError(
-                f"{self._shares} clients' noise is in the sum, fewer than the {self.lattice.counted} that the account "
-                "counts: nothing is released; raise noise.dropped_at_most"
+                f"{self._shares} clients' noise is in the sum{told}, fewer than the {self.lattice.counted} that the "
+                "account counts: nothing is released; raise noise.dropped_at_most"
             )
         half = self._modulus // 2
         centred = (self._seen_sum + half) % self._modulus - half

@@ -117,7 +117,7 @@ class SeedRun(NamedTuple):
     seed: int
     accuracy: str
     rounds: str
-    seconds: float
+    seconds: float | None
     spark: Markup
     links: Links
 
@@ -162,9 +162,10 @@ class Runs:
     facets: Sequence[Facet]
 
     @property
-    def seconds(self) -> float:
-        """Of training, all seeds together."""
-        return sum(run.seconds for run in self.seeds)
+    def seconds(self) -> float | None:
+        """Of training, all seeds together; None where that is not told."""
+        told = [run.seconds for run in self.seeds if run.seconds is not None]
+        return sum(told) if len(told) == len(self.seeds) else None
 
 
 def make(
@@ -221,7 +222,8 @@ def make(
             figures=[figure for figure in shown_figures if figure not in leading_figures],
             runs=runs,
             count=sum(len(entry.seeds) for entry in runs),
-            seconds=sum(entry.seconds for entry in runs),
+            seconds=sum(entry.seconds for entry in runs if entry.seconds is not None),
+            untimed=sum(len(entry.seeds) for entry in runs if entry.seconds is None),
             papers={name: papers[name] for name in dict.fromkeys(facet.paper for facet in every) if name in papers},
             choices={
                 "paper": {name: names.get(name, name) for name in chosen["paper"]},
@@ -408,7 +410,7 @@ def _runs(group: Group, result: CellResult, folder: Path) -> Runs:
                 seed,
                 f"{run.metrics['accuracy']:.1f}",
                 _rounds(run.training),
-                float(run.training.get("seconds", 0.0)),
+                run.training.get("seconds"),
                 spark(index),
                 _files(run.folder, folder),
             )

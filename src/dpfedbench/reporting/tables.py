@@ -100,16 +100,16 @@ class Table:
 
 
 def _mean(row: Row, column: str) -> float:
-    """The mean over seeds of a number in training.json."""
-    key = _COLUMNS[column][1]
-    return math.fsum(float(run.training[key]) for run in row.result.runs) / row.result.seeds
+    """The mean over seeds of a number in training.json; NaN where a run does not tell it."""
+    given = [run.training[_COLUMNS[column][1]] for run in row.result.runs]
+    return math.nan if None in given else math.fsum(map(float, given)) / row.result.seeds
 
 
 def read(item: Item, results: str | Path, published: str | Path) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
 
     Raises:
-        BenchError: a file is missing or damaged, or a run for a table of time was trained before times were written.
+        BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
     """
     of_time = item.spec.get("value", "accuracy") == "milliseconds"
     printed = {
@@ -132,8 +132,8 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
             )
         if value is None:
             raise BenchError(
-                f"{item.paper} {item.name} shows times, which an older run does not have: "
-                "delete its folder and run the workflow again"
+                f"{item.paper} {item.name} shows times, which a run of {cell.group} does not tell: leave out private "
+                "runs whose cohorts are secret, delete the folder of an older run, and run the workflow again"
             )
         if whole:
             value = _share(result, whole[cell.dataset, cell.task])

@@ -72,6 +72,7 @@ class Correlated(Noise):
 class Planned(Correlated):
     """Correlated noise of a run: what it draws follows from the planned rounds and, for some encoders, the server."""
 
+    mechanism: ClassVar[str] = MECHANISM
     step: ServerStep
 
     def combines(self, index: int) -> list[float]:

@@ -1,7 +1,8 @@
 """What every noise is: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
 
-An accountant finds its analysis by that name (`mechanism`) and by the sampler. Noise whose draws of two rounds depend
-on each other is another mechanism than "gaussian": without an analysis of its own no epsilon is printed.
+An accountant finds its analysis by that name (`mechanism`) and by the sampler. So a name stands for the code that an
+analysis is of: a class that draws, sums or combines in its own way has to name a mechanism of its own, and without an
+analysis of that no epsilon is printed. Who does not, or takes the name of another's, is refused when the plan is read.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
@@ -20,8 +22,19 @@ if TYPE_CHECKING:
     from dpfedbench.privacy.private_sum import PrivateSum
 
 
+_MADE_BY = ("standard", "private_sum", "combines", "secure")
+"""What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
+
+_NAMED_IN = {"gaussian": __name__}
+"""The module that gave each mechanism its name."""
+
+
 class Noise(Part):
-    """Base of the kinds of noise."""
+    """Base of the kinds of noise.
+
+    Raises:
+        BenchError: when a class is made that changes what is drawn or summed under a mechanism that it did not name.
+    """
 
     place: ClassVar[str] = "dpfedbench.parts.noise"
     mechanism: ClassVar[str] = "gaussian"
@@ -35,6 +48,25 @@ class Noise(Part):
     """Whether noise and sensitivity over C follow from the number of coordinates, so that an audit has as many."""
 
     multiplier: float | None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class under whose mechanism's name another code's proof would be taken for its own."""
+        super().__init_subclass__(**options)
+        said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
+
+        def defined(name: str) -> int:
+            return next(place for place, base in enumerate(places) if name in vars(base))
+
+        named = defined("mechanism")
+        for name in _MADE_BY:
+            if defined(name) < named:
+                raise BenchError(
+                    f"{said} has a {name} of its own, but the mechanism {cls.mechanism!r} of {places[named].__name__}, "
+                    "whose analyses are of other code: name another mechanism there"
+                )
+        module = places[named].__module__
+        if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
+            raise BenchError(f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another")
 
     def plan(
         self,

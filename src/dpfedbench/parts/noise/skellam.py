@@ -71,9 +71,11 @@ class Skellam(Noise):
     def _gone(self, cohort: int) -> int:
         return math.ceil(self.dropped * cohort - 1e-9)
 
+    def _colluders(self, cohort: int) -> int:
+        return math.ceil(self.colluding * cohort - 1e-9)
+
     def _counted(self, cohort: int) -> int:
-        lost = math.floor(self.dropped_at_most * cohort + 1e-9) + math.ceil(self.colluding * cohort - 1e-9)
-        return cohort - lost
+        return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self._colluders(cohort)
 
     def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
         """The whole numbers of a round.
@@ -95,7 +97,9 @@ class Skellam(Noise):
 
         size, _ = int(cohort), values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
-        return SecureSum(**values, lattice=lattice, dropped=self._gone(size), streams=streams)
+        return SecureSum(
+            **values, lattice=lattice, dropped=self._gone(size), streams=streams, colluding=self._colluders(size)
+        )
 
     def secure(self, **values: Any) -> dict[str, Any]:
         from dpfedbench.privacy.lattice import said
