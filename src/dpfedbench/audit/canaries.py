@@ -22,6 +22,7 @@ import torch
 
 from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.decorrelated import Decorrelated
+from dpfedbench.audit.ideal import Drawn, gaussian, secret
 from dpfedbench.audit.units import LARGE, ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.evaluation.held_out import NoMeasures
@@ -248,6 +249,17 @@ class Scores:
         else:
             self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
 
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Scores [holders, reserved] of draws of what the lines of the ledger state."""
+        lines = [line for line in self.seen if line.name == self._name]
+        z, rate = [line.noise_multiplier * max(1, self._added) ** 0.5 for line in lines], lines[0].sampler["rate"]
+        if self._members is None and (self._once or rate < 1):
+            return secret(coins, z, generator, rate=rate, once=int(lines[0].sampler["rounds"]) * self._once)
+        squares = np.zeros(coins.shape)
+        for line, each in zip(lines, z, strict=True):
+            squares[:, slice(None) if self._members is None else self._members[line.round]] += each**-2
+        return gaussian(coins, squares, generator)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
@@ -258,12 +270,14 @@ class Found:
         scores: float64 [m], see `Scores`.
         releases: the ledger of the audit's own run.
         holders: clients that had canaries among their records; 1 where clients are canaries.
+        ideal: draws scores of the same canaries by the ledger alone; None: that was not asked.
     """
 
     holders: int
     coins: np.ndarray
     scores: np.ndarray
     releases: list[Release]
+    ideal: Drawn | None = None
 
 
 def extra_of(sum_: Sum, threshold: float) -> Extra | None:
@@ -368,6 +382,7 @@ def one_run(
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
         releases=lines_of(sum_, scores.seen),
+        ideal=lambda generator: scores.ideal(coins, generator)[:, taking_part].ravel(),
     )
 
 
@@ -393,6 +408,7 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
     scores, seen = np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    squares, drawn = np.zeros(coins.shape), dict[float, list[float]]()  # of known releases; z of those drawn at a rate
     releases: list[Release] = []
 
     def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
@@ -402,7 +418,12 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         own = source.read if known else np.arange(examples)
         x = released.numpy()[net.ordinary + own] / made.threshold
         ratio = (2 * x - 1) / (2 * made.noise_multiplier**2)
-        scores[client, own] += ratio if known or rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+        if known or rate == 1:
+            scores[client, own] += ratio
+            squares[client, own] += made.noise_multiplier**-2
+        else:
+            scores[client, own] += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+            drawn.setdefault(rate, []).extend([made.noise_multiplier] * (client == 0))
         seen[client, own] = True
 
     model: Any = net
@@ -420,4 +441,11 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         entry.open = functools.partial(_Shown, functools.partial(show, entry), entry)  # type: ignore[method-assign]
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
         pass
-    return Found(holders=holders, coins=coins[seen], scores=scores[seen], releases=releases)
+
+    def ideal_scores(generator: np.random.Generator) -> np.ndarray:
+        found = gaussian(coins[seen], squares[seen], generator)
+        return found + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
+
+    return Found(
+        holders=holders, coins=coins[seen], scores=scores[seen], releases=releases, ideal=ideal_scores
+    )  # fmt: skip
