@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.audit.canaries import one_own_run
 from dpfedbench.audit.ideal import chance_of_such, gaussian, secret
+from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.ranks import IDEALS, RankTest
 from dpfedbench.audit.report import audit, family_of, own_family

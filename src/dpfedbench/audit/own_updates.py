@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.canaries import LARGE, Coordinates, Found, _Shown
+from dpfedbench.audit.canaries import Found
 from dpfedbench.audit.ideal import gaussian
+from dpfedbench.audit.own_examples import Shown
+from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.federation.book import Book
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
@@ -79,7 +81,7 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
     signs = np.where(coins & inserted, 1.0, -1.0)
     clients = NoisedClients(setup, _Updates(signs))
     for entry in book.entries:
-        entry.open = functools.partial(_Shown, show, entry)  # type: ignore[method-assign]
+        entry.open = functools.partial(Shown, show, entry)  # type: ignore[method-assign]
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(canaries), 0):
         pass
     return Found(

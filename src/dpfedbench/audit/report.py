@@ -20,7 +20,8 @@ from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
 from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.audit.attacks import leak_of
 from dpfedbench.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
-from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_own_run, one_run
+from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_run
+from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.ranks import Family, rank_test
 from dpfedbench.audit.units import ORDINARY
