@@ -9,7 +9,7 @@ from dpfedbench.accounting import account as accounts
 from dpfedbench.accounting.analyses import own_records
 from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
 from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.canaries import one_own_run
+from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
 from dpfedbench.privacy.ledger import Release

@@ -7,9 +7,10 @@ from scipy import stats
 from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.bounds import clopper_pearson, guess_surest, one_run_dp
-from dpfedbench.audit.canaries import LARGE, Coordinates, RecordSource, Units
+from dpfedbench.audit.canaries import ClientSource, RecordSource
 from dpfedbench.audit.ranks import RankTest
 from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.privacy.private_sum import PlainSum
 
 from .conftest import LOTS, RECORDS, experiment, make_config
@@ -41,6 +42,15 @@ def test_a_canary_is_a_unit_of_its_own():
     _, norms = source.add_each(np.zeros(4), np.array([1, 2]), np.array([1, 1]), total)
     assert norms.tolist() == [5, 0]
     assert total.release(np.random.default_rng(0)).tolist() == [3, 4, 0, 0]
+
+
+def test_of_a_client_that_makes_several_contributions_one_is_the_unit():
+    """At sample level each query example is a contribution, and one example is what neighbours differ in."""
+    units = Units(np.array([1, -1, 0]), np.float32([LARGE, 0, 0]), np.float32([[0, 0], [3, 4], [0, 0]]))
+    source = ClientSource(Coordinates(ordinary=2, reserved=2), units, each=3)
+    ((rows, *_),) = source.contributions(np.zeros(4), np.array([1, 0]), 0)
+    none = [0.0] * 4
+    assert rows.tolist() == [[3, 4, 0, 0], none, none, [0, 0, 0, np.float32(LARGE)], none, none]
 
 
 def test_scores_without_noise_tell_every_coin():

@@ -8,7 +8,8 @@ import pytest
 
 from dpfedbench.accounting.analyses import find
 from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.canaries import Found, one_own_run
+from dpfedbench.audit.canaries import Found
+from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.ranks import Family
 from dpfedbench.audit.report import audit, bounds_of

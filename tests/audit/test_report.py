@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit import report
 from dpfedbench.audit.canaries import audit_seed
 from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of, own_family
@@ -105,6 +106,23 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
         assert (part["confidence"], part["delta"]) == (0.95, delta)
         assert part["bounds"] == [report._plain(bound) for bound in at[0.95]]
         assert part["bounds"] != [report._plain(bound) for bound in at[0.5]]
+
+
+def test_the_sample_level_is_audited_by_both_of_its_sums():
+    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at 1e-5 (closed form), of an example,
+    and not of all that a client has. A bound above it on right code has a chance of 5 % in all; the seed is fixed."""
+    config = make_config({"method": "dp-maml-sample", "clients": {"count": 800}, "participation": {"cohort": 80}})
+    rounds = rounds_without_data(config)
+    for index in range(config.participation.rounds):
+        rounds.round(index)
+    found = audit(config, rounds.book.ledger, canaries=600)
+    parts = [found, *found["also"]]
+    assert len(parts) == 2 and {part["unit"] for part in parts} == {"record"}
+    assert {part["clients_audited"] is None for part in parts} == {True, False}  # the server's, the clients'
+    for part in parts:
+        assert part["epsilon_holds"] == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-6)
+        assert 0.6 * part["epsilon_ideal"] < part["epsilon"] <= part["epsilon_holds"]
+        assert not part["another_mechanism"]
 
 
 def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):

@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.nn import functional
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpfedbench.data.partition import TaskBatch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
@@ -237,6 +239,35 @@ def test_poisson_batches_read_each_with_a_chance_and_divide_by_the_mean_number(f
     assert not means[0].any()
     for count in (1, 2):
         np.testing.assert_allclose(means[count], each[:count].sum(0).numpy() / 3, atol=1e-6)
+
+
+@pytest.mark.parametrize("overlay", [REPTILE, PLAIN_REPTILE])
+def test_poisson_batches_are_drawn_anew_in_each_step_round_and_client(overlay, federation, tmp_path, monkeypatch):
+    """Of 5 rounds of 48 clients of 9 examples, three steps of chance 1/3: two batches share an example with a chance of
+    1/9, whether of other steps, other clients or other rounds (exact tests, false alarm 1e-3 each)."""
+    config = make_config(overlay, {"client_update": {"inner_steps": 3, "batches": "poisson"}})
+    rounds, read = rounds_of(config, federation, tmp_path), {}
+    zeros = np.zeros(rounds.net.dimension, np.float32), np.zeros((1, 2))
+
+    def spy(self, name, theta, examples, worker, step):
+        read[self.round, self.client, step] = np.isin(np.arange(9), examples[0])
+        return zeros
+
+    def numbered(ids):
+        """Numbers of the examples for images and labels."""
+        support, query = (np.tile(numbers, (len(ids), 1)) for numbers in (np.arange(3), np.arange(3, 9)))
+        return TaskBatch(support_x=support, support_y=support, query_x=query, query_y=query)
+
+    monkeypatch.setattr(Client, "mean", spy)
+    monkeypatch.setattr(held_of(rounds), "gather", numbered)
+    for index in range(5):
+        list(rounds.clients.contributions(theta_of(rounds), np.arange(48), index))
+    drawn = np.array([[[read[at, client, step] for step in range(3)] for client in range(48)] for at in range(5)])
+    steps = [(drawn[:, :, one], drawn[:, :, other]) for one, other in ((0, 1), (0, 2), (1, 2))]
+    for one, other in (*steps, (drawn[:, ::2], drawn[:, 1::2]), (drawn[:4:2], drawn[1:4:2])):
+        both = one & other
+        assert stats.binomtest(int(both.sum()), both.size, 1 / 9).pvalue > 1e-3
+    assert stats.binomtest(int(drawn.sum()), drawn.size, 1 / 3).pvalue > 1e-3
 
 
 def test_the_ledger_of_poisson_batches_says_the_chance_and_a_step_of_nobody_is_noise(federation, tmp_path):

@@ -106,6 +106,23 @@ def test_a_missing_audit_is_one_line(entries: list[Private], results: Path, publ
         privacy.read([entry], tmp_path, published)
 
 
+def test_an_audit_that_did_not_see_the_mechanism_is_marked(
+    entries: list[Private], results: Path, published: Path, tmp_path: Path
+) -> None:
+    """Beside its number in the table and on the page, in the CSV, and nowhere else."""
+    entry, note = entries[0], "of another mechanism than the ledger's"
+    for folder in {*entry.folders, entry.audited}:
+        shutil.copytree(results / "runs" / folder, tmp_path / "runs" / folder)
+    place = tmp_path / "runs" / entry.audited / "audit.json"
+    for another in (False, True):
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"another_mechanism": another}))
+        rows = privacy.read([entry], tmp_path, published)
+        (line,) = (line for line in privacy.to_markdown(rows, "it").splitlines() if line.startswith("| dp-fedmeta |"))
+        assert (f" ({note}) |" in line) == another
+        assert privacy.fields(rows)[0]["ε audited"].note == note * another
+        assert (f"f-DP by ranks, 95 % confidence, {note}" in csv_text(rows)) == another
+
+
 def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
     entries: list[Private], results: Path, published: Path, tmp_path: Path
 ) -> None:

@@ -226,3 +226,20 @@ def test_markup_and_formulas_are_text(described: Describe, results: Path, publis
     assert text.startswith("# a &lt;script>\n") and r"=cmd\|' /C calc'!A1 &lt;i>" in text and "<i>" not in text
     row = next(csv.DictReader(io.StringIO(values.csv_text(tables.tidy(table)))))
     assert row["variant"] == "'=cmd|' /C calc'!A1 <i>" and float(row["value"]) > 0
+
+
+@pytest.mark.parametrize(("again", "value"), [("1", "93.8"), ("1.0", "93.9")], ids=["same x", "x written otherwise"])
+def test_a_number_that_is_published_twice_is_refused(tmp_path: Path, again: str, value: str) -> None:
+    """Whichever line came first would win; also where both say the same, since one of them is then mended alone."""
+    place, key = tmp_path / "published.csv", "dp-fedmeta,table2,omniglot,5-way 1-shot,dp-agr"
+    lines = ["paper,item,dataset,task,method,variant,x,value,source", f"{key},best,1,93.9,Table 2"]
+    others = [f"{key},best,2,93.9,Table 2", f"{key},,1,93.9,Table 2", f"{key.replace('2', '3')},best,1,93.9,Table 3"]
+    place.write_text("\n".join([*lines, *others]), encoding="utf-8")
+    assert [row.x for row in read_published(place, "dp-fedmeta", "table2")] == [1.0, 2.0, 1.0]
+    place.write_text("\n".join([*lines, f"{key},best,{again},{value},Table 2"]), encoding="utf-8")
+    with pytest.raises(BenchError) as caught:
+        read_published(place, "dp-fedmeta", "table2")
+    assert str(caught.value) == (
+        f"{place} has two numbers of dp-fedmeta table2 for omniglot, 5-way 1-shot, dp-agr, best, x {again}: "
+        "keep one of the lines"
+    )

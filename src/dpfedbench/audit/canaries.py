@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,15 @@ import torch
 
 from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.decorrelated import Decorrelated
-from dpfedbench.audit.units import LARGE, ORDINARY, Coordinates, Units, canary_units
-from dpfedbench.data.partition import TaskBatch
+from dpfedbench.audit.ideal import Drawn, gaussian, secret
+from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.book import Book, Entry, Made, Observer, Open
+from dpfedbench.federation.book import Made, Observer
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
-from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpfedbench.parts.clipping.rule import Extra
 from dpfedbench.parts.sum import Sum
 from dpfedbench.privacy.ledger import Ledger, Release
@@ -87,69 +87,16 @@ class RecordSource:
             ids = x[start : start + _CHUNK]
             self.holders[y[0]].fill(ids, self._room[: len(ids)])
             norms[start : start + _CHUNK] = total.add(torch.from_numpy(self._room[: len(ids)]))
-        return _nothing(len(x)), norms
+        return nothing(len(x)), norms
 
 
-class TaskSource:
-    """Few-shot clients whose examples are all canaries, for their own sums: an image is an example's number.
-
-    Attributes:
-        read: numbers of the examples whose gradients were taken last.
-    """
-
-    device = "cpu"
-
-    def __init__(self, net: Coordinates, support: int, present: np.ndarray) -> None:
-        self.net, self._support, self._present = net, support, present
-        self.read = np.empty(0, np.int64)
-
-    def gather(self, ids: np.ndarray) -> TaskBatch:
-        """Numbers for images, the client's own for labels."""
-        numbers = np.tile(np.arange(self._present.shape[1]), (len(ids), 1))
-        labels = np.repeat(np.asarray(ids)[:, None], numbers.shape[1], axis=1)
-        parts = [(values[:, : self._support], values[:, self._support :]) for values in (numbers, labels)]
-        return TaskBatch(support_x=parts[0][0], support_y=parts[1][0], query_x=parts[0][1], query_y=parts[1][1])
-
-    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor) -> Measured:
-        """The examples' gradients, whatever the model is, as `models.gradients.Gradients.each` does."""
-        self.read = x
-        rows = out.numpy()
-        rows[:] = 0
-        rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
-        return _nothing(len(x))
-
-    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
-        """Add the examples' gradients, as `models.gradients.Gradients.add_each` does."""
-        rows = torch.empty((len(x), self.net.dimension))
-        return self.each(theta, x, y, rows), total.add(rows)
-
-
-class _Shown(Open):
-    """A sum whose release is shown as it leaves: before another is taken, and not over the denominator."""
-
-    def __init__(
-        self,
-        show: Callable[[int, Any, torch.Tensor], None],
-        entry: Entry,
-        index: int,
-        *,
-        step: int = 0,
-        client: int = 0,
-    ) -> None:
-        super().__init__(entry, index=index, step=step, client=client)
-        self._show, self._client = show, client
-
-    def release(self) -> torch.Tensor:
-        released = super().release()
-        self._show(self._client, self.total, released)
-        return released
-
-
-def _nothing(count: int) -> Measured:
+def nothing(count: int) -> Measured:
+    """What drawn gradients have of losses and right answers."""
     return Measured(np.zeros(count), np.zeros(count), np.ones(count))
 
 
-def _gradients(source: Any) -> Choice:
+def gradients_of(source: Any) -> Choice:
+    """The way to take gradients that a source stands for."""
     return Choice("audit", lambda: source, "cpu")
 
 
@@ -185,7 +132,7 @@ def run_rounds(
     assert loop is not None
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
-        run, loop, net=source.net, held=source, gradients=_gradients(source), measures=NoMeasures(),
+        run, loop, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
         ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
         clients=source if isinstance(source, Clients) else None,
     )  # fmt: skip
@@ -248,6 +195,17 @@ class Scores:
         else:
             self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
 
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Scores [holders, reserved] of draws of what the lines of the ledger state."""
+        lines = [line for line in self.seen if line.name == self._name]
+        z, rate = [line.noise_multiplier * max(1, self._added) ** 0.5 for line in lines], lines[0].sampler["rate"]
+        if self._members is None and (self._once or rate < 1):
+            return secret(coins, z, generator, rate=rate, once=int(lines[0].sampler["rounds"]) * self._once)
+        squares = np.zeros(coins.shape)
+        for line, each in zip(lines, z, strict=True):
+            squares[:, slice(None) if self._members is None else self._members[line.round]] += each**-2
+        return gaussian(coins, squares, generator)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
@@ -258,12 +216,14 @@ class Found:
         scores: float64 [m], see `Scores`.
         releases: the ledger of the audit's own run.
         holders: clients that had canaries among their records; 1 where clients are canaries.
+        ideal: draws scores of the same canaries by the ledger alone; None: that was not asked.
     """
 
     holders: int
     coins: np.ndarray
     scores: np.ndarray
     releases: list[Release]
+    ideal: Drawn | None = None
 
 
 def extra_of(sum_: Sum, threshold: float) -> Extra | None:
@@ -368,56 +328,5 @@ def one_run(
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
         releases=lines_of(sum_, scores.seen),
+        ideal=lambda generator: scores.ideal(coins, generator)[:, taking_part].ravel(),
     )
-
-
-def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Found:
-    """Let few-shot clients make their own releases once, every example a canary; nothing else is in them.
-
-    Clients are alike and no canary is at two of them, so that each needs one round only, and there may be more of them
-    than the run has.
-
-    Args:
-        run: the run.
-        seed: the audit's.
-        canaries: m, rounded down to whole clients.
-        inserted: false: no canary is ever inserted, whatever its coin (a null).
-    """
-    ways, shape = run.task.ways, run.clients
-    support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
-    holders = max(1, canaries // examples)
-    run = run.replace(seed=seed)
-    loop = run.loop()
-    assert loop is not None
-    coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
-    net = Coordinates(ordinary=1, reserved=examples)
-    source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
-    scores, seen = np.zeros(coins.shape), np.zeros(coins.shape, bool)
-    releases: list[Release] = []
-
-    def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
-        # Which examples were sampled in secret the observer does not know.
-        assert entry.sum.noise is not None
-        known, rate = find(entry.sum.noise.mechanism, entry.sampler["kind"]).known, entry.sampler["rate"]
-        own = source.read if known else np.arange(examples)
-        x = released.numpy()[net.ordinary + own] / made.threshold
-        ratio = (2 * x - 1) / (2 * made.noise_multiplier**2)
-        scores[client, own] += ratio if known or rate == 1 else np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
-        seen[client, own] = True
-
-    model: Any = net
-    book = Book(
-        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), unaccounted=run.unaccounted,
-        observer=lambda line, _: releases.append(line),
-    )  # fmt: skip
-    clients = loop.client.clients(
-        Setup(
-            run=run, net=model, held=source, gradients=_gradients(source), own=loop.own, book=book,
-            plan=loop.participation.plan(clients=run.clients.count, seed=seed),
-        )
-    )  # fmt: skip
-    for entry in book.entries:
-        entry.open = functools.partial(_Shown, functools.partial(show, entry), entry)  # type: ignore[method-assign]
-    for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
-        pass
-    return Found(holders=holders, coins=coins[seen], scores=scores[seen], releases=releases)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from scipy.linalg import solve_triangular
 
+from dpfedbench.audit.ideal import gaussian
 from dpfedbench.federation.book import Made
 from dpfedbench.privacy.ledger import Release
 
@@ -38,7 +39,7 @@ class Decorrelated:
         self._signs: list[np.ndarray] = []
         self.absent: list[Sequence[int]] = []
         self.seen: list[Release] = []
-        self.scores = np.zeros((1, net.reserved))
+        self.scores, self._squares = np.zeros((1, net.reserved)), np.zeros((1, net.reserved))
 
     def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
         """Take note of a line of the ledger and of what left; after the last of the rounds the scores are there."""
@@ -71,3 +72,18 @@ class Decorrelated:
         directions = np.linalg.solve(covariance, encoder)
         moved = np.einsum("rt,rt->t", directions, encoder)[at]
         self.scores[0, own] = np.einsum("rc,rc->c", directions[:, at], encoded[:, own]) - moved / 2
+        variances = [_variance(line, absent) for line, absent in zip(lines, self.absent, strict=True)]
+        self._squares[0, own] = (encoder**2 / np.array(variances)[:, None]).sum(axis=0)[at]
+
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Scores [1, reserved] of draws of what the lines of the ledger state."""
+        return gaussian(coins, self._squares, generator)
+
+
+def _variance(line: Release, absent: Sequence[int]) -> float:
+    """Of the encoded noise of a line, in units of C^2; of shares those that came, not those counted."""
+    threshold = float(np.max(line.threshold))
+    if line.secure is None:
+        return (float(np.max(line.noise_std)) / threshold) ** 2
+    came = line.secure["clients"] - len(absent)
+    return float(line.secure["share_variance"] * came) * (line.secure["granularity"] / threshold) ** 2

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.canaries import LARGE, Coordinates, Found, _Shown
+from dpfedbench.audit.canaries import Found
+from dpfedbench.audit.ideal import gaussian
+from dpfedbench.audit.own_examples import Shown
+from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.federation.book import Book
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
@@ -56,12 +59,13 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
     assert loop is not None
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
     net: Any = Coordinates(ordinary=1, reserved=1)
-    releases, scores = list[Release](), np.zeros(canaries)
+    releases, scores, squares = list[Release](), np.zeros(canaries), np.zeros(canaries)
 
     def show(client: int, made: Any, released: torch.Tensor) -> None:
         # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise of deviation z.
         x = (float(released[0]) / made.threshold + 1) / 2
         scores[client] = (2 * x - 1) / (2 * made.noise_multiplier**2)
+        squares[client] = made.noise_multiplier**-2
 
     book = Book(
         seed=seed,
@@ -77,7 +81,10 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
     signs = np.where(coins & inserted, 1.0, -1.0)
     clients = NoisedClients(setup, _Updates(signs))
     for entry in book.entries:
-        entry.open = functools.partial(_Shown, show, entry)  # type: ignore[method-assign]
+        entry.open = functools.partial(Shown, show, entry)  # type: ignore[method-assign]
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(canaries), 0):
         pass
-    return Found(holders=canaries, coins=coins, scores=scores, releases=releases)
+    return Found(
+        holders=canaries, coins=coins, scores=scores, releases=releases,
+        ideal=lambda generator: gaussian(coins, squares, generator),
+    )  # fmt: skip

@@ -27,14 +27,20 @@ import scipy
 from scipy.special import expit, logit, ndtr
 
 from dpfedbench.audit.bounds import LARGEST_EPSILON, Bound
+from dpfedbench.audit.ideal import Drawn, chance_of_such
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dpfedbench.accounting.analyses.base import Analysis, Deltas
     from dpfedbench.accounting.schedule import Sampler, Schedule
 
 NAME = "f-DP by ranks"
 DRAWS = 399
 """B; a test at 95 % is against the twentieth largest. Where confidence is high there are so many more as it takes."""
+
+IDEALS = 4
+"""Experiments of an ideal attacker on the ledger's own mechanism that an audit's is compared with."""
 
 _CELLS = 1 << 14
 _SMALLEST = 0.05
@@ -146,6 +152,18 @@ class RankTest:
         """T of whether each canary was present, bool [m] by score from the highest down."""
         return float(np.dot(present.astype(np.float32), self.weights))
 
+    def chance_of_as_little(self, found: float, drawn: Sequence[float]) -> float:
+        """The chance that the ledger's own mechanism has T <= `found`, about: T is a sum over thousands.
+
+        From the mean of K draws the next one differs by (1 + 1/K) times T's variance.
+
+        Args:
+            found: T of the audit.
+            drawn: K draws of T by who scores best, with the same coins.
+        """
+        deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(1 + 1 / len(drawn))
+        return float(ndtr((found - np.mean(drawn)) / deviation))
+
     def _critical(self, leak: float) -> float:
         return float(self.draws(leak)[self._place]) + self._rounding
 
@@ -167,7 +185,7 @@ class RankTest:
 
 def rank_test(
     scores: np.ndarray, coins: np.ndarray, family: Family, *, delta: float, confidence: float,
-    generator: np.random.Generator,
+    generator: np.random.Generator, ideal: Drawn | None = None,
 ) -> Bound:  # fmt: skip
     """The bound, and what an ideal attacker would show of as many coins in half of all audits.
 
@@ -177,23 +195,29 @@ def rank_test(
         family: of mechanisms.
         delta, confidence: of the bound.
         generator: of the test's own draws.
+        ideal: draws the scores of who scores best, where it is asked how often right code shows as little, or such
+            scores.
     """
     test = RankTest(family, len(coins), confidence=confidence, generator=generator)
-    found = test.statistic(coins[np.argsort(-scores, kind="stable")])
-    own = test.draws(1.0)
-    leak, ideal = (test.refuted(value) for value in (found, float(np.median(own))))
+
+    def statistic(scores: np.ndarray) -> float:
+        return test.statistic(coins[np.argsort(-scores, kind="stable")])
+
+    found, own = statistic(scores), test.draws(1.0)
+    leak, shown = (test.refuted(value) for value in (found, float(np.median(own))))
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:
         reason = "the largest leak that is looked at is refuted: the true bound is higher"
+    chances = {"chance_of_as_much": float(ndtr((own.mean() - found) / own.std()))}  # about, as the other
+    if ideal is not None:
+        drawn = [ideal(generator) for _ in range(IDEALS)]
+        chances["chance_of_as_little"] = test.chance_of_as_little(found, [statistic(each) for each in drawn])
+        chances["chance_of_such_scores"] = chance_of_such(scores, coins, drawn)
     return Bound(
         name=NAME,
         epsilon=min(family.epsilon(leak, delta), LARGEST_EPSILON),
         assumes=f"the trade-off curve is one of the family: {family.name}; canaries are released independently",
-        found={
-            "coins": len(coins), "present": int(coins.sum()), "leak": leak,
-            # Of right code, about: T is a sum over thousands.
-            "chance_of_as_much": float(ndtr((own.mean() - found) / own.std())),
-        },
+        found={"coins": len(coins), "present": int(coins.sum()), "leak": leak, **chances},  # of right code
         reason=reason,
-        ideal=min(family.epsilon(ideal, delta), LARGEST_EPSILON),
+        ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),
     )  # fmt: skip

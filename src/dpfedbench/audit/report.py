@@ -20,7 +20,8 @@ from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
 from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.audit.attacks import leak_of
 from dpfedbench.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
-from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_own_run, one_run
+from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_run
+from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.ranks import Family, rank_test
 from dpfedbench.audit.units import ORDINARY
@@ -47,6 +48,10 @@ RUNS = 500
 _CHANCE = 1e-3
 """What right code does oftener than this may be chance: a whole run has about a hundred audits."""
 
+_ANOTHER = 1e-4
+"""The chance, about, with which right code is said to be another mechanism than the ledger's: in one of a hundred whole
+runs."""
+
 
 def family_of(releases: Sequence[Release]) -> Family:
     """The mechanisms of the ledger's sampler with its noise made larger or smaller: what its analysis justifies.
@@ -69,8 +74,12 @@ def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, 
     """
     coins, scores = found.coins, found.scores
     guesses = guess_surest(scores, coins, secret=not of(found.releases).known)
+    ranked = rank_test(
+        scores, coins, family, delta=delta, confidence=confidence, generator=stream(seed, "audit-rank-test"),
+        ideal=found.ideal,
+    )  # fmt: skip
     return [
-        rank_test(scores, coins, family, delta=delta, confidence=confidence, generator=stream(seed, "audit-rank-test")),
+        ranked,
         one_run_dp(guesses, delta=delta, confidence=confidence),
         clopper_pearson(
             scores[coins], scores[~coins], delta=delta, confidence=confidence, generator=stream(seed, "audit-split")
@@ -135,10 +144,10 @@ def audit(
     parts = [part | {"confidence": confidence} for part in parts]
     if len({(part["unit"], part["observer"]) for part in parts}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
-        parts.sort(key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+        parts.sort(key=_worst_first)
     if len(parts) > 2:
         # Of each observer the worst: first the sums' own, then the others'.
-        worst = sorted(parts, key=lambda part: -1.0 if part["epsilon"] is None else -part["epsilon"])
+        worst = sorted(parts, key=_worst_first)
         parts = list({(part["unit"], part["observer"]): part for part in reversed(worst)}.values())
         parts.sort(key=lambda part: part["observer"] != releases[0].observer)
     found = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
@@ -220,6 +229,7 @@ def _audit_served(
         all_found[0],
         coins=np.concatenate([one.coins for one in all_found]),
         scores=np.concatenate([one.scores for one in all_found]),
+        ideal=lambda generator: np.concatenate([one.ideal(generator) for one in all_found if one.ideal is not None]),
     )
     check_same_mechanism(releases, found.releases)
     if seen:
@@ -250,6 +260,7 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
     return {
         "epsilon": headline.epsilon,
         "epsilon_ideal": None if math.isnan(headline.ideal) else headline.ideal,
+        "another_mechanism": _is_another(headline),
         "method": headline.name,
         "assumes": headline.assumes,
         "reason": headline.reason,
@@ -265,6 +276,11 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
     }
 
 
+def _worst_first(part: dict[str, Any]) -> tuple[bool, float]:
+    """In what order the audits of a unit are told: first what was not seen, then by their bounds."""
+    return not part["another_mechanism"], -part["epsilon"]
+
+
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
     if of([first]).known:
@@ -272,14 +288,26 @@ def _knows(first: Release) -> str:
     return f"{told}, nor who takes part when"
 
 
+def _is_another(headline: Bound) -> bool:
+    """Whether right code would hardly ever show as little, or have such scores: what ran is not what the ledger states.
+
+    There are two tests, and each has half of the chance.
+    """
+    chances = [headline.found.get(f"chance_of_{what}", 1.0) for what in ("as_little", "such_scores")]
+    return bool(min(chances) < _ANOTHER / len(chances))
+
+
 def _status(headline: Bound, holds: float) -> str:
-    if headline.epsilon > holds:
-        chance = headline.found.get("chance_of_as_much", 0.0)
-        if chance > _CHANCE:
-            return (
-                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
-            )
+    chance = headline.found.get("chance_of_as_much", 0.0)
+    if headline.epsilon > holds and chance <= _CHANCE:
         return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
+    if _is_another(headline):
+        return (
+            f"ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows {headline.ideal:.4g}: this "
+            "bound does not see how much it leaks; right code is said to be so in one audit of ten thousand"
+        )
+    if headline.epsilon > holds:
+        return f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
     return f"not above what holds ({holds:.4g}); a lower bound against one adversary, not a proof of privacy"
 
 

@@ -45,6 +45,8 @@ TITLE = "Three ε beside every private number"
 PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
 
+ANOTHER = "of another mechanism than the ledger's"
+
 _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
 
 
@@ -54,7 +56,8 @@ class Row:
 
     `printed` is None where the paper gives no epsilon for the noise multiplier, `image_level` where there is no account
     of images. `audit` says how `audited`, a lower bound, was found; `ideal` is what an ideal attacker would show with
-    as many observations in half of all audits, None where the audit does not say; `reason` what each number rests on.
+    as many observations in half of all audits, None where the audit does not say; `audit_note` why the bound
+    says nothing; `reason` what each number rests on.
     """
 
     entry: Private
@@ -72,6 +75,7 @@ class Row:
     image_level: float | None
     cell: CellResult
     reason: str
+    audit_note: str = ""
 
     @property
     def role(self) -> str:
@@ -154,6 +158,7 @@ def _row(
         image_level=None if math.isnan(image.high) else image.high,
         cell=cell,
         reason="; ".join(said),
+        audit_note=ANOTHER if audit.get("another_mechanism") else "",
     )
 
 
@@ -192,7 +197,7 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "holds_status": row.holds.status,
             "epsilon_audited": row.audited,
             "epsilon_ideal": "none" if row.ideal is None else row.ideal,
-            "audit": row.audit,
+            "audit": f"{row.audit}, {row.audit_note}" if row.audit_note else row.audit,
             "epsilon_image_level": "none" if row.image_level is None else row.image_level,
             "accuracy": row.accuracy,
             "ci_low": row.cell.accuracy.low,
@@ -223,6 +228,7 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
         }
         texts["method"] = values.words(row.entry.title, row.entry.variant)
         texts["epsilon_holds"] = values.between(row.holds.low, row.holds.high, ".4g", nothing="none")
+        texts["epsilon_audited"] = dataclasses.replace(texts["epsilon_audited"], note=row.audit_note)
         texts["ci"] = values.between(row.cell.accuracy.low, row.cell.accuracy.high, ".4g")
         words = {name: name.replace("_", " ").replace("epsilon", "ε").replace("delta", "δ") for name in PAGE}
         found.append({words[name]: texts[name] for name in PAGE})
@@ -252,7 +258,7 @@ def to_markdown(rows: Sequence[Row], command: str) -> str:
             "ε printed": values.number(row.printed, nothing="not printed").text,
             "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.status})",
             "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.status})",
-            "ε audited, at least": values.number(row.audited).text,
+            "ε audited, at least": dataclasses.replace(values.number(row.audited), note=row.audit_note).line,
             "of an ideal attacker": values.number(row.ideal, nothing="none").text,
             "accuracy, %": f"{row.accuracy:.1f}",
         }

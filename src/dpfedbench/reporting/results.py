@@ -193,7 +193,7 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     """The published numbers of one table or figure.
 
     Raises:
-        BenchError: the file is missing, lacks a column, or has a number that is none.
+        BenchError: the file is missing, lacks a column, has a number that is none, or two numbers for one thing.
     """
     texts = ("dataset", "task", "method", "variant", "source")
     needed = {"paper", "item", "x", "value", *texts}
@@ -204,15 +204,17 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
                 raise BenchError(
                     f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}"
                 )
-            return [
-                Published(
-                    x=float(row["x"]) if row["x"] else None,
-                    value=float(row["value"]),
-                    **{name: row[name] for name in texts},
-                )
-                for row in reader
-                if (row["paper"], row["item"]) == (paper, item)
-            ]
+            found: dict[tuple[Any, ...], Published] = {}
+            for row in reader:
+                if (row["paper"], row["item"]) != (paper, item):
+                    continue
+                x = float(row["x"]) if row["x"] else None
+                key = *(row[name] for name in ("dataset", "task", "method", "variant")), x
+                if key in found:
+                    where = ", ".join(filter(None, [*map(str, key[:-1]), row["x"] and f"x {row['x']}"]))
+                    raise BenchError(f"{path} has two numbers of {paper} {item} for {where}: keep one of the lines")
+                found[key] = Published(x=x, value=float(row["value"]), **{name: row[name] for name in texts})
+            return list(found.values())
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: restore it from the repository") from error
     except ValueError as error:
