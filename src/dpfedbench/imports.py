@@ -17,16 +17,19 @@ _SHIPPED = PACKAGE / "shipped.txt"
 _Names = tuple[frozenset[str], frozenset[str]]
 
 
-def closure(*roots: Path, without: Collection[str] = (), apart: Collection[str] = ()) -> list[Path]:
+def closure(
+    *roots: Path, beside: Iterable[Path] = (), without: Collection[str] = (), apart: Collection[str] = ()
+) -> list[Path]:
     """Some files and all of this package that they stand on; sorted.
 
     Args:
         roots: where to begin: modules of this package, or scripts outside it.
+        beside: further modules, of which what runs when they are imported counts, and not what their functions import.
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
     """
     found: dict[Path, bool] = {}  # whether what a file's functions import counts too
-    waiting = [(Path(root), True) for root in roots]
+    waiting = [*((path, True) for path in roots), *((path, False) for path in beside)]
     while waiting:
         path, whole = waiting.pop()
         if found.get(path) in (True, whole) or _called(path) in without:

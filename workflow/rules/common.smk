@@ -343,6 +343,7 @@ def tests_of_runs(wildcards):
     ]
 
 
+TESTS_OF_MODELS = ("meta_test", "genotype")
 # Modules of how a job runs. No result depends on them.
 OF_JOBS = ("dpfedbench.jobs", "dpfedbench.manifest", "dpfedbench.progress")
 
@@ -352,13 +353,22 @@ def code(script, *modules, more=()):
     """A hash of all that a script imports, as a parameter of rules that are cheap to run again when that changes.
 
     Methods and their parts are found by place: these modules alone are looked into, those of the runs that the rule is
-    of. Training has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
+    of. A test of a model needs what these say and what the model imports, and not what they import to train. Training
+    has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
     """
-    roots = [
-        ROOT / f"workflow/scripts/{script}.py",
-        *filter(None, map(file_of, modules)),
+    files = {name: path for name in modules if (path := file_of(name)) is not None}
+    whole = [
+        path
+        for name, path in files.items()
+        if script not in TESTS_OF_MODELS or name.startswith("dpfedbench.models.")
     ]
-    found = closure(*roots, without=OF_JOBS, apart=("dpfedbench.methods",))
+    found = closure(
+        ROOT / f"workflow/scripts/{script}.py",
+        *whole,
+        beside=files.values(),
+        without=OF_JOBS,
+        apart=("dpfedbench.methods",),
+    )
     return digest([*found, *(path for pattern in more for path in ROOT.glob(pattern))])
 
 
