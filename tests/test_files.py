@@ -85,6 +85,25 @@ def test_a_full_disk_is_one_line_that_names_the_file(full: Path, write: Callable
     assert not list(path.parent.iterdir())
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_every_file_has_the_mode_that_new_files_have(tmp_path: Path, mask: int) -> None:
+    """Whatever wrote it: safetensors makes files that nobody else can read, and so does tempfile."""
+    code = (
+        "import os, sys\n"
+        f"os.umask({mask})\n"
+        "import numpy as np\n"
+        "from safetensors.numpy import save_file\n"
+        "from dpfedbench.files import atomic_path, write_text\n"
+        "with atomic_path('model.safetensors') as temporary:\n"
+        "    save_file({'a': np.zeros(3, np.float32)}, temporary)\n"
+        "write_text('a.txt', 'a')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {
+        "model.safetensors": 0o666 & ~mask, "a.txt": 0o666 & ~mask,
+    }  # fmt: skip
+
+
 def test_a_fault_that_is_no_disks_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "a"):
         raise ZeroDivisionError

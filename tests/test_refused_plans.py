@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+import yaml
 
 from dpfedbench import manifest
 from dpfedbench.data import cifar_fs, digits, glyph_scenes, glyphs, mini_imagenet, mnist, omniglot, tiny_imagenet
@@ -88,6 +89,16 @@ def test_a_paper_that_is_no_target_is_refused(name: str, said: str) -> None:
         (f"{TABLE}.title", r"$\frac{$", f'{TABLE}.title is "$\\\\frac{{$", whose LaTeX matplotlib cannot set ('),
         (f"{FIGURE}.x.label", r"$\nope{x}$", f'{FIGURE}.x.label is "$\\\\nope{{x}}$", whose LaTeX matplotlib cannot '),
         (f"{TABLE}.series.maml.variant", "$}$ and", f'{TABLE}.series.maml.variant is "$}}$ and", whose LaTeX matplot'),
+        ("run.dataset", "nope", "run.dataset: there is no data set 'nope', the nearest is "),
+        (f"{PAPER}.tasks.omniglot-1shot.dataset", "nope", f"{PAPER}.tasks.omniglot-1shot.dataset: there is no data se"),
+        ("methods.maml", {"dataset": "nope"}, "methods.maml.dataset: there is no data set 'nope', the nearest is "),
+        (f"{TABLE}.title", "a\0b", f"{TABLE}.title has the letter '\\x00', which cannot be printed: take it out"),
+        (f"{PAPER}.title", "\ud800", f"{PAPER}.title has the letter '\\ud800', which cannot be printed: take it out"),
+        (f"{FIGURE}.series.maml.label", "\x1b[2J", f"{FIGURE}.series.maml.label has the letter '\\x1b', which cannot"),
+        (f"{PAPER}.tasks", {"a\0": {}}, f"a key of {PAPER}.tasks has the letter '\\x00', which cannot be printed: ta"),
+        (f"{TABLE}.title", "a" * 10**6, f'{TABLE}.title is "{"a" * 56}...: expected at most 1,000 letters, it has 1,0'),
+        ("seeds", list(range(1001)), "seeds has 1,001 values: give at most 1,000"),
+        (f"{TABLE}.seeds", list(range(1001)), f"{TABLE}.seeds has 1,001 values: give at most 1,000"),
         ("datasets.mine", {"reader": "image-folder", "options": {"folder": "x", "size": 10**7, "channels": 3}},
          "datasets.mine.options.size is 10000000: expected a whole number at least 8 and at most 1,024"),
     ],
@@ -99,6 +110,32 @@ def test_a_value_that_nothing_can_take_is_one_line(key: str, value: Any, said: s
         return
     found = refusal(configuration("smoke", **{key: value}))
     assert found.startswith(said), found
+
+
+@pytest.mark.parametrize("key", ["seeds", "run", f"{PAPER}.run.model", f"{TABLE}.tasks", "datasets.mine.options"])
+@pytest.mark.parametrize("text", ["&a [1, *a]", "&a {b: *a}", "[&a [[*a]]]", "{a: &a {b: [*a]}}"])
+def test_what_refers_to_itself_is_one_line(key: str, text: str) -> None:
+    """As YAML lets a list or a group do."""
+    found = set_key(configuration("smoke"), key, None)
+    *above, last = key.split(".")
+    place = found
+    for name in above:
+        place = place[name]
+    place[last] = yaml.safe_load(text)
+    assert re.fullmatch(rf"{re.escape(key)}\S* refers to itself: write out what it holds", refusal(found))
+
+
+def test_what_aliases_make_huge_is_one_line() -> None:
+    """Ten lists, each of ten times the one before: 240 letters of YAML for ten thousand million values."""
+    lists = "".join(f"l{i}: &l{i} [{', '.join(['1' if i == 0 else f'*l{i - 1}'] * 10)}]\n" for i in range(10))
+    said = refusal(configuration("smoke") | {"run": yaml.safe_load(lists)})
+    assert said == "the configuration has more than 1,000,000 values: make it smaller"
+
+
+def test_what_aliases_only_shorten_is_taken() -> None:
+    shared = {"threshold": 0.25}
+    given = {key: {"clipping": shared} for key in ("dp-agr", "dp-agrlr")}
+    assert plan(configuration("smoke", methods=given)).items
 
 
 def test_a_seed_that_is_written_as_a_fraction_is_the_same_seed() -> None:

@@ -42,6 +42,16 @@ _MENDED = {
 _PROBE = 1 << 16  # bytes
 
 
+def _mode() -> int:
+    """What a new file may be used for, as the process was told to make them; asking changes it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+_MODE = _mode()
+
+
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
     """Raise what keeps a file from being written as one line that names it.
@@ -99,6 +109,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             _sweep(final)
             yield temporary
             with open(temporary, "rb") as handle:
+                os.fchmod(handle.fileno(), _MODE)  # safetensors and tempfile make files for their owner alone
                 os.fsync(handle.fileno())
             os.replace(temporary, final)
             written.add(final)

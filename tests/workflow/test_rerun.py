@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,7 +73,9 @@ def finish(folder: Path, snakemake: Call, configuration: str) -> Path:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", copy)
     for script in (copy / "workflow" / "scripts").glob("*.py"):
-        script.write_text(STUB, encoding="utf-8")
+        # What the script imports stays in its text, from which the code of its stage is read.
+        text = textwrap.indent(script.read_text(encoding="utf-8"), "    ")
+        script.write_text(f"{STUB}\nif False:\n{text}", encoding="utf-8")
     (copy / "small.yaml").write_text(without_others(configuration), encoding="utf-8")
     done = run(snakemake, copy)
     assert done.returncode == 0, done.stderr
@@ -150,15 +153,37 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     edit(method, f'version: ClassVar[str] = "1a"\n    {named}', named)
 
     # Code of the accountants, and of the plots: nothing is trained.
-    edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n", "\n# a comment\n")
+    edit(finished / "src" / "dpfedbench" / "accounting" / "tuning.py", "\n", "\n# a comment\n")
     found = again(snakemake, finished)
     assert {rule for rule, _ in found} == {
         "account", "audit", "audited", "table", "privacy", "figure", "provenance", "page", "all",
     }  # fmt: skip
-    edit(finished / "src" / "dpfedbench" / "privacy" / "ledger.py", "\n# a comment\n", "\n")
+    edit(finished / "src" / "dpfedbench" / "accounting" / "tuning.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
     assert again(snakemake, finished) == reported
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")
+
+    # What models are tested with, far below the script: their tests again, and no training.
+    inner = finished / "src" / "dpfedbench" / "models" / "meta_gradient.py"
+    edit(inner, "\n", "\n# a comment\n")
+    found = again(snakemake, finished)
+    stages = {"meta_test", "meta_test_at", "account", "audit", "audited"}
+    assert {rule for rule, _ in found} - stages == {rule for rule, _ in reported}
+    assert {("meta_test", "dp-agr"), ("meta_test", "maml")} < found
+    edit(inner, "\n# a comment\n", "\n")
+
+    # A part: the stages of the runs that have it, of whatever method, and of no others.
+    part = finished / "src" / "dpfedbench" / "parts" / "clipping" / "percentile_of_raw_norms.py"
+    edit(part, "\n", "\n# a comment\n")
+    found = again(snakemake, finished)
+    print(found)
+    edit(part, "\n# a comment\n", "\n")
+
+    # How jobs are run: nothing.
+    jobs = finished / "src" / "dpfedbench" / "jobs.py"
+    edit(jobs, "\n", "\n# a comment\n")
+    assert again(snakemake, finished) == set()
+    edit(jobs, "\n# a comment\n", "\n")
 
     # What the page alone is made with: no table, no figure.
     style = finished / "src" / "dpfedbench" / "reporting" / "templates" / "page.css"

@@ -29,13 +29,7 @@ rule audit:
         runtime=lambda wildcards: 60 * len(audited_together(wildcards)),
         gpu=0,
     params:
-        code=digest(
-            "src/dpfedbench/audit/**/*.py",
-            "src/dpfedbench/accounting/**/*.py",
-            "src/dpfedbench/privacy/*.py",
-            "src/dpfedbench/federation/*.py",
-            "src/dpfedbench/parts/**/*.py",
-        ),
+        code=code_for("audit", audited_together),
     script:
         "../scripts/audit.py"
 

@@ -1,12 +1,12 @@
 """The plan of the configuration, and what the rules need to know of it."""
 
 import functools
-import hashlib
 import os
 
 from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
+from dpfedbench.imports import closure, digest, file_of
 from dpfedbench.jobs import mark_workflow, own_sources_first
 
 ROOT = Path(workflow.basedir)
@@ -343,28 +343,45 @@ def tests_of_runs(wildcards):
     ]
 
 
-def claims_of(wildcards):
-    """A hash of what states the claims of the method that the wildcards name."""
-    return claims_for(wildcards.method)
+TESTS_OF_MODELS = ("meta_test", "genotype")
+# Modules of how a job runs. No result depends on them.
+OF_JOBS = ("dpfedbench.jobs", "dpfedbench.manifest", "dpfedbench.progress")
 
 
 @functools.cache
-def claims_for(method):
-    """A hash of what states a method's claims: its module and those of the methods that it extends."""
-    modules = {cls.__module__ for cls in METHODS[method].__mro__}
-    ours = sorted(name for name in modules if name.startswith("dpfedbench.methods."))
-    return digest(*(f"src/{name.replace('.', '/')}.py" for name in ours))
+def code(script, *modules, more=()):
+    """A hash of all that a script imports, as a parameter of rules that are cheap to run again when that changes.
 
-
-def digest(*patterns):
-    """A hash of source files, as a parameter of rules that are cheap to run again when those change.
-
-    Training has none: it goes by the version that its method states, so that a comment retrains nothing.
+    Methods and their parts are found by place: these modules alone are looked into, those of the runs that the rule is
+    of. A test of a model needs what these say and what the model imports, and not what they import to train. Training
+    has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
     """
-    files = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[
-        :12
+    files = {name: path for name in modules if (path := file_of(name)) is not None}
+    whole = [
+        path
+        for name, path in files.items()
+        if script not in TESTS_OF_MODELS or name.startswith("dpfedbench.models.")
     ]
+    found = closure(
+        ROOT / f"workflow/scripts/{script}.py",
+        *whole,
+        beside=files.values(),
+        without=OF_JOBS,
+        apart=("dpfedbench.methods",),
+    )
+    return digest([*found, *(path for pattern in more for path in ROOT.glob(pattern))])
+
+
+def code_for(script, folders=lambda wildcards: [run_of(wildcards).folder], more=()):
+    """A parameter: the code of a stage of some runs, those that the wildcards name if none are said."""
+
+    def find(wildcards):
+        modules = {
+            name for run in folders(wildcards) for name in PLAN.runs[run].modules
+        }
+        return code(script, *sorted(modules), more=more)
+
+    return find
 
 
 # How the caller calls the workflow. It is no parameter of a rule, and so no reason to make anything again: what a job is

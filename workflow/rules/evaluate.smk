@@ -3,8 +3,6 @@
 Requires a trained run. Adds metrics.json to its folder, and tests/ with other meta-tests that a figure asks for.
 """
 
-EVALUATED_WITH = digest("src/dpfedbench/evaluation/*.py")
-
 
 rule meta_test:
     """Adapt the meta-model to each meta-test task and measure its accuracy there."""
@@ -28,7 +26,7 @@ rule meta_test:
         runtime=240,
         gpu=0,
     params:
-        code=EVALUATED_WITH,
+        code=code_for("meta_test"),
     script:
         "../scripts/meta_test.py"
 
@@ -41,5 +39,5 @@ use rule meta_test as meta_test_at with:
     benchmark:
         f"{RUN}/benchmark/meta_test-{{test}}.tsv"
     params:
-        code=EVALUATED_WITH,
+        code=code_for("meta_test"),
         test=test_of,

@@ -25,7 +25,7 @@ rule export_table:
         gpu=0,
     params:
         description=described,
-        code=DRAWN_WITH,
+        code=code_for("export", lambda wildcards: item_of(wildcards).runs),
     script:
         "../scripts/export.py"
 

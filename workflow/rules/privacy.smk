@@ -47,16 +47,13 @@ rule privacy:
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },
-        code=digest(
-            "src/dpfedbench/methods/*.py",
-            "src/dpfedbench/reporting/answer.py",
-            "src/dpfedbench/reporting/described.py",
-            "src/dpfedbench/reporting/privacy.py",
-            "src/dpfedbench/reporting/figures.py",
-            "src/dpfedbench/reporting/results.py",
-            "src/dpfedbench/reporting/values.py",
-            "src/dpfedbench/evaluation/intervals.py",
-            "src/dpfedbench/privacy/ledger.py",
+        code=code_for(
+            "privacy",
+            lambda wildcards: [
+                folder
+                for entry in entries_of(wildcards)
+                for folder in entry["folders"]
+            ],
         ),
     script:
         "../scripts/privacy.py"

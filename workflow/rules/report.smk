@@ -4,19 +4,8 @@ Requires metrics, accounts and histories of the runs shown. Makes tables/, figur
 below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
 """
 
-# What tables and figures are made with; an edit of the page does not draw them again.
-DRAWN_WITH = digest(
-    "src/dpfedbench/reporting/described.py",
-    "src/dpfedbench/reporting/results.py",
-    "src/dpfedbench/reporting/values.py",
-    "src/dpfedbench/reporting/tables.py",
-    "src/dpfedbench/reporting/figures.py",
-    "src/dpfedbench/reporting/frontier.py",
-    "src/dpfedbench/accounting/**/*.py",
-    "src/dpfedbench/evaluation/intervals.py",
-)
-PAGE_WITH = digest(
-    "src/dpfedbench/reporting/*.py", "src/dpfedbench/reporting/templates/*"
+PAGE_CODE = code_for(
+    "page", lambda wildcards: PLAN.runs, more=("src/dpfedbench/reporting/templates/*",)
 )
 
 
@@ -53,7 +42,7 @@ rule table:
         gpu=0,
     params:
         description=described,
-        code=DRAWN_WITH,
+        code=code("table"),
     script:
         "../scripts/table.py"
 
@@ -84,7 +73,7 @@ rule figure:
         gpu=0,
     params:
         description=described,
-        code=DRAWN_WITH,
+        code=code_for("figure", lambda wildcards: item_of(wildcards).runs),
     script:
         "../scripts/figure.py"
 
@@ -111,7 +100,7 @@ rule frontier_table:
         runtime=10,
         gpu=0,
     params:
-        code=digest("src/dpfedbench/reporting/frontier.py"),
+        code=code("frontier"),
     script:
         "../scripts/frontier.py"
 
@@ -193,7 +182,7 @@ rule page:
             for name, paper in CONFIGURATION.experiments.items()
             if name in PAPERS
         },
-        code=PAGE_WITH,
+        code=PAGE_CODE,
     script:
         "../scripts/page.py"
 
@@ -218,4 +207,4 @@ use rule page as page_of_paper with:
                 "source": CONFIGURATION.experiments[wildcards.paper].source,
             }
         },
-        code=PAGE_WITH,
+        code=PAGE_CODE,

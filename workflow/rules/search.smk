@@ -23,5 +23,7 @@ rule genotype:
         mem_mb=1500,
         runtime=10,
         gpu=0,
+    params:
+        code=code_for("genotype"),
     script:
         "../scripts/genotype.py"

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
 import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Settings, setting
+from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
@@ -35,7 +36,7 @@ def _each_once(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 _some = pydantic.Field(min_length=1)
 Seed = Annotated[int, pydantic.Field(ge=0, le=10**12)]
-Seeds = Annotated[tuple[Seed, ...], _some, pydantic.AfterValidator(_each_once)]
+Seeds = Annotated[tuple[Seed, ...], pydantic.Field(min_length=1, max_length=1000), pydantic.AfterValidator(_each_once)]
 Numbers = Annotated[tuple[float, ...], _some, pydantic.AfterValidator(_each_once)]
 Names = Annotated[tuple[str, ...], _some, pydantic.AfterValidator(_each_once)]
 
@@ -234,6 +235,11 @@ class Configuration(Settings):
     tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
     experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
     experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
+
+    @classmethod
+    def read(cls, values: Any, where: str = "") -> Self:
+        check_plain(values, where)
+        return super().read(values, where)
 
 
 def check_folder(folder: str | None) -> None:

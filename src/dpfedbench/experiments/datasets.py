@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from dpfedbench import data
+from dpfedbench import data, imports
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
 from dpfedbench.settings.part import Settings
@@ -48,7 +48,8 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
     is not installed, as where only a plan is made, options are checked when the data set is prepared.
 
     Returns:
-        For each name what its content depends on: the version, or all that the configuration says of it.
+        For each name what its content depends on: the version, or all that the configuration says of it and the text
+        of a reader of one's own.
 
     Raises:
         BenchError: a name that is taken, a reader that does not exist, or options that it does not take.
@@ -68,7 +69,8 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
         options = getattr(module, "Options", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
-        known[name] = json.dumps(given(entry), sort_keys=True)
+        text = imports.own([f"{data.__name__}.{entry.reader.replace('-', '_')}"])
+        known[name] = json.dumps(given(entry) | ({"text": imports.digest(text)} if text else {}), sort_keys=True)
     return known
 
 

@@ -63,6 +63,9 @@ def make_plan(
                 "take another, or null"
             )
     check_overlays(configuration, methods)
+    for where, overlay in (*_general(configuration), *_of_methods(configuration)):
+        if "dataset" in overlay and datasets is not None:
+            known_name(overlay["dataset"], datasets, f"{where}.dataset", "data set")
     items: dict[tuple[str, str], Item] = {}
     for paper, experiment in configuration.experiments.items():
         if experiment is None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench import imports
 from dpfedbench.accounting.claims import Claims
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.run import Run
@@ -50,8 +51,18 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results are of besides settings: the method's version, and the text of a module of one's own."""
-        return f"{self.version} {self.model.text}".rstrip()
+        """What results are of besides settings: the method's version, and the texts of files of one's own.
+
+        These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
+        """
+        files = imports.own(self.modules)
+        return " ".join(filter(None, (self.version, self.model.text, imports.digest(files) if files else "")))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules in which its class and its parts are written, and those of what they extend; sorted."""
+        classes = {cls for one in (self, *self.sections) for cls in type(one).__mro__}
+        return tuple(sorted({cls.__module__ for cls in classes}))
 
     @property
     def accounts_images(self) -> bool:

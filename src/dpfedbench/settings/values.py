@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +12,49 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import LONGEST_NAME, dotted, expected, members, shown
 
 _SMALL, _LARGE = 0.01, 1000
+
+
+LONGEST_TEXT = 1000
+"""Letters of a text of a configuration: a caption, a source, a path."""
+
+_MOST = 1_000_000
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def check_plain(value: Any, where: str) -> None:
+    """Refuse what no file, table or page can take, whatever the key: it would end in a traceback there.
+
+    Raises:
+        BenchError: a list or group that refers to itself, very many values, or a text that is very long or has letters
+            that cannot be printed; by the key.
+    """
+    for number, (name, one) in enumerate(_each(value, where, ())):
+        if number > _MOST:
+            raise BenchError(f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller")
+        if not isinstance(one, str):
+            continue
+        if found := _UNPRINTABLE.search(one):
+            raise BenchError(f"{name} has the letter {ascii(found[0])}, which cannot be printed: take it out")
+        if len(one) > LONGEST_TEXT:
+            raise BenchError(f"{name} is {shown(one)}: expected at most {LONGEST_TEXT:,} letters, it has {len(one):,}")
+
+
+def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    """All values, at all depths, by their keys; keys are values of the group that they are in."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        yield name, value
+        return
+    if id(value) in above:
+        raise BenchError(f"{name} refers to itself: write out what it holds")
+    inside = (*above, id(value))
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(key, str):
+            yield f"a key of {name or 'the configuration'}", key
+        yield from _each(item, dotted(name, key), inside)
 
 
 def as_wanted(annotation: Any, value: Any) -> Any:
@@ -88,6 +129,8 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
         return f"{name} is {shown(value)}: expected a finite number"
     if fault["type"] == "string_too_long" and fault["loc"][-1] != "[key]":
         return f"{name} is {shown(value)}: expected at most {fault['ctx']['max_length']} letters"
+    if fault["type"] == "too_long":
+        return f"{name} has {fault['ctx']['actual_length']:,} values: give at most {fault['ctx']['max_length']:,}"
     if fault["type"] == "too_short":
         return f"{name} is empty: give at least one"
     if fault["type"] in ("value_error", "assertion_error"):

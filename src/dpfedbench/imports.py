@@ -1,0 +1,145 @@
+"""What a piece of code is made of: the files of this package that it imports, and those that they import.
+
+Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
+Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
+counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
+"""
+
+import ast
+import functools
+import hashlib
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent
+
+_SHIPPED = PACKAGE / "shipped.txt"
+_Names = tuple[frozenset[str], frozenset[str]]
+
+
+def closure(
+    *roots: Path, beside: Iterable[Path] = (), without: Collection[str] = (), apart: Collection[str] = ()
+) -> list[Path]:
+    """Some files and all of this package that they stand on; sorted.
+
+    Args:
+        roots: where to begin: modules of this package, or scripts outside it.
+        beside: further modules, of which what runs when they are imported counts, and not what their functions import.
+        without: names of modules that are left out, with what they import.
+        apart: names of packages of which what they find by place is left out, where nothing else imports it.
+    """
+    found: dict[Path, bool] = {}  # whether what a file's functions import counts too
+    waiting = [*((path, True) for path in roots), *((path, False) for path in beside)]
+    while waiting:
+        path, whole = waiting.pop()
+        if found.get(path) in (True, whole) or _called(path) in without:
+            continue
+        found[path] = whole
+        at_once, later = _names(path)
+        for name in at_once | later if whole else at_once:
+            waiting += _reached(name)
+        if whole and path.name == "__init__.py" and "pkgutil" in at_once and _called(path) not in apart:
+            waiting += [(other, True) for other in path.parent.glob("*.py")]
+    return sorted(found)
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module of this package; None of any other."""
+    if module.partition(".")[0] != PACKAGE.name:
+        return None
+    place = PACKAGE.parent.joinpath(*module.split("."))
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """A hash of files, by the names that they have below this package, or by name alone."""
+    said = hashlib.sha256()
+    for path in sorted(paths):
+        name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
+        said.update(f"{name} {_of_text(*_state(path))}\n".encode())
+    return said.hexdigest()[:12]
+
+
+def own(modules: Iterable[str]) -> list[Path]:
+    """Of some modules and what they import, the files that dpfedbench does not come with: somebody's own; sorted.
+
+    What dpfedbench comes with is not looked into: it knows of nobody's files.
+    """
+    found: set[Path] = set()
+    waiting = [path for module in modules if (path := file_of(module)) is not None]
+    while waiting:
+        path = waiting.pop()
+        if path in found or path.relative_to(PACKAGE).as_posix() in _shipped():
+            continue
+        found.add(path)
+        waiting += [other for name in frozenset().union(*_names(path)) for other, _ in _reached(name)]
+    return sorted(found)
+
+
+@functools.cache
+def _shipped() -> frozenset[str]:
+    return frozenset(_SHIPPED.read_text(encoding="utf-8").split())
+
+
+def _reached(name: str) -> list[tuple[Path, bool]]:
+    """The files that run where a name is imported, and whether what their functions import counts.
+
+    The name may be of a module, or of something in one.
+    """
+    parts, whole, found = name.split("."), True, list[tuple[Path, bool]]()
+    while parts:
+        if (path := file_of(".".join(parts))) is not None:
+            found.append((path, whole))
+            whole = False
+        parts.pop()
+    return found
+
+
+def _called(path: Path) -> str:
+    """The dotted name of a module."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts if PACKAGE in path.parents else (path.stem,)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _state(path: Path) -> tuple[Path, int, int]:
+    state = path.stat()
+    return path, state.st_mtime_ns, state.st_size
+
+
+@functools.cache
+def _of_text(path: Path, changed: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _names(path: Path) -> _Names:
+    return _read(*_state(path))
+
+
+@functools.cache
+def _read(path: Path, changed: int, size: int) -> _Names:
+    """What a file imports as soon as it is imported, and what its functions import: names of this package, pkgutil."""
+    found: tuple[set[str], set[str]] = set(), set()
+    inside = _called(path).split(".")
+    inside = inside if path.name == "__init__.py" else inside[:-1]
+    for node, later in _statements(ast.parse(path.read_bytes(), str(path)).body, False):
+        if isinstance(node, ast.Import):
+            found[later].update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (above, node.module)))
+            found[later].update(f"{base}.{alias.name}" for alias in node.names)
+    kept = (PACKAGE.name, "pkgutil")
+    at_once, later_ones = (frozenset(name for name in names if name.partition(".")[0] in kept) for names in found)
+    return at_once, later_ones
+
+
+def _statements(body: Iterable[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """All statements, and whether each is in a function; those for type checking left out."""
+    for node in body:
+        if isinstance(node, ast.expr):
+            continue
+        yield node, later
+        inner: Iterable[ast.AST] = ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            inner = node.orelse
+        yield from _statements(inner, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

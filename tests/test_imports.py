@@ -1,0 +1,177 @@
+"""Which files a piece of code stands on, by its imports; and which are somebody's own."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpfedbench import imports
+from dpfedbench.imports import closure, digest, own
+
+ROOT = Path(__file__).resolve().parents[1]
+Write = Callable[[str, str], Path]
+
+EAGER, LAZY, TYPES = "from pkg import b", "def f():\n    from pkg.c import x", "if TYPE_CHECKING:\n    import pkg.d"
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """A package of the test's own, to which modules are written; dpfedbench comes with `pkg/a.py` of it."""
+    monkeypatch.setattr(imports, "PACKAGE", tmp_path / "pkg")
+    monkeypatch.setattr(imports, "_shipped", lambda: frozenset({"a.py", "__init__.py", "sub/__init__.py"}))
+
+    def put(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    for name in ("__init__", "a", "b", "c", "d", "sub/__init__", "sub/e", "sub/f"):
+        put(f"pkg/{name}.py", "")
+    return put
+
+
+def names(found: list[Path]) -> set[str]:
+    return {path.relative_to(imports.PACKAGE).with_suffix("").as_posix() for path in found if "pkg" in path.parts}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("import os, pkg.b", {"__init__", "b"}),
+        ("from pkg import b as other", {"__init__", "b"}),
+        ("from pkg.sub.e import anything", {"__init__", "sub/__init__", "sub/e"}),
+        ("from pkg.sub import *", {"__init__", "sub/__init__"}),
+        (LAZY, {"__init__", "c"}),
+        ("class A:\n  async def f(self):\n    with x:\n      import pkg.c", {"__init__", "c"}),
+        ("try:\n    import pkg.c\nexcept ImportError:\n    import pkg.d", {"__init__", "c", "d"}),
+        (TYPES, set()),
+        ("import typing\nif typing.TYPE_CHECKING:\n    import pkg.d\nelse:\n    import pkg.c", {"__init__", "c"}),
+        ("'import pkg.b'  # import pkg.c", set()),
+        ("import pkgs.b\nfrom pk import g", set()),
+    ],
+)
+def test_what_a_text_imports(write: Write, text: str, wanted: set[str]) -> None:
+    assert names(closure(write("script.py", text))) == wanted
+
+
+def test_imports_of_imports_count_also_relative_ones_and_circles(write: Write) -> None:
+    write("pkg/b.py", "from .sub import e")
+    write("pkg/sub/e.py", "from . import f\nfrom ..c import x")
+    write("pkg/c.py", "import pkg.b")
+    found = closure(write("script.py", "import pkg.b"))
+    assert names(found) == {"__init__", "b", "c", "sub/__init__", "sub/e", "sub/f"}
+    assert [path.name for path in found if "pkg" not in path.parts] == ["script.py"]
+    assert names(closure(found[-1], without=("pkg.b",))) == {"__init__"}
+
+
+def test_a_package_above_counts_by_what_runs_when_it_is_imported(write: Write) -> None:
+    """The package's functions are not called for the sake of a module in it; where the package is meant, they are."""
+    write("pkg/sub/__init__.py", f"{EAGER}\n{LAZY}")
+    assert names(closure(write("script.py", "import pkg.sub.e"))) == {"__init__", "sub/__init__", "sub/e", "b"}
+    assert names(closure(write("script.py", "from pkg.sub import f"))) == {"__init__", "sub/__init__", "sub/f", "b"}
+    assert names(closure(write("script.py", "import pkg.sub.f, pkg.sub"))) >= {"c", "sub/f"}
+
+
+def test_of_what_is_beside_counts_what_runs_when_it_is_imported(write: Write) -> None:
+    beside = write("pkg/d.py", f"{EAGER}\n{LAZY}")
+    script = write("script.py", "import pkg.a")
+    assert names(closure(script, beside=[beside])) == {"__init__", "a", "b", "d"}
+    assert names(closure(script, beside, beside=[beside])) == {"__init__", "a", "b", "c", "d"}
+
+
+def test_what_a_package_finds_by_place_is_in_it_unless_it_is_taken_apart(write: Write) -> None:
+    write("pkg/sub/__init__.py", "import pkgutil")
+    script = write("script.py", "from pkg.sub import found")
+    assert names(closure(script)) == {"__init__", "sub/__init__", "sub/e", "sub/f"}
+    assert names(closure(script, apart=("pkg.sub",))) == {"__init__", "sub/__init__"}
+
+
+def test_a_digest_is_of_names_and_texts(write: Write) -> None:
+    one, two = write("pkg/b.py", "1"), write("pkg/c.py", "2")
+    before = digest([one, two])
+    assert digest([two, one]) == before and len(before) == 12
+    write("pkg/c.py", "3")
+    assert digest([one, two]) != before
+    write("pkg/c.py", "2")
+    assert digest([one, two]) == before
+    write("pkg/b.py", "2"), write("pkg/c.py", "1")
+    assert digest([one, two]) != before
+
+
+def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> None:
+    """With what they import that is one's own as well; what dpfedbench comes with is not looked into."""
+    write("pkg/a.py", "import pkg.d")
+    write("pkg/sub/e.py", "from pkg import a, b\ndef f():\n    from pkg.sub import f")
+    assert names(own(["pkg.a", "torch.nn"])) == set()
+    assert names(own(["pkg.a", "pkg.sub.e"])) == {"sub/e", "b", "sub/f"}
+
+
+def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
+    """`git ls-files src/dpfedbench | sed -n 's,^src/dpfedbench/\\(.*[.]py\\)$,\\1,p' > src/dpfedbench/shipped.txt`."""
+    done = subprocess.run(["git", "ls-files", "src/dpfedbench"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        pytest.skip("no git here")
+    tracked = [line.removeprefix("src/dpfedbench/") for line in done.stdout.split() if line.endswith(".py")]
+    assert (imports.PACKAGE / "shipped.txt").read_text(encoding="utf-8").split() == tracked
+
+
+PART = """
+from typing import Literal
+from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.{helper} import FACTOR
+class Mine(Constant):
+    kind: Literal["mine"] = "mine"
+"""
+METHOD = """
+from typing import ClassVar
+from dpfedbench.methods.dp_agr import DpAgr
+class Mine(DpAgr):
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "Mine"
+"""
+TELL = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from dpfedbench.methods import read_run
+run = {"method": sys.argv[2], "seed": 0, "dataset": "glyphs", "task": {"ways": 5, "shots": 1}, "model": "conv4"}
+run["clients"] = {"count": 20, "examples_per_class": 2, "support_per_class": 1, "query_per_class": 1}
+run |= {"participation": {"kind": "one-pass", "cohort": 10, "rounds": 2}}
+run |= {"clipping": {"kind": sys.argv[3], "threshold": 0.5}, "noise": {"multiplier": 1.0}, "budget": {"delta": 1e-3}}
+print(read_run(run).made_by)
+"""
+
+
+def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipped_one_not(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    package = tmp_path / "src" / "dpfedbench"
+    part, helper, method = (package / name for name in ("parts/clipping/mine.py", "parts/_mine.py", "methods/mine.py"))
+
+    def made_by(method: str = "dp-agr", clipping: str = "mine") -> str:
+        command = [sys.executable, "-c", TELL, str(tmp_path / "src"), method, clipping]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def edited(path: Path) -> None:
+        path.write_text(path.read_text(encoding="utf-8") + "# edited\n", encoding="utf-8")
+
+    shipped = made_by(clipping="constant")
+    part.write_text(PART.format(helper="_mine"), encoding="utf-8")
+    helper.write_text("FACTOR = 2\n", encoding="utf-8")
+    first = made_by()
+    assert made_by(clipping="constant") == shipped and first.startswith(f"{shipped} ")
+    edited(part)
+    second = made_by()
+    edited(helper)
+    assert len({first, second, made_by()}) == 3
+    edited(package / "parts/clipping/constant.py"), edited(package / "methods/dp_agr.py")
+    assert made_by(clipping="constant") == shipped
+
+    method.write_text(METHOD, encoding="utf-8")
+    before = made_by("mine", "constant")
+    edited(method)
+    assert made_by("mine", "constant") != before and made_by(clipping="constant") == shipped
