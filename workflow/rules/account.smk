@@ -38,21 +38,3 @@ rule account:
         code=ACCOUNTED_WITH,
     script:
         "../scripts/account.py"
-
-
-# What training jobs need to make the stages after them ahead (`ahead.py`). No parameters of theirs: a change is no reason
-# to train again.
-config["ahead"] = {
-    "evaluation": EVALUATED_WITH,
-    "tests": {},
-    "accounts": {
-        folder: {
-            "search": search_for(run),
-            "claims": claims_for(run.method),
-            "code": ACCOUNTED_WITH,
-        }
-        for folder, run in PLAN.runs.items()
-    },
-}
-for folder, name in TESTS:
-    config["ahead"]["tests"].setdefault(folder, {})[name] = values_of_test(folder, name)
