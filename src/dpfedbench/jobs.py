@@ -89,10 +89,10 @@ def mark_workflow() -> None:
 
 def this_process() -> str:
     """What `WORKFLOW` is for those that are to end with this process."""
-    return f"{_here()} {os.getpid()} {psutil.Process().create_time()}"
+    return f"{place()} {os.getpid()} {psutil.Process().create_time()}"
 
 
-def _here() -> str:
+def place() -> str:
     """Where process numbers mean the same: a machine, or a container with numbers of its own."""
     space = Path("/proc/self/ns/pid")
     return f"{platform.node()} {os.readlink(space) if space.exists() else '-'}"
@@ -105,7 +105,7 @@ def workflow_process() -> psutil.Process | None:
         psutil.NoSuchProcess: it is gone.
     """
     here, *marked = os.environ.get(WORKFLOW, "").rsplit(" ", 2)
-    if here != _here() or len(marked) < 2:
+    if here != place() or len(marked) < 2:
         return None
     process = psutil.Process(int(marked[0]))
     # Another of the same number began later. A clock that is set moves what is said of the beginning.

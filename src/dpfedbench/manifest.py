@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpfedbench import files
+from dpfedbench import files, warm
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import job
 
@@ -31,6 +31,7 @@ def rule_job(snakemake: Any, name: str) -> Iterator[logging.Logger]:
         snakemake: what Snakemake hands to a script.
         name: of the job; see `jobs.job`.
     """
+    warm.hand_over()
     with job(snakemake.log[0], name) as logger:
         for path in map(Path, snakemake.input):
             if path.parts[0] == RESULTS:

@@ -14,7 +14,7 @@ from dpfedbench.manifest import FOLDER, checked, listed
 from dpfedbench.methods import read_run_file
 from dpfedbench.results_format import NAME
 
-_NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download", "ahead"}
+_NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
 """Folders of what a rule writes on the way, or Snakemake: nothing reads it as a result."""
 
 

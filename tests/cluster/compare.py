@@ -22,9 +22,8 @@ CLOCK = {
     "audit.json": {"seconds"},
 }
 # Logs and costs, what made the results, the state of a training under way, and the page that shows all three; audits as
-# one job made them, whose copies in the runs' folders are compared, and what a training made ahead; and checksums,
-# which are of what a clock wrote too.
-LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html", "audits", "ahead", "manifest"}
+# one job made them, whose copies in the runs' folders are compared; and checksums, which are of what a clock wrote too.
+LEFT_OUT = {"logs", "benchmark", "checkpoint", "provenance.json", "index.html", "audits", "manifest"}
 
 
 def files(root: Path) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from snakemake.settings.types import DeploymentMethod
 from dpfedbench.errors import BenchError
 from dpfedbench.imports import closure, digest, file_of
 from dpfedbench.jobs import mark_workflow, own_sources_first
+from dpfedbench.warm import WARM
 
 ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
@@ -16,6 +17,8 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
 mark_workflow()
+# Whether jobs may have a warm process; a cluster's job that is told so by this process's environment has none.
+WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
 # No part of the configuration: it says what the target `prune` does (machine.smk).
 PRUNE = str(config.pop("prune", "no")).lower()
 if PRUNE not in ("yes", "true", "1", "no", "false", "0"):
@@ -202,25 +205,16 @@ def run_of(wildcards):
 
 
 def test_of(wildcards):
-    """The meta-test that the wildcards name, of those that are not their runs' own."""
-    return values_of_test(run_of(wildcards).folder, wildcards.test)
-
-
-def values_of_test(folder, name):
-    """What a meta-test that is not its run's own has in place of the run's values."""
-    test = TESTS[folder, name]
+    """What the meta-test that the wildcards name, none of their run's own, has in place of the run's values."""
+    test = TESTS[run_of(wildcards).folder, wildcards.test]
     rules = ("shots", "steps", "rate", "tasks", "query_per_class")
     values = {"shots": test.task.shots} | test.evaluation.plain()
     return {key: values[key] for key in rules}
 
 
 def search_of(wildcards):
-    """The search for settings that the run that the wildcards name is one of."""
-    return search_for(run_of(wildcards))
-
-
-def search_for(run):
-    """The search for settings that the run is one of, else what the configuration declares for its method."""
+    """The search that the run that the wildcards name is one of, else what the configuration declares for its method."""
+    run = run_of(wildcards)
     return SEARCHES.get(run.folder, config.get("tuning", {}).get(run.method))
 
 

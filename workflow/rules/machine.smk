@@ -5,6 +5,7 @@ Requires common.smk. Makes results/format.json and cost.md, checks a folder, and
 
 from dpfedbench.cluster import check_slurm
 from dpfedbench.results_format import check_format, mark_format
+from dpfedbench.warm import FEWEST
 
 try:
     check_format("results")
@@ -18,6 +19,8 @@ onstart:
     limit = workflow.scheduling_settings.max_jobs_per_timespan
     if limit and (limit.max_jobs, limit.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None
+    if WARM_ALLOWED and len(list(workflow.dag.needrun_jobs())) >= FEWEST:
+        os.environ[WARM] = "yes"
     try:
         for job in workflow.dag.needrun_jobs():
             if job.rule.name == "train":

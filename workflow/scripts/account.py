@@ -7,22 +7,17 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "account"):
-        from dpfedbench import ahead
+        from dpfedbench.accounting.tuning import Search
+        from dpfedbench.federation.accounts import account_run
+        from dpfedbench.methods import read_run_file
 
-        files, out = snakemake.input, Path(snakemake.output[0])
-        made_from = {name: snakemake.params.get(name) for name in ("search", "claims", "code")}
-        made_from |= {"ledger": Path(files.ledger), "training": Path(files.training)}
-        if not ahead.take(out, made_from):
-            from dpfedbench.accounting.tuning import Search
-            from dpfedbench.federation.accounts import account_run
-            from dpfedbench.methods import read_run_file
-
-            clients = files.get("clients")
-            account_run(
-                read_run_file(files.config[0]),
-                Path(files.ledger).parent,
-                out,
-                clients_dir=Path(clients[0]).parent if clients else None,
-                search=Search.of(snakemake.params.search),
-                references={Path(path).name: Path(path) for path in files.get("references", ())},
-            )
+        files = snakemake.input
+        clients = files.get("clients")
+        account_run(
+            read_run_file(files.config[0]),
+            Path(files.ledger).parent,
+            Path(snakemake.output[0]),
+            clients_dir=Path(clients[0]).parent if clients else None,
+            search=Search.of(snakemake.params.search),
+            references={Path(path).name: Path(path) for path in files.get("references", ())},
+        )

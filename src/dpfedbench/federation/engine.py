@@ -19,7 +19,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,6 @@ def train(
     device: str = "auto",
     kernels: bool = True,
     references: Mapping[str, Path] | None = None,
-    then: Callable[[], None] | None = None,
     processes: Processes | None = None,
 ) -> None:
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
@@ -77,7 +76,6 @@ def train(
         device: "cpu", "cuda", or "auto" for a GPU where there is one.
         kernels: whether hand-written passes are used where they fit; else torch's own.
         references: files of other runs that this one needs, by name (`Method.references`).
-        then: called when the results are written, before the last checkpoint goes: being killed then costs no training.
         processes: those that call this at once, to take the run together; changes no bit of the result on a CPU.
 
     Raises:
@@ -106,8 +104,6 @@ def train(
             first, ledger = _first_threshold(run, references), Ledger(folder / "ledger.jsonl")
             _Training(run, rounds_of(ledger, first), run_dir, ledger, checkpoint_seconds, first).run()
         processes.tell()
-        if then is not None:
-            then()
         shutil.rmtree(folder, ignore_errors=True)
 
 
