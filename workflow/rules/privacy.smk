@@ -52,6 +52,7 @@ rule privacy:
             "src/dpfedbench/reporting/answer.py",
             "src/dpfedbench/reporting/described.py",
             "src/dpfedbench/reporting/privacy.py",
+            "src/dpfedbench/reporting/privacy_figure.py",
             "src/dpfedbench/reporting/figures.py",
             "src/dpfedbench/reporting/results.py",
             "src/dpfedbench/reporting/values.py",
