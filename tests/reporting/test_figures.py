@@ -87,8 +87,37 @@ def test_published_points_are_comparable_on_the_papers_data(
 def test_an_axis_that_moves_the_privacy_says_both_epsilons(described: Describe, results: Path, published: Path) -> None:
     with_noise, _ = figures.make(described("figure4b"), results, published)
     without, _ = figures.make(described("figure4a"), results, published)
-    assert "ε 1.5 / 4.89" in texts(with_noise) and "δ = 1e-06" in texts(with_noise)
-    assert "ε 1.5" not in texts(without)
+    said = texts(with_noise).splitlines()
+    assert {"● ε claimed", "● ε that holds", "1.5", "4.89"} <= set(said) and "δ = 1e-06" in texts(with_noise)
+    assert "ε claimed" not in texts(without)
+    # They stand above the axes, where no curve is, and none lies over another or over the title.
+    with_noise.draw_without_rendering()
+    (axes,) = with_noise.axes
+    boxes = [text.get_window_extent() for text in (*axes.texts, axes.title)]
+    assert len(boxes) > 5 and min(box.ymin for box in boxes) >= axes.bbox.ymax
+    assert not [(one, two) for place, one in enumerate(boxes) for two in boxes[:place] if one.overlaps(two)]
+
+
+def line(*given: float) -> figures.Line:
+    value = np.array(given)
+    return figures.Line("s", "c", "l", np.arange(len(value)), value, value, value)
+
+
+def test_a_history_that_hardly_moves_is_level_and_says_so(
+    described: Describe, results: Path, published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entropy of a search that learns nothing: ln 8 to six digits, which an axis of its own range makes a slope."""
+    item = described("figure2b")
+    still, moving = [line(2.07944, 2.079405), line(2.07944, 2.07941)], [line(2.07944, 2.079405), line(2.07944, 1.5)]
+    for lines, level in ((still, True), (moving, False)):
+        monkeypatch.setattr(figures, "history_lines", lambda *_, lines=lines: lines)
+        monkeypatch.setattr(figures, "drawn", lambda *_: None)
+        figure, _ = figures.make(
+            dataclasses.replace(item, spec={**item.spec, "y": {"label": "nats"}}), results, published
+        )
+        low, high = figure.axes[0].get_ylim()
+        assert not level or high - low > 1000 * 3.5e-5
+        assert ("Nothing moves: all values lie\nbetween 2.079405 and 2.079440." in texts(figure)) == level
 
 
 def over(item: Item, epsilon: str) -> Item:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import itertools
 import json
 import math
 import shutil
@@ -10,13 +11,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.text import Annotation
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.reporting import privacy, values
+from dpfedbench.reporting import privacy, privacy_figure, values
 from dpfedbench.reporting.described import Private
 
 
@@ -159,14 +159,36 @@ def first_task(entries: list[Private]) -> list[Private]:
 
 def test_the_figure_draws_the_first_task_of_each_table(entries: list[Private], results: Path, published: Path) -> None:
     table = privacy.read(entries, results, published)
-    figure = privacy.draw(table)
+    figure = privacy_figure.draw(table)
     shown = first_task(entries)
     assert len(shown) < sum(bool(entry.tables) for entry in entries)
     left, right = figure.axes
     assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
-    # An arrow from the published variant to each repair.
-    arrows = [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
-    assert len(arrows) == sum(place.repairs != "" for entry in shown for place in entry.tables) == 3
+    # Each repair stands directly below the published variant, and its accuracy is filled.
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    repairs = [place for place, label in enumerate(labels) if label.startswith("↳")]
+    assert len(repairs) == sum(place.repairs != "" for entry in shown for place in entry.tables) == 3
+    assert repairs == [1, 2, 3] and labels[0] == "dp-agr: as published"
+    filled = [place for place, bars in enumerate(right.containers) if bars[0].get_markerfacecolor() != "white"]
+    assert filled == repairs
+
+
+def test_the_figure_of_all_papers_is_one_screen(entries: list[Private], results: Path, published: Path) -> None:
+    """As many rows as the default run has: 50 of seven papers, on a page of 1,280 by 800 pixels."""
+    row = privacy.read(entries, results, published)[0]
+    counts = {"a": 18, "b": 4, "c": 8, "d": 12, "e": 3, "f": 3, "g": 2}
+    of = [{"paper": paper, "variant": f"variant {place}"} for paper in counts for place in range(counts[paper])]
+    table = [dataclasses.replace(row, entry=dataclasses.replace(row.entry, tables=(), **one)) for one in of]
+    figure = privacy_figure.draw(table, {"a": "Paper A"})
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches()
+    assert height * 1280 / width <= 800
+    assert [len(axes.get_yticks()) for axes in figure.axes[::2]] == list(counts.values())
+    headings = [axes.texts[0].get_text() for axes in figure.axes[1::2]]
+    assert headings[0].startswith("Paper A, glyphs") and headings[1].startswith("b, glyphs")
+    for axes in figure.axes[::2]:
+        boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+        assert all(upper.ymin >= lower.ymax for upper, lower in itertools.pairwise(boxes))
 
 
 def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
@@ -174,18 +196,18 @@ def test_of_a_paper_with_figures_only_its_first_task_is_drawn(
 ) -> None:
     alone = [dataclasses.replace(entry, tables=()) for entry in entries]
     table = privacy.read(alone, results, published)
-    figure, shown = privacy.draw(table), [entry for entry in alone if (entry.dataset, entry.task) == LETTERS]
+    figure, shown = privacy_figure.draw(table), [entry for entry in alone if (entry.dataset, entry.task) == LETTERS]
     assert 0 < len(shown) < len(alone) and (alone[0].dataset, alone[0].task) == LETTERS
-    (left,) = figure.axes  # nothing is repaired, so there is no panel of repairs
+    left, right = figure.axes
+    assert all(bars[0].get_markerfacecolor() == "white" for bars in right.containers)  # nothing is repaired
     assert len(left.get_yticks()) == len(shown) + two_fold(shown) == len(privacy.drawn(table))
 
 
 def test_repairs_are_drawn_without_what_they_repair(entries: list[Private], results: Path, published: Path) -> None:
     """As where a configuration leaves the published series out of the table."""
     repairs = [entry for entry in first_task(entries) if any(place.repairs for place in entry.tables)]
-    _, right = privacy.draw(privacy.read(repairs, results, published)).axes
-    assert len(right.containers) == len(repairs) == 3
-    assert not [text for text in right.texts if isinstance(text, Annotation) and text.arrow_patch is not None]
+    left, right = privacy_figure.draw(privacy.read(repairs, results, published)).axes
+    assert len(right.containers) == len(left.get_yticks()) == len(repairs) == 3
 
 
 def test_each_point_is_its_own_rows(entries: list[Private], results: Path, published: Path) -> None:
@@ -196,9 +218,7 @@ def test_each_point_is_its_own_rows(entries: list[Private], results: Path, publi
         )))
         for place, row in enumerate(privacy.read(entries, results, published))
     ]  # fmt: skip
-    _, right = privacy.draw(table).axes
-    found = {float(bars[0].get_ydata()[0]) for bars in right.containers}
+    _, right = privacy_figure.draw(table).axes
+    found = {float(bars[0].get_xdata()[0]) for bars in right.containers}
     shown = privacy.drawn(table)
-    compared = [entry.variant for entry in entries if any(place.item == "repairs" for place in entry.tables)]
-    here = shown["variant"].isin(compared) & ~shown["method"].isin(["dp-agrlr", "dp-reptile"])
-    assert found == set(shown.loc[here, "accuracy"]) and len(found) == len(compared)
+    assert found == set(shown["accuracy"]) and len(found) == len(shown)

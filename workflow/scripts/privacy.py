@@ -23,14 +23,14 @@ def table_and_figure(
     answers_markdown: Path,
 ) -> None:
     """Write the table as CSV and Markdown, the figure, and what both come to for each paper."""
-    from dpfedbench.reporting import answer, privacy, values
+    from dpfedbench.reporting import answer, privacy, privacy_figure, values
 
     rows = privacy.read(entries, results, published)
     found = answer.read(rows)
     write_text(answers, values.csv_text(answer.tidy(found)))
     write_text(answers_markdown, answer.to_markdown(found, papers, command))
     with atomic_path(image) as temporary:
-        privacy.draw(rows).savefig(temporary)
+        privacy_figure.draw(rows, papers).savefig(temporary)
     write_text(csv, values.csv_text(privacy.tidy(rows), "none"))
     write_text(drawn, values.csv_text(privacy.drawn(rows), "none"))
     write_text(markdown, privacy.to_markdown(rows, command))

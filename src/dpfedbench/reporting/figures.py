@@ -35,9 +35,13 @@ from dpfedbench.reporting.results import (
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS, SIGNS = ("o", "s", "^", "D", "v", "P"), "●■▲◆▼✚"
 PUBLISHED = "#000000"
 WIDTH, HEIGHT, DPI = 5.6, 4.3, 160
+ROW = 0.14
+"""Inches of a row of ε above a figure."""
+STILL = 0.001
+"""Lines that move by no more than this share of their value are drawn as level."""
 
 
 def plain(value: float, place: float | None) -> str:
@@ -83,8 +87,9 @@ class _MinorDecimals(LogFormatter):
 class Line(NamedTuple):
     """A line to draw: `low` and `high` are the ends of its band, NaN where it has none.
 
-    `x` None makes it level: a value that does not depend on what the axis shows. `notes` are put beside the
-    points. `cells` are what the points are of, one for each or one for all; none where nothing is trained.
+    `x` None makes it level: a value that does not depend on what the axis shows. `notes` are the ε of each point, as
+    claimed and as it holds, and stand above the axes. `cells` are what the points are of, one for each or one for all;
+    none where nothing is trained.
     """
 
     series: str
@@ -95,7 +100,7 @@ class Line(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     dashed: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     cells: tuple[CellResult, ...] = ()
 
 
@@ -121,9 +126,9 @@ def sweep_lines(item: Item, cells: Sequence[CellResult]) -> list[Line]:
     return lines
 
 
-def _epsilons(cells: Sequence[CellResult]) -> tuple[str, ...]:
+def _epsilons(cells: Sequence[CellResult]) -> tuple[tuple[str, str], ...]:
     """Both ε of each point, where the points differ in them: an axis that moves the privacy has to say so."""
-    pairs = [f"ε {values.epsilon(cell.claimed).line} / {values.epsilon(cell.holds).line}" for cell in cells]
+    pairs = [(values.epsilon(cell.claimed).line, values.epsilon(cell.holds).line) for cell in cells]
     return tuple(pairs) if len(set(pairs)) > 1 else ()
 
 
@@ -221,7 +226,8 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         footer: what it was measured on and what the bands are, in small print below.
     """
     spec = item.spec
-    figure = Figure(figsize=(WIDTH, HEIGHT), dpi=DPI, layout="constrained")
+    noted = sum(bool(line.notes) for line in lines)
+    figure = Figure(figsize=(WIDTH, HEIGHT + 2 * noted * ROW), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
     sweep, over_epsilon = item.kind == "sweep" or "key" in spec["x"], spec["x"].get("show", "value") != "value"
     for index, line in enumerate(lines):
@@ -254,7 +260,13 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
-    axes.set_title(_wrapped([spec["title"]], 56), fontsize=11)
+    axes.set_title(_wrapped([spec["title"]], 56), fontsize=11, pad=6 + 144 * noted * ROW)
+    _draw_notes(axes, lines)
+    if item.kind == "history" and (still := _still(lines)):
+        low, high = still
+        axes.set_ylim(low - high / 50, high + high / 50)
+        said = f"Nothing moves: all values lie\nbetween {low:#.7g} and {high:#.7g}."
+        axes.text(0.5, 0.25, said, ha="center", transform=axes.transAxes)
     tidied(axes, colour="#d9d9d9")
     axes.legend(fontsize=8, frameon=True, framealpha=0.9, loc="lower left" if item.kind == "account" else "best")
     figure.supxlabel(footer, fontsize=7.5, color="#444444", x=0.01, ha="left")
@@ -282,17 +294,28 @@ def _draw_line(axes: Axes, line: Line, index: int, *, marked: bool) -> None:
         axes.errorbar(line.x[finite], value, yerr=[value - low, high - value], fmt="none", ecolor=colour, capsize=3)
     elif np.isfinite(line.low).any():
         axes.fill_between(line.x[finite], line.low[finite], line.high[finite], color=colour, alpha=0.2, linewidth=0)
-    for x, y, note in zip(line.x, line.value, line.notes, strict=False):
-        axes.annotate(
-            note,
-            (x, y),
-            xytext=(0, -14),
-            textcoords="offset points",
-            ha="center",
-            fontsize=7.5,
-            color=colour,
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
-        )
+
+
+def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
+    """Rows of ε above the axes, where no curve is: for each line one as claimed and one that holds, at their x."""
+    row, above = 0, axes.get_xaxis_transform()
+    for index, line in reversed(list(enumerate(lines))):
+        for place, which in ((1, "ε that holds"), (0, "ε claimed")) if line.notes else ():
+            colour, height = COLOURS[index % len(COLOURS)], (0, 4 + 72 * ROW * row)
+            look: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 7.5}
+            axes.annotate(
+                f"{SIGNS[index % len(SIGNS)]} {which}", (0, 1), (-4, height[1]), "axes fraction", ha="right", **look
+            )
+            for x, note in zip(line.x, line.notes, strict=True) if line.x is not None else ():
+                axes.annotate(note[place], (x, 1), height, above, ha="center", **look)
+            row += 1
+
+
+def _still(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """The least and the largest value of positive lines that hardly move, None for others."""
+    given = np.concatenate([line.value for line in lines])
+    low, high = float(given.min()), float(given.max())
+    return (low, high) if high > 0 and high - low <= STILL * high else None
 
 
 def _draw_published(axes: Axes, number: Published, *, comparable: bool) -> None:
@@ -365,7 +388,7 @@ def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], publ
                 said.append(f"{line.label}: claims no privacy.")
     if any(line.notes for line in lines):
         delta = next(cell.delta for cell in cells if cell.delta is not None)
-        said.append(f"Beside the points: ε as claimed / that holds, at δ = {delta:g}.")
+        said.append(f"Above the points: their ε, at δ = {delta:g}.")
     if published:
         said += [f"Not comparable: {text}." for text in item.mismatches]
     said += attributed_notices([(cell.label, result) for cell, result in zip(item.cells, cells, strict=True)])

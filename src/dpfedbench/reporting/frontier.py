@@ -204,10 +204,12 @@ def _said(item: Item, points: Sequence[Point]) -> str:
     data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in item.cells))
     seeds = values.plural(values.span(point.result.seeds for point in points), "seed")
     over = {point.result.accuracy.over for point in points}
-    bands = "seeds" if over == {"seeds"} else " or ".join(sorted(over)) + " where there is one seed"
+    bands = "seeds" if over == {"seeds"} else "the tested " + " or ".join(sorted(over - {"seeds"})) + " of one seed"
+    bands = f"seeds, or over {bands} where only one seed was run" if len(over) > 1 and "seeds" in over else bands
     said = [
         f"Measured on {data}, {seeds}. Bands and bars: 95 % t intervals over {bands}.",
-        "Hollow: as published, at the ε that it claims; the arrow leads to the ε that holds (∞: none is finite).",
+        "A hollow mark is a method as published, drawn at the ε that its paper claims.",
+        "Its arrow ends at the ε that holds; ∞: no finite ε holds.",
         *attributed_notices([(point.cell.label, point.result) for point in points]),
     ]
     return "\n".join(dict.fromkeys(said))

@@ -1,36 +1,25 @@
-"""The table of privacy, and its figure: three epsilons beside every private number.
+"""The table of privacy: three epsilons beside every private number.
 
 For each private configuration: epsilon as the paper prints it, as its accounting gives it for what was run, as it
-holds, and an audited lower bound. `docs/privacy.md` says what each means.
+holds, and an audited lower bound. `docs/privacy.md` says what each means; `privacy_figure` draws it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
 
 from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.privacy.ledger import check_same_mechanism, finished_ledger
 from dpfedbench.reporting import values
-from dpfedbench.reporting.described import Place, Private
-from dpfedbench.reporting.figures import COLOURS, DPI, arrow, draw_point, plain, tidied
+from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.results import (
     CellResult,
     Epsilon,
@@ -46,8 +35,6 @@ PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
 
 ANOTHER = "of another mechanism than the ledger's"
-
-_CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -286,120 +273,33 @@ def shown(rows: Sequence[Row]) -> list[Row]:
     return kept
 
 
+def ordered(rows: Sequence[Row]) -> list[Row]:
+    """Each repair directly after what it repairs, where that is drawn."""
+    found = [row for row in rows if _mended(row, rows) is None]
+    for row in rows:
+        if (mended := _mended(row, rows)) is not None:
+            place = next(index for index, other in enumerate(found) if other is mended)
+            while place + 1 < len(found) and _mended(found[place + 1], rows) is mended:
+                place += 1
+            found.insert(place + 1, row)
+    return found
+
+
+def _mended(row: Row, rows: Sequence[Row]) -> Row | None:
+    """What a row repairs, among rows of the same unit; None also where that is a repair itself."""
+    wanted = {(place.paper, place.item, place.repairs) for place in row.entry.tables if place.repairs}
+    for other in rows:
+        places = {(place.paper, place.item, place.series) for place in other.entry.tables}
+        if wanted & places and other.unit == row.unit and not other.entry.repaired:
+            return other
+    return None
+
+
 def drawn(rows: Sequence[Row]) -> pd.DataFrame:
     """The numbers of the figure."""
     columns = [
         "paper", "method", "variant", "role", "dataset", "task", "unit", "delta", "epsilon_claimed",
         "epsilon_holds_high", "epsilon_audited", "accuracy", "ci_low", "ci_high", "seeds",
     ]  # fmt: skip
-    table = tidy(shown(rows))[columns]
+    table = tidy(ordered(shown(rows)))[columns]
     return table.assign(number=range(1, len(table) + 1))[["number", *columns]]
-
-
-Group = tuple[str, str, str, str]
-"""What is compared in one panel: paper, table, data set and task."""
-
-
-def _group(row: Row, place: Place) -> Group:
-    return place.paper, place.item, row.entry.dataset, row.entry.task
-
-
-def draw(table: Sequence[Row]) -> Figure:
-    """Claimed, holding and audited epsilon of each variant; and accuracy over the epsilon that holds, with the repairs.
-
-    Args:
-        table: what `read` gave; those that are `shown` are drawn, with a number for each.
-    """
-    rows = shown(table)
-    groups = list(dict.fromkeys(_group(row, place) for row in rows for place in row.entry.tables if place.repairs))
-    figure = Figure(figsize=(13, max(4.8, 1.7 + 0.3 * len(rows), 2.9 * len(groups))), dpi=DPI)
-    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
-    grid = figure.add_gridspec(max(1, len(groups)), 2 if groups else 1, width_ratios=(1.15, 1)[: 1 + bool(groups)])
-    _draw_epsilons(figure.add_subplot(grid[:, 0]), rows)
-    for index, group in enumerate(groups):
-        _draw_accuracy(figure.add_subplot(grid[index, 1]), rows, group)
-    return figure
-
-
-def _draw_epsilons(axes: Axes, rows: Sequence[Row]) -> None:
-    """A line of three points for each variant; an infinite epsilon is an arrow at the edge."""
-    given = np.array([(row.claimed.high, row.holds.high, row.audited) for row in rows]).reshape(-1, 3)
-    positive = given[np.isfinite(given) & (given > 0)]
-    low, high = (positive.min() / 1.6, positive.max() * 1.6) if len(positive) else (0.1, 10.0)
-    edge = high * 1.25
-    for place, (claimed, holds, audited) in enumerate(given.tolist()):
-        ends = [min(value, edge) for value in (claimed, holds) if not math.isnan(value)]
-        if ends:
-            axes.plot([min(ends), max(ends)], [place, place], color="#bbbbbb", linewidth=1.4, zorder=1)
-        axes.plot(min(claimed, edge), place, "o", ms=8, mfc="none", mec=_CLAIMED, mew=1.6, zorder=3)
-        if math.isinf(holds):
-            axes.plot(edge, place, ">", ms=8, color=_HOLDS, zorder=3)
-        else:
-            axes.plot(holds, place, "s", ms=5.5, color=_HOLDS, zorder=2)
-        if audited > 0:
-            axes.plot(audited, place, "|", ms=11, mew=2.4, color=_AUDITED, zorder=4)
-        else:
-            axes.plot(low, place, "<", ms=5, mfc="none", mec=_AUDITED, zorder=4)
-    axes.set_xscale("log")
-    axes.set_xlim(low / 1.15, edge * 1.15)
-    axes.xaxis.set_major_formatter(plain)
-    axes.set_yticks(range(len(rows)), [_label(place + 1, row) for place, row in enumerate(rows)], fontsize=8)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    tidied(axes, "x", spines=("top", "right", "left"))
-    axes.tick_params(axis="y", length=0)
-    deltas = ", ".join(f"{value:g}" for value in sorted({row.delta for row in rows}))
-    axes.set_xlabel(f"ε, log axis, each at its δ ({deltas})")
-    axes.set_title(
-        "ε as claimed, as it holds, as audited\n(first task of each table; the others are in privacy.csv)", fontsize=11
-    )
-    handles = [
-        Line2D([], [], marker="o", ms=8, mfc="none", mec=_CLAIMED, mew=1.6, linestyle="none", label="as claimed"),
-        Line2D([], [], marker="s", ms=5.5, color=_HOLDS, linestyle="none", label="holds (upper end)"),
-        Line2D([], [], marker=">", ms=8, color=_HOLDS, linestyle="none", label="no finite ε holds"),
-        Line2D([], [], marker="|", ms=11, mew=2.4, color=_AUDITED, linestyle="none", label="audited: at least"),
-        Line2D([], [], marker="<", ms=5, mfc="none", mec=_AUDITED, linestyle="none", label="audited: 0"),
-    ]
-    axes.figure.legend(handles=handles, fontsize=9, ncols=5, loc="outside lower left", frameon=False)
-
-
-def _label(number: int, row: Row) -> str:
-    entry = row.entry
-    variant = entry.variant if entry.variant not in ("", entry.method) else "as published"
-    unit = "" if row.unit == "client" else f", {row.unit}"
-    text = "\n".join(textwrap.wrap(f"{entry.method}: {variant}{unit}", 52))
-    return f"{text}  [{entry.dataset}]{'  ✓' if entry.repaired else ''}  {number}"
-
-
-def _draw_accuracy(axes: Axes, rows: Sequence[Row], group: Group) -> None:
-    """Accuracy over the epsilon that holds, repaired ones filled; arrows run from a published variant to its repair."""
-    members = [
-        (number, row, place)
-        for number, row in enumerate(rows, 1)
-        for place in row.entry.tables
-        if _group(row, place) == group
-    ]
-    finite = [row.holds.high for _, row, _ in members if math.isfinite(row.holds.high)]
-    low, edge = (min(finite) / 1.5, max(finite) * 1.8) if finite else (0.1, 10.0)
-    at = {place.series: (min(row.holds.high, edge), row.accuracy) for _, row, place in members}
-    for number, row, place in members:
-        (x, y), interval = at[place.series], row.cell.accuracy
-        colour = _AUDITED if place.repairs else _CLAIMED
-        marker, fill = ">" if math.isinf(row.holds.high) else "o", colour if place.repairs else "white"
-        draw_point(axes, x, y, interval, marker, colour, ms=7, mfc=fill, elinewidth=1, capsize=2, zorder=3)
-        axes.annotate(str(number), (x, y), xytext=(6, 4), textcoords="offset points", fontsize=9, color=colour)
-        if place.repairs in at:  # what it repairs may be left out of the table
-            arrow(axes, at[place.repairs], (x, y), "#888888", 2, arrowstyle="->", shrinkA=6, shrinkB=6, linewidth=0.9)
-    axes.set_xscale("log")
-    axes.set_xlim(low, edge * 1.25)
-    axes.xaxis.set_major_formatter(plain)
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:.0e}"[0] in "25" else ""))
-    axes.tick_params(axis="x", which="minor", labelsize=9)
-    axes.margins(y=0.2)
-    tidied(axes)
-    count = values.plural(values.span(row.cell.seeds for _, row, _ in members), "seed")
-    axes.set_title(textwrap.fill(f"{group[0]}, {group[1]}: {group[2]} {group[3]}", 48), fontsize=10)
-    edge_text = "\nat the edge: no finite ε holds" if len(finite) < len(members) else ""
-    axes.set_xlabel(
-        f"ε that holds, δ = {members[0][1].delta:g} (white: published, green: repaired){edge_text}", fontsize=8.5
-    )
-    axes.set_ylabel(f"accuracy, %\n({count}, 95 % intervals)", fontsize=8.5)

@@ -1,0 +1,179 @@
+"""The figure of privacy: three epsilons and the accuracy of each private configuration, in small multiples by paper."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from dpfedbench.reporting import values
+from dpfedbench.reporting.figures import COLOURS, DPI, plain, tidied
+from dpfedbench.reporting.privacy import Row, ordered, shown
+
+_CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
+_PITCH, _HEAD = 0.175, 3.0
+"""Inches between two lines, and how many lines a panel's title and axis take."""
+
+
+def draw(table: Sequence[Row], papers: Mapping[str, str] | None = None) -> Figure:
+    """Small multiples by paper: a line for each configuration, with its three epsilons and beside them its accuracy.
+
+    All panels have the same axis of epsilon. A repair stands below what it repairs, marked by an arrow.
+
+    Args:
+        table: what `privacy.read` gave; those that are `shown` are drawn.
+        papers: the papers' titles.
+    """
+    panels: dict[str, list[Row]] = {}
+    for row in ordered(shown(table)):
+        panels.setdefault(_paper(row), []).append(row)
+    columns = _columns({paper: len(rows) + _HEAD for paper, rows in panels.items()})
+    lines = max(sum(len(panels[paper]) + _HEAD for paper in column) for column in columns)
+    figure = Figure(figsize=(6.5 * len(columns), 1.1 + _PITCH * lines), dpi=DPI)
+    figure.set_layout_engine("constrained", w_pad=0.05, h_pad=0.03, wspace=0.02, hspace=0.02)
+    ends = _ends([row for rows in panels.values() for row in rows])
+    for part, column in zip(figure.subfigures(1, len(columns), squeeze=False)[0], columns, strict=True):
+        heights = [len(panels[paper]) for paper in column] or [1]
+        halves = part.subplots(len(heights), 2, squeeze=False, height_ratios=heights, width_ratios=(1.8, 1))
+        for (left, right), paper in zip(halves, column, strict=False):
+            _draw_epsilons(left, panels[paper], ends)
+            _draw_accuracy(right, panels[paper])
+            heading = _heading((papers or {}).get(paper, paper), panels[paper])
+            left.set_title(" ", fontsize=9)  # room for the heading, which is over both halves and widens neither
+            look: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 9}
+            right.annotate(heading, (1, 1), (0, 4), "axes fraction", **look).set_in_layout(False)
+            left.set_xlabel("ε", fontsize=7.5, labelpad=1)
+            right.set_xlabel("accuracy, %", fontsize=7.5, labelpad=1)
+    figure.suptitle("ε as claimed, ε that holds, ε as audited; and accuracy", fontsize=11)
+    _legend(figure)
+    return figure
+
+
+def _paper(row: Row) -> str:
+    """The paper whose panel a row stands in: the one whose claim it repairs, or its own."""
+    return next((place.paper for place in row.entry.tables if place.repairs), row.entry.paper)
+
+
+def _columns(lengths: Mapping[str, float]) -> list[list[str]]:
+    """Papers in two columns, in their order, split where the longer column is shortest."""
+    papers = list(lengths)
+    splits = [[papers[:place], papers[place:]] for place in range(1, len(papers))]
+    return min(splits, key=lambda two: max(sum(map(lengths.__getitem__, one)) for one in two)) if splits else [papers]
+
+
+def _ends(rows: Sequence[Row]) -> tuple[float, float]:
+    """The ends of the axis of epsilon, for the finite ones."""
+    given = np.array([(row.claimed.high, row.holds.high, row.audited) for row in rows]).reshape(-1, 3)
+    positive = given[np.isfinite(given) & (given > 0)]
+    return (positive.min() / 1.6, positive.max() * 1.6) if len(positive) else (0.1, 10.0)
+
+
+def _heading(title: str, rows: Sequence[Row]) -> str:
+    """A panel's title: paper, data and task where they are one, seeds, and the deltas."""
+    data = list(dict.fromkeys(f"{row.entry.dataset} {row.entry.task}" for row in rows))
+    seeds = values.plural(values.span(row.cell.seeds for row in rows), "seed")
+    deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
+    return ", ".join([title, *data[: len(data) == 1], seeds, f"δ = {deltas}"])
+
+
+def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -> None:
+    """A line of three points for each row; an infinite epsilon is an arrow at the edge."""
+    low, high = ends
+    edge = high * 1.25
+    for place, row in enumerate(rows):
+        claimed, holds, audited = row.claimed.high, row.holds.high, row.audited
+        between = [min(value, edge) for value in (claimed, holds) if not math.isnan(value)]
+        if between:
+            axes.plot([min(between), max(between)], [place, place], color="#999999", linewidth=1.4, zorder=1)
+        axes.plot(min(claimed, edge), place, "o", ms=6.5, mfc="none", mec=_CLAIMED, mew=1.5, zorder=3)
+        if math.isinf(holds):
+            axes.plot(edge, place, ">", ms=6.5, color=_HOLDS, zorder=3)
+        else:
+            axes.plot(holds, place, "s", ms=4.5, color=_HOLDS, zorder=2)
+        if audited > 0:
+            axes.plot(audited, place, "|", ms=9, mew=2.2, color=_AUDITED, zorder=4)
+        else:
+            axes.plot(low, place, "<", ms=4.5, mfc="none", mec=_AUDITED, zorder=4)
+    axes.set_xscale("log")
+    axes.set_xlim(low / 1.15, edge * 1.15)
+    axes.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-4, 5) for step in (1, 3)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(plain)
+    axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2)
+    _tidied_panel(axes, len(rows))
+
+
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """What a panel's rows are called: no more than tells them apart."""
+    data, units = {(row.entry.dataset, row.entry.task) for row in rows}, {row.unit for row in rows}
+    texts = []
+    for row in rows:
+        entry = row.entry
+        text = entry.variant if entry.variant not in ("", entry.method) else "as published"
+        alike = {other.entry.method for other in rows if other.entry.variant == entry.variant}
+        text = f"{entry.method}: {text}" if text == "as published" or len(alike) > 1 else text
+        text += f", {row.unit}" if len(units) > 1 and row.unit != "client" else ""
+        text += f" [{entry.dataset} {entry.task}]" if len(data) > 1 else ""
+        texts.append("\u21b3 " * entry.repaired + text)
+    # Two tables may call theirs the same.
+    told = [
+        f"{text} [{row.entry.tables[0].item}]" if texts.count(text) > 1 and row.entry.tables else text
+        for text, row in zip(texts, rows, strict=True)
+    ]
+    return ["\n".join(textwrap.wrap(text, 56)) for text in told]
+
+
+def _tidied_panel(axes: Axes, count: int) -> None:
+    """The look of both halves of a panel: every other line on grey, first row on top."""
+    for place in range(0, count, 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
+    axes.set_ylim(count - 0.5, -0.5)
+    tidied(axes, "x", spines=("top", "right", "left"))
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelsize=7.5, pad=1)
+
+
+def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
+    """Accuracy with its interval: repairs filled, all else hollow."""
+    for place, row in enumerate(rows):
+        given, colour = row.cell.accuracy, _AUDITED if row.entry.repaired else _CLAIMED
+        spread = None if math.isnan(given.low) else [[given.mean - given.low], [given.high - given.mean]]
+        fill = colour if row.entry.repaired else "white"
+        look: dict[str, Any] = {"mec": colour, "mfc": fill, "ecolor": colour, "ms": 5, "elinewidth": 1, "capsize": 2}
+        axes.errorbar(given.mean, place, xerr=spread, fmt="o", zorder=3, **look)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(0.0, low), min(100.0, high))
+    axes.set_yticks([])
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    _tidied_panel(axes, len(rows))
+
+
+def _legend(figure: Figure) -> None:
+    marks: dict[str, dict[str, Any]] = {
+        "ε as claimed": {"marker": "o", "ms": 6.5, "mec": _CLAIMED, "mew": 1.5, "mfc": "none"},
+        "ε that holds (upper end)": {"marker": "s", "ms": 4.5, "color": _HOLDS},
+        "no finite ε holds": {"marker": ">", "ms": 6.5, "color": _HOLDS},
+        "audit: ε is at least": {"marker": "|", "ms": 9, "mew": 2.2, "color": _AUDITED},
+        "audit: 0": {"marker": "<", "ms": 4.5, "mec": _AUDITED, "mfc": "none"},
+        "accuracy": {"marker": "o", "ms": 5, "mec": _CLAIMED, "mfc": "none"},
+        "accuracy of a repair (\u21b3)": {"marker": "o", "ms": 5, "color": _AUDITED},
+    }
+    handles = [Line2D([], [], linestyle="none", label=label, **look) for label, look in marks.items()]
+    columns = 7 if figure.get_figwidth() > 10 else 3
+    legend = figure.legend(handles=handles, fontsize=8, ncols=columns, loc="outside lower left", frameon=False)
+    legend.set_title(
+        "First task of each table; privacy.csv has all. Bars: 95 % intervals.", prop=FontProperties(size=8)
+    )
+    legend.set_alignment("left")
