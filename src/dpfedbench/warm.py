@@ -1,0 +1,340 @@
+"""Jobs that start warm: one process imports torch and loads the compiled loops, and forks for each job of a workflow.
+
+A job's script comes as far as `hand_over`, which has cost it next to nothing, asks the warm process of its workflow to
+run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where there
+can be none, or it is lost, the script goes on and does the work itself: nothing depends on a warm process but time.
+
+The two talk by a socket that has a name and no file, so that a full disk does not matter and nothing is left behind. Its
+name says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request
+a script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
+
+The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which a fork would inherit broken.
+A fork is killed with the script that asked for it, and with the warm process, which ends with its workflow.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import hashlib
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dpfedbench.jobs import WORKFLOW, place, workflow_process
+
+WARM = "DPFEDBENCH_WARM"
+"""The environment variable by which a workflow allows its jobs a warm process; "no" where the user does not."""
+FEWEST = 4
+"""Jobs for which a warm process is worth its start."""
+
+_PATIENCE = 30.0
+"""Seconds in which a warm process has to be there, and a script to say what it wants."""
+_LEAVE = 1.5
+"""Seconds that jobs have to see for themselves that their workflow is gone, and to say so in their logs."""
+_NUMBER = struct.Struct("=i")
+_GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
+_START = (
+    "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
+)
+# Whatever starts threads when it is imported would start them in the warm process. A fork has its own number of them.
+_ALONE = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
+
+def hand_over() -> None:
+    """Have this script run by a fork of the warm process, and end as it ended; returns where it is to run here."""
+    marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
+    if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
+        return
+    for _ in range(2):  # a warm process that has imported what was edited since makes place for another
+        with contextlib.suppress(OSError), _connected(_name()) as connection:
+            said = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ), "state": _state()}
+            text = json.dumps(said).encode()
+            socket.send_fds(connection, [_NUMBER.pack(len(text))], [0, 1, 2])
+            connection.sendall(text)
+            job = _number(connection)
+            if job is not None:
+                return _wait(connection, job)
+
+
+def _wait(connection: socket.socket, job: int) -> None:
+    """End as a job ends. Returns if the warm process is lost, after the job, which is lost with it."""
+    ended = None
+    with contextlib.suppress(ProcessLookupError):
+        ended = os.pidfd_open(job)
+    # From a terminal the job has this signal too. It gets some seconds to clean up.
+    signal.signal(signal.SIGINT, lambda *_: signal.alarm(5))
+    status = _number(connection)
+    if status is None:
+        if ended is not None:
+            select.select([ended], [], [])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL takes no handler
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _name() -> str:
+    """The socket's name: of a workflow, an interpreter, and a place where paths and numbers of processes are the same."""
+    spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
+    said = json.dumps([os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces])
+    return f"\0dpfedbench-{hashlib.sha256(said.encode()).hexdigest()[:32]}"
+
+
+def _state() -> str:
+    """What changes with any source file of the package, and with what is installed."""
+    found = []
+    for folder, _, names in os.walk(Path(__file__).parent):
+        for name in names:
+            if name.endswith(".py"):
+                stat = os.stat(os.path.join(folder, name))
+                found.append((folder, name, stat.st_mtime_ns, stat.st_size))
+    for folder in {entry for entry in sys.path if entry.endswith("-packages")}:
+        with contextlib.suppress(OSError):
+            found.append((folder, "", os.stat(folder).st_mtime_ns, 0))
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def _connected(name: str) -> socket.socket:
+    """A connection to the warm process, which is started if there is none.
+
+    Raises:
+        OSError: there can be none, or it is somebody else's.
+    """
+    started, deadline = None, time.monotonic() + _PATIENCE
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(name)
+            _refuse_others(connection)
+            return connection
+        except ConnectionRefusedError:
+            connection.close()
+            if time.monotonic() > deadline or (started and started.poll() is not None):
+                raise
+            started = started or subprocess.Popen(
+                [sys.executable, "-c", _START, name[1:], *map(os.path.abspath, sys.path[1:])],
+                env=os.environ | _ALONE, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            time.sleep(0.02)
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _refuse_others(connection: socket.socket) -> None:
+    """Take no word from another user's process.
+
+    Raises:
+        PermissionError: the other end is one.
+    """
+    _, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.getuid():
+        raise PermissionError("another user's process")
+
+
+def _number(connection: socket.socket) -> int | None:
+    """The next number that the other end says; None where it has closed."""
+    text = _text(connection, _NUMBER.size)
+    return None if text is None else int(_NUMBER.unpack(text)[0])
+
+
+def _text(connection: socket.socket, length: int) -> bytes | None:
+    found = b""
+    while len(found) < length:
+        with contextlib.suppress(ConnectionResetError):
+            part = connection.recv(length - len(found))
+            if part:
+                found += part
+                continue
+        return None
+    return found
+
+
+class _Job:
+    """A fork at work, and the script that waits for it."""
+
+    def __init__(self, process: int, connection: socket.socket) -> None:
+        self.process, self.connection, self.wanted = process, connection, True
+        self.ended = os.pidfd_open(process)
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self.ended)
+
+
+def serve(name: str) -> None:
+    """Be the warm process; returns when another one has the name, and when the workflow or the sources are gone.
+
+    Args:
+        name: of the socket.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal, which interrupts the jobs too
+    started_by = workflow_process()
+    assert started_by is not None
+    workflow, state = os.pidfd_open(started_by.pid), _state()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"\0{name}")
+    except OSError:
+        return
+    listener.listen(1024)  # scripts wait from here on
+    _import_all()
+    jobs: list[_Job] = []
+    while listener.fileno() >= 0 or jobs:
+        poll = select.poll()
+        for descriptor in (workflow, listener.fileno(), *(job.ended for job in jobs)):
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLIN)
+        for job in jobs:
+            if job.wanted:
+                poll.register(job.connection, _GONE)
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if workflow in ready:
+            listener.close()
+            time.sleep(_LEAVE)
+            return  # what is left of the jobs is killed
+        for job in list(jobs):
+            if job.ended in ready:
+                _, status = os.waitpid(job.process, 0)
+                with contextlib.suppress(OSError):
+                    job.connection.sendall(_NUMBER.pack(status))
+                job.close()
+                jobs.remove(job)
+            elif job.wanted and job.connection.fileno() in ready:
+                job.wanted = False
+                os.kill(job.process, signal.SIGKILL)
+        if listener.fileno() in ready:
+            connection = listener.accept()[0]
+            with contextlib.suppress(OSError, ValueError):
+                _refuse_others(connection)
+                connection.settimeout(_PATIENCE)
+                given, descriptors = _request(connection)
+                if given["state"] != state:
+                    listener.close()  # before the connection: a script that is sent away finds no warm process now
+                else:
+                    jobs.append(_Job(_fork(given, descriptors, [listener, connection, *jobs]), connection))
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if given["state"] == state:
+                    connection.sendall(_NUMBER.pack(jobs[-1].process))
+                    continue
+            connection.close()
+
+
+def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What a script says, and its standard input, output and errors."""
+    head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
+    text = _text(connection, _NUMBER.unpack(head)[0])
+    return json.loads(text or b"null"), descriptors
+
+
+def _import_all() -> None:
+    """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
+    import dpfedbench
+
+    gc.disable()
+    named = ["snakemake.logging", "snakemake.iocontainers"]
+    named += [module.name for module in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench.")]
+    for module in named:
+        with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
+            importlib.import_module(module)
+    with contextlib.suppress(Exception):
+        importlib.import_module("dpfedbench.compiled").load_all()
+    gc.collect()
+    gc.freeze()
+
+
+def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int:
+    """Begin a job in a process of its own; its number.
+
+    Args:
+        given: what the script said.
+        descriptors: its standard input, output and errors.
+        held: what is open and not the job's.
+    """
+    warm = os.getpid()
+    if process := os.fork():
+        return process
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it is killed with the warm process
+        if os.getppid() == warm:
+            for each in held:
+                each.close()
+            code = _run(given, descriptors)
+    finally:
+        os._exit(code)
+
+
+def _run(given: dict[str, Any], descriptors: list[int]) -> int:
+    """Run a script as a new interpreter does; its exit code."""
+    for standard, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update({name: value for name, value in given["environment"].items() if name != WARM})
+    os.chdir(given["folder"])
+    script = given["script"]
+    Path("/proc/self/comm").write_text(Path(script).name.partition(".")[2], encoding="utf-8")
+    sys.argv[:], sys.path[:0], tempfile.tempdir = [script], [os.path.dirname(os.path.abspath(script))], None
+    _set_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.enable()
+    code: Any = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    # What the end of an interpreter does, but for clearing away what is shared with the warm process.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    return (code or 0) & 0xFF
+
+
+def _set_threads(count: int) -> None:
+    """Have libraries that were imported for one thread compute with so many."""
+    if count == 1:
+        return
+    sys.modules["torch"].set_num_threads(count)
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    for library in {line.split()[-1] for line in maps if "openblas" in line}:
+        for ending in ("64_", ""):
+            with contextlib.suppress(AttributeError):
+                ctypes.CDLL(library)[f"scipy_openblas_set_num_threads{ending}"](count)
