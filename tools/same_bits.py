@@ -142,7 +142,7 @@ def _keys(tree: Path, preset: str) -> set[str]:
         said = subprocess.run(command, cwd=tree, env=_environment(tree), capture_output=True, text=True)
     found = set(RUN_FOLDER.findall(said.stdout + said.stderr))
     if said.returncode or not found:
-        lines = (said.stderr or said.stdout).strip().splitlines() or ["no output"]
+        lines = (said.stdout + said.stderr).strip().splitlines() or ["no output"]
         sys.exit(f"the plan of {preset or 'the default'} in {tree} could not be read: {lines[-1]}")
     return found
 
