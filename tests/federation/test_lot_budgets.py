@@ -1,5 +1,6 @@
 """Budgets of runs whose clients sum over lots: calibrated, decaying and fixed noise, and what the account finds."""
 
+import dataclasses
 import json
 import math
 
@@ -9,13 +10,17 @@ import pytest
 from dpfedbench.accounting import calibration
 from dpfedbench.accounting.account import account
 from dpfedbench.accounting.claims import WHOLE_ORDERS
+from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.filters import HOLDING_ORDERS
 from dpfedbench.accounting.poisson import epsilon_of, renyi, upper_epsilon
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.privacy.ledger import read_ledger
+from tests.privacy.test_ledger import EVENT
 
-from .conftest import accounted, rounds_of, train
+from .conftest import accounted, rounds_of, stop_before, train
 from .test_lots import DECAY, SCALAR, make_config
 
 CLAIMS = {"poisson-lots": WHOLE_ORDERS}
@@ -101,6 +106,70 @@ def test_noise_that_may_fall_is_accounted_for_at_its_floor(silos, tmp_path):
     found = accounted(config, tmp_path)["profiles"]["holds"]
     assert found["status"] == "proved"
     assert found["epsilon_high"] == pytest.approx(upper_epsilon(worst, 8 / 100, 1e-4), rel=1e-9)
+
+
+SLOWLY = {"noise": {"kind": "decaying", "multiplier": 1.4, "decay": 0.99, "falls": 3}}
+
+
+@pytest.mark.parametrize("overlay", [SLOWLY, SCALAR], ids=["decaying", "released twice"])
+def test_what_was_spent_goes_through_a_restart(silos, tmp_path, monkeypatch, overlay):
+    """A budget that forgot it would allow as many lots again: killed once, it ends with the same release."""
+    config = make_config(overlay, {"participation": {"rounds": 60}, "budget": {"epsilon": 2.0, "profile": "holds"}})
+    whole = train(config, silos, tmp_path / "whole")
+    done = json.loads((tmp_path / "whole" / "training.json").read_text())["rounds_run"]
+    assert 4 < done < 55  # a budget of its own after the restart would last for all 60
+    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, done - 2)):
+        train(config, silos, tmp_path / "resumed", checkpoint_seconds=0)
+    assert train(config, silos, tmp_path / "resumed") == whole
+    assert json.loads((tmp_path / "resumed" / "training.json").read_text())["stopped_by"] == "budget"
+
+
+def divergence(z, order, rate=8 / 100):
+    """Of a sampled Gaussian at a whole order, by the sum that defines it (Mironov et al. 2019, Section 3.3)."""
+    terms = (
+        math.comb(order, k) * (1 - rate) ** (order - k) * rate**k * math.exp(k * (k - 1) / (2 * z * z))
+        for k in range(order + 1)
+    )
+    return math.log(math.fsum(terms)) / (order - 1)
+
+
+def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
+    """The order that is best for what ran is another: by it there would be room, and a proof, for noise that fell far.
+
+    The budget at an order solves Canonne, Kamath and Steinke 2020, Proposition 12, for the divergence.
+    """
+    limit, delta, sampler = 2.0, 1e-4, PoissonLots(cohort=8, rounds=400).lots(clients=4, seed=0, steps=1, records=100)
+
+    def allowed(order):
+        return limit + math.log(delta) / (order - 1) - math.log1p(-1 / order) + math.log(order) / (order - 1)
+
+    first = max(range(2, 33), key=lambda order: allowed(order) / divergence(4.0, order))
+    spent, multipliers = {order: 0.0 for order in range(2, 33)}, [4.0]
+    while spent[first] <= allowed(first):
+        for order in spent:
+            spent[order] += divergence(multipliers[-1], order)
+        multipliers.append(0.9)
+    best = min(spent, key=lambda order: spent[order] - allowed(order))
+    assert best < first and spent[best] < 0.9 * allowed(best) and spent[first] > allowed(first)
+    multipliers.pop()
+
+    budget = Budget(epsilon=limit, delta=delta, profile="holds")
+    given = {"claims": CLAIMS, "counted": True, "uncounted": 0, "stepwise": True}
+    plan = Decaying(multiplier=4.0).plan(budget, sampler.describe(), **given)
+    for number, z in enumerate(multipliers):
+        plan.noise_multiplier = z
+        assert plan.allows(number + 1) == (number < len(multipliers) - 1)
+        plan.took(1)
+    lines = [
+        dataclasses.replace(
+            EVENT, round=number, name="gradient-sum", unit="record", observer="server", sampler=sampler.describe(),
+            noise_multiplier=z, noise_std=z * EVENT.threshold,
+        )
+        for number, z in enumerate(multipliers)
+    ]  # fmt: skip
+    for ran, status in ((lines, "as run"), (lines[:-1], "proved")):
+        found = account(ran, delta=delta, claims=CLAIMS, given=AccountContext(budget=budget, adaptive=True))
+        assert found.profiles["holds"].status == status
 
 
 def test_a_budget_that_no_round_fits_is_refused(silos, tmp_path):

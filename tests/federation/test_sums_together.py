@@ -37,7 +37,7 @@ from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.settings.part import setting
 from tests.accounting.test_own_records import release
 
-from .conftest import LOTS, accounted, given_rounds, make_config, stop_before, train
+from .conftest import LOTS, accounted, given_rounds, make_config, train
 from .test_book import rounds_without_data
 
 DELTA = 1e-6
@@ -245,19 +245,6 @@ def test_noise_that_moves_is_kept_together_with_a_sum_beside_it(silos, tmp_path)
     assert spent <= budget(order) < spent + moment(joint(rounds[-1][0] * 0.8, 3.0), order)
     holds = accounted(config, tmp_path)["profiles"]["holds"]
     assert holds["status"] == "proved" and holds["epsilon_high"] == pytest.approx(2.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("before", [3, 8])
-def test_what_was_spent_goes_through_a_restart(silos, tmp_path, monkeypatch, before):
-    """A budget that forgets at a restart would allow as many lots again."""
-    decay = {"noise": {"kind": "decaying", "multiplier": 4.0, "decay": 0.8, "falls": 1}}
-    config = of_lots(**decay, participation={"kind": "poisson-lots", "cohort": 8, "rounds": 200})
-    whole = train(config, silos, tmp_path / "whole")
-    done = json.loads((tmp_path / "whole" / "training.json").read_text())["rounds_run"]
-    assert 2 * before < 2 * done < 400
-    with monkeypatch.context() as patch, pytest.raises(stop_before(patch, before)):
-        train(config, silos, tmp_path / "resumed", checkpoint_seconds=0)
-    assert train(config, silos, tmp_path / "resumed") == whole
 
 
 # Plans that no analysis composes

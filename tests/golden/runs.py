@@ -255,7 +255,6 @@ CASES: dict[str, Case] = {
     "dp-agrlr two steps holds": _few(AGRLR, CONSTANT, _update(inner_steps=2)),
     "dp-agrlr two steps claimed": _few(AGRLR, CONSTANT, _update(inner_steps=2), _within(profile="as_claimed")),
     "dp-maml-sample constant": _few(SAMPLE),
-    "dp-maml-sample constant bins two steps": _few(SAMPLE, PLANS["bins"], _update(inner_steps=2)),
     "dp-maml-sample releases": _few(SAMPLE, RELEASES),
     "dp-maml-sample raw": _few(SAMPLE, RAW),
     "dp-maml-sample quantile": _few(SAMPLE, QUANTILE),
