@@ -1,8 +1,10 @@
 """What DP-FNAS claims and what holds for it: halves, what other parties see, and training after a search."""
 
 import dataclasses
+import functools
 
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 
 from dpfedbench.accounting import poisson
 from dpfedbench.accounting.account import account
@@ -141,7 +143,36 @@ def test_one_mechanism_in_two_stages_is_one_schedule():
     """Against the accountant of one rate: 30 rounds and 20 rounds are 50."""
     low, high = composed_ends(((((1.5, 30),), 0.02), (((1.5, 20),), 0.02)), DELTA)
     exact = poisson.lower_epsilon(((1.5, 50),), 0.02, DELTA), poisson.upper_epsilon(((1.5, 50),), 0.02, DELTA)
-    assert low <= exact[0] <= exact[1] == pytest.approx(high, rel=1e-3)
+    assert (low, high) == pytest.approx(exact, rel=1e-3) and low <= exact[1] and exact[0] <= high
+
+
+@pytest.mark.parametrize(
+    "stages", [(((1.0, 46), 0.05), ((0.8, 100), 0.03)), (((1.0, 46), 0.1), ((1.0, 46), 0.1)), (((2.0, 300), 0.02),) * 3]
+)
+def test_both_ends_of_several_stages_are_near_what_dp_accounting_composes(stages):
+    """Its pessimistic and optimistic distributions bracket the exact value; the worst stage alone is far below."""
+    ends = []
+    for pessimistic in (False, True):
+        laws = [
+            privacy_loss_distribution.from_gaussian_mechanism(
+                standard_deviation=z, sampling_prob=rate, pessimistic_estimate=pessimistic,
+                use_connect_dots=pessimistic, value_discretization_interval=1e-4,
+            ).self_compose(rounds)
+            for (z, rounds), rate in stages
+        ]  # fmt: skip
+        ends.append(functools.reduce(lambda one, other: one.compose(other), laws).get_epsilon_for_delta(DELTA))
+    low, high = composed_ends(tuple((((z, rounds),), rate) for (z, rounds), rate in stages), DELTA)
+    assert low <= ends[1] and ends[0] <= high and low <= high
+    assert low == pytest.approx(ends[1], rel=4e-3) and high == pytest.approx(ends[1], rel=1e-3)
+    assert low > 1.1 * max(poisson.upper_epsilon(((z, rounds),), rate, DELTA) for (z, rounds), rate in stages)
+
+
+def test_stages_of_everyone_are_one_gaussian():
+    """z = 1 three times and 0.8 four times at rate 1: z^-2 adds up to 9.25."""
+    wanted = gaussian_epsilon(9.25**-0.5, DELTA)
+    assert composed_ends(((((1.0, 3),), 1.0), (((0.8, 4),), 1.0)), DELTA) == pytest.approx((wanted, wanted), rel=1e-12)
+    low, high = composed_ends(((((1.0, 3),), 1.0), (((1.0, 4),), 1.0), (((0.8, 4),), 0.01)), DELTA)
+    assert gaussian_epsilon(7**-0.5, DELTA) == pytest.approx(low, rel=1e-12) and low < high
 
 
 def test_the_account_of_a_network_of_found_cells_has_the_search():

@@ -76,7 +76,7 @@ def test_what_is_drawn_is_read(name):
     ],
 )
 def test_a_sampler_that_contradicts_itself_is_refused(name, changes, why):
-    """E.g. a rate of 0.001 beside 50 of 500 clients came to epsilon = 0.035 where that of a rate of 0.1 is 3.6."""
+    """E.g. ten rounds of z = 1 at a rate of 0.001 beside 50 of 500 clients: 0.024 was printed, and 0.1 has 2.85."""
     said = {key: value for key, value in (SAMPLERS[name] | changes).items() if value is not None}
     with pytest.raises(BenchError) as caught:
         account(ledger(said), delta=1e-5, claims={})

@@ -1,6 +1,7 @@
 """Runs of a search on private data draw apart from one another; of runs that do not, nothing finite holds together."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from dp_accounting.pld import privacy_loss_distribution
 from dpfedbench.accounting.account import account
 from dpfedbench.accounting.context import AccountContext
 from dpfedbench.accounting.tuning import Search
+from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
+from dpfedbench.federation.accounts import account_run, ledger_of
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.privacy.ledger import Ledger, Release
-from tests.federation.conftest import RUN, make_config
+from tests.federation.conftest import RUN, make_config, train
 
 CLIENTS, ROUNDS, RATE, RUNS = 1000, 100, 0.01, 12
 SEARCHED = Search(runs=RUNS, data="private")
@@ -135,3 +138,14 @@ def test_the_noise_of_two_runs_of_a_search_is_independent(public, alike, federat
         found.append(seen[0])
     correlation, spread = np.corrcoef(*found)[0, 1], len(found[0]) ** -0.5
     assert (correlation > 0.9) if alike else (abs(correlation) < 6 * spread)
+
+
+def test_a_run_of_its_own_streams_is_held_to_them_from_training_to_account(federation, tmp_path: Path):
+    run = make_config({"participation": {"kind": "poisson", "rounds": 3}, "validation": {"every": 3}})
+    own = run.replace(streams="own")
+    train(own, federation, tmp_path)
+    account_run(own, tmp_path, tmp_path / "privacy.json", search=Search(runs=3, data="private"))
+    tuning = json.loads((tmp_path / "privacy.json").read_text())["profiles"]["tuning"]
+    assert tuning["status"] == "proved" and tuning["epsilon_high"] < 100
+    with pytest.raises(BenchError, match=r"a stream of .* the ledger is not of this run"):
+        ledger_of(run, tmp_path)

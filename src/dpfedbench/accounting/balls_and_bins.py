@@ -23,16 +23,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, ndtr, ndtri
+from scipy.special import gammaln, logsumexp, ndtri
 
 from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpfedbench.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing, raised
+from dpfedbench.accounting.normal import FUNCTION, ROUNDING, upper_tail
 
 # Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
 # that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.
 CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
-# Relative margin that makes every tail probability of the log-normal err on the stated side.
-MARGIN = 1e-14
 # Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
 UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
 # Deviations of a normal variable that a quadrature over it takes in.
@@ -49,21 +48,27 @@ class _LogNormal:
 
     s: float
 
-    def tail(self, at: np.ndarray) -> np.ndarray:
-        """P(X > at), to relative accuracy."""
-        return ndtr(-(_log(at) / self.s + self.s / 2))
+    def tail(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(X > at), and by how much of itself it may be off."""
+        return self._tail(at, self.s / 2)
 
-    def moment(self, at: np.ndarray) -> np.ndarray:
-        """E X 1{X > at}, to relative accuracy."""
-        return ndtr(-(_log(at) / self.s - self.s / 2))
+    def moment(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """E X 1{X > at}, and by how much of itself it may be off."""
+        return self._tail(at, -self.s / 2)
+
+    def _tail(self, at: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
+        # log, the division, the sum, and s = 1/z were each rounded.
+        place = _log(at) / self.s
+        return upper_tail(place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s))
 
     def cut(self, mass: float) -> float:
         """The value above which E X 1{X > value} = mass."""
         return float(np.exp(-self.s * ndtri(mass) + self.s**2 / 2))
 
     def excess(self, at: float) -> float:
-        """E (X - at)+, rounded up."""
-        return float(self.moment(np.array(at))) * (1 + MARGIN)
+        """E (X - at)+, at most."""
+        moment, off = self.moment(np.array(at))
+        return float(moment * (1 + off))
 
 
 def _log(values: np.ndarray) -> np.ndarray:
@@ -78,12 +83,14 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
     """
     cells = int(np.ceil(cut / step))
     edges = np.arange(cells + 1) * step
-    lean = (1 + MARGIN) if heavier else (1 - MARGIN)
-    tail = np.minimum(law.tail(edges) * lean, 1.0)
-    moment = law.moment(edges) * lean
+    (tail, tail_off), (moment, moment_off) = law.tail(edges), law.moment(edges)
+    off = np.maximum(tail_off, moment_off)
+    lean = 1 + off if heavier else 1 - off
+    tail, moment = np.minimum(tail * lean, 1.0), moment * lean
     inside = np.maximum(tail[:-1] - tail[1:], 0.0)
     right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
-    slack = 4 * MARGIN * moment[:-1] / step
+    # Each leaning term is off by at most twice its error, and edge x tail is at most the moment.
+    slack = 4 * np.maximum(off[:-1], off[1:]) * moment[:-1] / step
     right = np.clip(right + (slack if heavier else -slack), 0.0, inside)
     weights = np.zeros(cells + 1)
     weights[:-1] += inside - right
@@ -96,7 +103,8 @@ def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarr
 def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
     """Weights with each value rounded down to the grid, and all above `cut` to it; errors go down as well."""
     edges = np.arange(int(np.floor(cut / step)) + 1) * step
-    tail = np.minimum(law.tail(edges) * (1 - MARGIN), 1.0)
+    tail, off = law.tail(edges)
+    tail = tail * (1 - off)
     weights = np.append(np.maximum(tail[:-1] - tail[1:], 0.0), tail[-1])
     weights[0] += 1.0 - tail[0]
     return weights
@@ -163,12 +171,31 @@ class _Removal:
 
 
 def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float) -> float:
-    """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid."""
+    """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid.
+
+    A large epsilon asks for a K far below a cell of the grid, which then says nothing. There a sum below K has every
+    summand below K, so that (e^eps/T) E (K - S)+ <= (e^eps/T) K P(X < K)^t.
+    """
     at = rounds * math.expm1(-epsilon) + done
     if at <= 0.0:
         return 0.0
+    few = _all_small(noise_multiplier, rounds, done, epsilon)
+    if few <= delta:
+        return few
     grid = _grid(noise_multiplier, rounds, delta, True, True)
     return _added(UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon)
+
+
+def _all_small(noise_multiplier: float, rounds: int, done: int, epsilon: float) -> float:
+    """(e^eps/T) K P(X < K)^t, at most, for K = T e^-eps - (T - t) above 0."""
+    # K was rounded in each of its three operations.
+    at = rounds * math.expm1(-epsilon) + done
+    at += 2 * FUNCTION * (rounds + done)
+    s = 1.0 / noise_multiplier
+    place, shift = math.log(at) / s, s / 2
+    below, off = upper_tail(np.array(-place - shift), (FUNCTION + 4 * ROUNDING) * (abs(place) + s))
+    share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
+    return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
 
 
 def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:

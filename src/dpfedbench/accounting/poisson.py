@@ -20,15 +20,15 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from scipy.special import gammaln, log_ndtr, logsumexp, ndtr, ndtri, xlog1py, xlogy
+from scipy.special import gammaln, log_ndtr, logsumexp, ndtri, xlog1py, xlogy
 
 from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpfedbench.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
+from dpfedbench.accounting.normal import FUNCTION, ROUNDING, upper_tail
 from dpfedbench.accounting.schedule import Schedule
 
 # Share of delta that may be spent on cutting the loss's tail.
 CUT = 1e-4
-MARGIN = 1e-14
 LOWER_CELLS = 1 << 20
 MANY_ROUNDS = 2000
 # The delta for which a whole curve's grid is made.
@@ -148,43 +148,74 @@ class _Step:
             self.missing = 0.0 if add else float(scipy.stats.binom.sf(most, uses, rate)) * (1 + 1e-9)
             self._counts = counts[1 : most + 1]
             self._logs = scipy.stats.binom.logpmf(counts[: most + 1], uses, rate)
+            # Each is three logarithms of factorials and two products, rounded apart from one another.
+            size = 3 * gammaln(uses + 1) - uses * (math.log(rate) + math.log1p(-rate))
+            self._off = FUNCTION * (1.0 + float(size))
 
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The probability of a larger loss under the first and under the second distribution of the pair."""
-        x = self._where(-losses if self.add else losses)
-        sign = -1.0 if self.add else 1.0
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The probability of a larger loss under the first and under the second distribution of the pair.
+
+        Returns:
+            Both, and by how much of itself each may be off at most, float64 [n].
+        """
+        x, off = self._where(-losses if self.add else losses)
         # By addition a larger loss means a smaller x.
-        without = ndtr(-sign * x / self.z)
-        mixed = self._mixed(x, without, sign)
-        return (without, mixed) if self.add else (mixed, without)
+        sign = -1.0 if self.add else 1.0
+        without, mixed, share = self._both(x, off, sign)
+        return (without, mixed, share) if self.add else (mixed, without, share)
 
-    def _mixed(self, x: np.ndarray, without: np.ndarray, sign: float) -> np.ndarray:
-        """P's probability above (sign 1) or below (-1) x."""
+    def _both(self, x: np.ndarray, off: np.ndarray, sign: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The probability of Q and of P above (sign 1) or below (-1) an x that may be off, and the share of both."""
+
+        def beyond(mean: float) -> tuple[np.ndarray, np.ndarray]:
+            return upper_tail(sign * (x - mean) / self.z, (off + 3 * ROUNDING * (np.abs(x) + mean)) / self.z)
+
+        without, share = beyond(0.0)
         if self.uses == 1:
-            return (1.0 - self.q) * without + self.q * ndtr(-sign * (x - 1.0) / self.z)
-        total = math.exp(self._logs[0]) * without
+            present, own = beyond(1.0)
+            mixed = (1.0 - self.q) * without + self.q * present
+            return without, mixed, np.maximum(share, own) + 4 * ROUNDING
+        mixed, most = math.exp(self._logs[0]) * without, share
         for count, log in zip(self._counts, self._logs[1:], strict=True):
-            total = total + math.exp(log) * ndtr(-sign * (x - count) / self.z)
-        return total
+            present, own = beyond(float(count))
+            mixed, most = mixed + math.exp(log) * present, np.maximum(most, own)
+        return without, mixed, most + 1.001 * self._off + 2 * FUNCTION + ROUNDING * len(self._logs)
 
-    def _where(self, losses: np.ndarray) -> np.ndarray:
-        """The x at which log dP/dQ is `losses`; -inf below the range of dP/dQ."""
+    def _where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The x at which log dP/dQ is `losses`, -inf below the range of dP/dQ; and how far it may be off.
+
+        Near its least a loss says little of x: there e^l - (1 - q) is a difference of numbers that are nearly equal. It
+        is off by `FUNCTION` of e^l - 1. Where it is no larger than twice that, x is taken at the safe side (as if it
+        were that large, by addition, and -inf by removal), and nothing is said to be known of it.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.uses > 1:
                 return self._where_mixed(losses - self._logs[0])
-            excess = (np.expm1(losses) + self.q) / self.q
-            return np.where(excess > 0, 0.5 + self.z**2 * np.log(np.maximum(excess, 0.0)), -np.inf)
+            change = np.expm1(losses)
+            total, off = change + self.q, FUNCTION * np.abs(change)
+            unknown = np.abs(total) <= 2 * off
+            total = np.where(unknown, 2 * off if self.add else 0.0, total)
+            logs = np.where(total > 0, np.log(np.maximum(total, 0.0) / self.q), -np.inf)
+            x = 0.5 + self.z**2 * logs
+            share = np.where(unknown, 1.0, off / np.abs(total)) + 3 * ROUNDING
+            moved = self.z**2 * (2 * share + 2 * FUNCTION * np.abs(logs)) + 2 * ROUNDING * (1 + np.abs(x))
+            return x, np.where(np.isfinite(x), moved, 0.0)
 
-    def _where_mixed(self, rise: np.ndarray) -> np.ndarray:
+    def _where_mixed(self, rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The same by Newton's method, for losses that are `rise` above their least.
 
         Solved is M(x) = log sum_{n >= 1} (p_n / p_0) exp((n x - n^2/2) / z^2) = log(e^rise - 1). M is convex and its
         slope is between 1/z^2 and k/z^2. Started where one summand alone reaches the value, so to the right of the
-        root, it falls to the root in a few steps.
+        root, it falls to the root in a few steps. An error of M or of the value moves x by at most z^2 times it, and
+        what is left to fall is at most k times the last step.
         """
+        # `rise` is off by as much as log p_0, and log(e^rise - 1) by that over 1 - e^-rise.
+        off = self._off + ROUNDING * np.abs(rise)
+        rise = np.where(np.abs(rise) <= 2 * off, 2 * off if self.add else 0.0, rise)
         wanted = np.where(rise > 0, rise + np.log(-np.expm1(-np.maximum(rise, 0.0))), -np.inf)
         inside = np.isfinite(wanted)
         target = wanted[inside]
+        moved = 2 * (off / -np.expm1(-np.maximum(rise, 1e-300)))[inside] + 2 * self._off
         variance, counts, ratios = self.z**2, self._counts, self._logs[1:] - self._logs[0]
         x = np.full(len(target), np.inf)
         for count, ratio in zip(counts, ratios, strict=True):
@@ -202,9 +233,11 @@ class _Step:
             x -= step
             if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:
                 break
-        found = np.full(rise.shape, -np.inf)
+        found, error = np.full(rise.shape, -np.inf), np.zeros(rise.shape)
         found[inside] = x
-        return found
+        largest = counts[-1] * (np.abs(x) + counts[-1]) / variance + np.abs(target) + float(np.abs(ratios).max()) + 4
+        error[inside] = variance * (moved + 2 * FUNCTION * largest) + counts[-1] * np.abs(step)
+        return found, error
 
     def loss(self, x: float) -> float:
         """The loss of removal at x."""
@@ -229,8 +262,7 @@ class _Step:
             return 1.0 + reach
 
         def excess(x: float) -> float:
-            place = np.array(x)
-            return float(self._mixed(place, ndtr(-place / self.z), 1.0)) - mass
+            return float(self._both(np.array(x), np.array(0.0), 1.0)[1]) - mass
 
         most = float(self._counts[-1]) + reach
         return most if excess(most) >= 0 else float(scipy.optimize.brentq(excess, 0.0, most, xtol=1e-6)) + 2e-6
@@ -243,8 +275,9 @@ class _Grid:
         low, high = step_law.range(mass)
         first = math.floor(low / step)
         losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
-        lean = 1 + MARGIN if upper else 1 - MARGIN
-        tail, other = (np.minimum(values * lean, 1.0) for values in step_law.tails(losses))
+        *both, off = step_law.tails(losses)
+        lean = 1 + off if upper else np.maximum(1 - off, 0.0)
+        tail, other = (np.minimum(values * lean, 1.0) for values in both)
         inside = np.maximum(tail[:-1] - tail[1:], 0.0)
         weights = np.zeros(len(losses))
         self.infinite = 0.0
@@ -252,7 +285,9 @@ class _Grid:
             ratio, moved = np.exp(losses), -1.0 / math.expm1(-step)
             # With n, m the cell's mass under the first and second law: right = (n - e^l m) / (1 - e^-step).
             right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
-            slack = 4 * MARGIN * (tail[:-1] + ratio[:-1] * other[:-1]) * moved
+            # Each leaning term is off by at most twice its error; `other` may have left the range of numbers.
+            slack = 4 * np.maximum(off[:-1], off[1:]) * (tail[:-1] + ratio[:-1] * other[:-1]) * moved
+            slack += 1e-300 * ratio[:-1]
             right = np.clip(right + slack, 0.0, inside)
             weights[:-1] += inside - right
             weights[1:] += right
@@ -388,18 +423,7 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     rounds, _, least = _scale(schedule)
     if least < LEAST_NOISE:
         return 0.0
-    mass = _cut_mass(rounds, delta)
-    low, high = _Step(least, rate, False, uses, mass).range(mass)
-    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
-    # where epsilon is large, a part of epsilon.
-    slack = 8e-4
-    if rounds > MANY_ROUNDS:
-        slack = 1.6e-3 * rounds / MANY_ROUNDS
-    if rounds > 4 * MANY_ROUNDS or uses > 1:
-        alone = uses == 1 and len(schedule) == 1
-        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
-        slack = max(slack, share * upper)
-    step = max(min(slack / rounds, _spacing(schedule, rate, uses)), (high - low) / LOWER_CELLS)
+    step, mass = fine_spacing(((schedule, rate),), delta, upper, uses), _cut_mass(rounds, delta)
     return crossing(
         lambda near: _Composition(
             [(_grid(z, rate, step, mass, False, False, uses), count) for z, count in schedule], upper=False, near=near
@@ -409,3 +433,23 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
         ceiling=upper,
         upper=False,
     )
+
+
+def fine_spacing(stages: Sequence[tuple[Schedule, float]], delta: float, upper: float, uses: int = 1) -> float:
+    """The grid of a lower end of all stages, schedules and rates, whose upper end is known."""
+    rounds = sum(_scale(schedule)[0] for schedule, _ in stages)
+    mass, spans = _cut_mass(rounds, delta), []
+    for schedule, rate in stages:
+        low, high = _Step(_scale(schedule)[2], rate, False, uses, mass).range(mass)
+        spans.append(high - low)
+    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
+    # where epsilon is large, a part of epsilon.
+    slack = 8e-4
+    if rounds > MANY_ROUNDS:
+        slack = 1.6e-3 * rounds / MANY_ROUNDS
+    if rounds > 4 * MANY_ROUNDS or uses > 1:
+        alone = uses == 1 and sum(len(schedule) for schedule, _ in stages) == 1
+        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
+        slack = max(slack, share * upper)
+    typical = min(_spacing(schedule, rate, uses) for schedule, rate in stages)
+    return max(min(slack / rounds, typical), max(spans) / LOWER_CELLS)
