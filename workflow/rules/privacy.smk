@@ -50,6 +50,7 @@ rule privacy:
         code=digest(
             "src/dpfedbench/methods/*.py",
             "src/dpfedbench/reporting/answer.py",
+            "src/dpfedbench/reporting/audited.py",
             "src/dpfedbench/reporting/described.py",
             "src/dpfedbench/reporting/privacy.py",
             "src/dpfedbench/reporting/figures.py",

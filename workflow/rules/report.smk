@@ -6,6 +6,7 @@ below results/, or below results/PRESET/. A paper's own page is PAPER.html there
 
 # What tables and figures are made with; an edit of the page does not draw them again.
 DRAWN_WITH = digest(
+    "src/dpfedbench/reporting/audited.py",
     "src/dpfedbench/reporting/described.py",
     "src/dpfedbench/reporting/results.py",
     "src/dpfedbench/reporting/values.py",
@@ -32,6 +33,7 @@ rule table:
     """Make a table: tidy CSV, and Markdown for people."""
     input:
         files_of_runs("metrics.json", "privacy.json", "training.json"),
+        audits_of_item,
         published=ROOT / "config/published.csv",
     output:
         csv=report(
@@ -53,6 +55,7 @@ rule table:
         gpu=0,
     params:
         description=described,
+        private=private_of_item,
         code=DRAWN_WITH,
     script:
         "../scripts/table.py"

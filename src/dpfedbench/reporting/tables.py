@@ -10,6 +10,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.reporting import values
+from dpfedbench.reporting.audited import Audits
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
 from dpfedbench.reporting.values import Shown
@@ -105,8 +106,14 @@ def _mean(row: Row, column: str) -> float:
     return math.nan if None in given else math.fsum(map(float, given)) / row.result.seeds
 
 
-def read(item: Item, results: str | Path, published: str | Path) -> Table:
+def read(item: Item, results: str | Path, published: str | Path, audits: Audits | None = None) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
+
+    Args:
+        item: the description.
+        results: the results folder.
+        published: the published numbers.
+        audits: of the private configurations among its cells; None: no ε is marked by one.
 
     Raises:
         BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
@@ -118,6 +125,8 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
     }
     rows = []
     found = [read_cell(results, cell.folders) for cell in item.cells]
+    if audits is not None:
+        found = [audits.marked(cell.group, result) for cell, result in zip(item.cells, found, strict=True)]
     whole = {
         (cell.dataset, cell.task): result
         for cell, result in zip(item.cells, found, strict=True)
@@ -164,8 +173,9 @@ def tidy(table: Table) -> pd.DataFrame:
     """One row for each cell.
 
     `value` and its 95 % interval are accuracies in percent (or milliseconds a client); `epsilon_claimed` and
-    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `unit` what is
-    protected; `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
+    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `holds_status`
+    whether the latter is proved, and what an audit says against it; `unit` what is protected; `published` the paper's
+    number, and `comparable` whether ours was measured on its data at its scale.
     """
     return pd.DataFrame(
         {
@@ -179,6 +189,7 @@ def tidy(table: Table) -> pd.DataFrame:
             "seeds": row.result.seeds,
             "epsilon_claimed": row.result.claimed.high,
             "epsilon_holds": row.result.holds.high,
+            "holds_status": "" if row.result.unit is None else row.result.holds.stands,
             "delta": math.nan if row.result.delta is None else row.result.delta,
             "unit": row.result.unit,
             "published": row.published,
