@@ -143,21 +143,6 @@ def files_of_private(wildcards):
     return [f"results/runs/{file}" for file in (*found, *sorted(audits))]
 
 
-def private_of_item(wildcards):
-    """The private configurations among those that a table shows, as its paper's table of privacy has them."""
-    groups = {str(Path(run).parent) for run in item_of(wildcards).runs}
-    entries = PRIVATE_OF[wildcards.paper]
-    return [
-        entry for entry in entries if str(Path(entry["folders"][0]).parent) in groups
-    ]
-
-
-def audits_of_item(wildcards):
-    """The audits that stand for them."""
-    audited = {entry["audited"] for entry in private_of_item(wildcards)}
-    return [f"results/runs/{folder}/audit.json" for folder in sorted(audited)]
-
-
 def privacy_labels(wildcards):
     """What `snakemake --report` says of the table of privacy in its list."""
     data = sorted({entry["dataset"] for entry in entries_of(wildcards)})

@@ -33,7 +33,6 @@ rule table:
     """Make a table: tidy CSV, and Markdown for people."""
     input:
         files_of_runs("metrics.json", "privacy.json", "training.json"),
-        audits_of_item,
         published=ROOT / "config/published.csv",
     output:
         csv=report(
@@ -55,7 +54,6 @@ rule table:
         gpu=0,
     params:
         description=described,
-        private=private_of_item,
         code=DRAWN_WITH,
     script:
         "../scripts/table.py"

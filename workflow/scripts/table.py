@@ -1,21 +1,17 @@
 """Make a table from finished runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
-from dpfedbench.reporting.described import Item, Private
+from dpfedbench.reporting.described import Item
 
 
-def table(
-    item: Item, private: Sequence[Private], *, results: Path, published: Path, command: str, csv: Path, markdown: Path
-) -> None:
+def table(item: Item, *, results: Path, published: Path, command: str, csv: Path, markdown: Path) -> None:
     """Write the table as tidy CSV and as Markdown."""
     from dpfedbench.reporting import tables, values
-    from dpfedbench.reporting.audited import Audits
 
-    read = tables.read(item, results, published, Audits(private, results))
+    read = tables.read(item, results, published)
     write_text(csv, values.csv_text(tables.tidy(read)))
     write_text(markdown, tables.to_markdown(read, command))
 
@@ -25,7 +21,6 @@ if __name__ == "__main__":
     with rule_job(snakemake, f"table {snakemake.wildcards.paper} {snakemake.wildcards.item}"):
         table(
             Item.read(snakemake.params.description),
-            [Private.read(entry) for entry in snakemake.params.private],
             results=Path("results"),
             published=Path(snakemake.input.published),
             command=snakemake.config["command"].replace("{target}", snakemake.output.csv),

@@ -45,6 +45,8 @@ class Row:
 class Table:
     """A table; `of_time` is whether it shows the time of training a client, in place of accuracy.
 
+    `audited` is whether an ε that holds is marked where its audit is above it.
+
     One whose series are `searched` shows the accuracy on validation tasks, and of the settings that this chooses what
     they come to at the meta-test.
     """
@@ -52,6 +54,7 @@ class Table:
     item: Item
     rows: Sequence[Row]
     of_time: bool
+    audited: bool = False
 
     @property
     def shared(self) -> Cell | None:
@@ -113,7 +116,8 @@ def read(item: Item, results: str | Path, published: str | Path, audits: Audits 
         item: the description.
         results: the results folder.
         published: the published numbers.
-        audits: of the private configurations among its cells; None: no ε is marked by one.
+        audits: of the private configurations among its cells; None: a note says where they are, since a table by
+            itself does not wait for them.
 
     Raises:
         BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
@@ -150,7 +154,8 @@ def read(item: Item, results: str | Path, published: str | Path, audits: Audits 
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not of_time
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
-    return Table(item=item, rows=[_chosen(row, rows) for row in rows], of_time=of_time)
+    chosen = [_chosen(row, rows) for row in rows]
+    return Table(item=item, rows=chosen, of_time=of_time, audited=audits is not None)
 
 
 def _share(result: CellResult, whole: CellResult) -> Interval:
@@ -173,9 +178,8 @@ def tidy(table: Table) -> pd.DataFrame:
     """One row for each cell.
 
     `value` and its 95 % interval are accuracies in percent (or milliseconds a client); `epsilon_claimed` and
-    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `holds_status`
-    whether the latter is proved, and what an audit says against it; `unit` what is protected; `published` the paper's
-    number, and `comparable` whether ours was measured on its data at its scale.
+    `epsilon_holds` the upper ends of what the two profiles give, empty where no privacy is claimed; `unit` what is
+    protected; `published` the paper's number, and `comparable` whether ours was measured on its data at its scale.
     """
     return pd.DataFrame(
         {
@@ -189,7 +193,6 @@ def tidy(table: Table) -> pd.DataFrame:
             "seeds": row.result.seeds,
             "epsilon_claimed": row.result.claimed.high,
             "epsilon_holds": row.result.holds.high,
-            "holds_status": "" if row.result.unit is None else row.result.holds.stands,
             "delta": math.nan if row.result.delta is None else row.result.delta,
             "unit": row.result.unit,
             "published": row.published,
@@ -247,6 +250,11 @@ def notes(table: Table) -> list[str]:
             f"validation tasks are chosen, and those alone are read at the meta-test. {said[0]}"
         )
     said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
+    if not table.audited and any(row.result.unit is not None for row in table.rows):
+        said.append(
+            "An ε that holds is proved where no other word stands beside it; whether an audit is above it stands in "
+            "the table of privacy and on the page."
+        )
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):
             if epsilon.explanation:
