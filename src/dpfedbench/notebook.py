@@ -21,6 +21,7 @@ from dpfedbench.manifest import checked
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
 from dpfedbench.privacy.ledger import Release
+from dpfedbench.reporting.audited import beside, parts_of
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_history, worst_epsilon
 from dpfedbench.results_format import refuse_newer
@@ -139,8 +140,13 @@ class FinishedRun:
 
     @functools.cached_property
     def account(self) -> Account:
-        """The account that the workflow made."""
-        return Account.read(checked(self.folder / "privacy.json"))
+        """The account that the workflow made, marked where the run's own audit is above it (`reporting.audited`)."""
+        return self._marked(Account.read(checked(self.folder / "privacy.json")))
+
+    def _marked(self, account: Account) -> Account:
+        """An account whose statuses say what the run's audit.json says against them, where there is one."""
+        path = self.folder / "audit.json"
+        return beside(account, parts_of(checked(path))) if path.exists() else account
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run protects.
@@ -159,7 +165,7 @@ class FinishedRun:
         if "ledger.jsonl" in references:
             checked(references["ledger.jsonl"].with_name("training.json"))
         before = ledger_before(self.settings, references)
-        return account_of(self.settings, self.ledger, clients_dir=given, delta=delta, before=before)
+        return self._marked(account_of(self.settings, self.ledger, clients_dir=given, delta=delta, before=before))
 
     def epsilon(self, profile: str = "holds", *, delta: float | None = None) -> Entry:
         """What one profile says: `epsilon_low`, `epsilon_high`, `status`, `explanation` and whom it protects.

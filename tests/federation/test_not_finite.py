@@ -40,7 +40,7 @@ def test_contributions_of_which_none_is_finite_stop_a_training_without_privacy(f
 
 
 @pytest.mark.parametrize("overlay", [{}, PLAIN])
-def test_how_many_were_not_finite_is_said_where_no_privacy_is_claimed(
+def test_how_many_were_not_finite_is_logged_where_no_privacy_is_claimed(
     federation, tmp_path, monkeypatch, capsys, overlay
 ):
     """A log is a file beside the results, and the count is no release."""

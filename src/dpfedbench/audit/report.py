@@ -141,7 +141,9 @@ def audit(
     parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=each[sum_.unit]) for sum_, own in updates]
     if within:
         parts.append(_audit_own(run, within, canaries=canaries, confidence=each["record"]))
-    parts = [part | {"confidence": confidence} for part in parts]
+    parts = [
+        part | {"confidence": confidence, "chance": min(1.0, shares[part["unit"]] * part["chance"])} for part in parts
+    ]
     if len({(part["unit"], part["observer"]) for part in parts}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
         parts.sort(key=_worst_first)
@@ -255,8 +257,13 @@ def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
 
 
 def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: float, confidence: float) -> dict[str, Any]:
-    """What audit.json says of one mechanism; `holds` is infinite where something released has no event."""
+    """What audit.json says of one mechanism; `holds` is infinite where something released has no event.
+
+    `chance` is that of right code to show as much: of one mechanism, and of the worst of several at most their number
+    times as large.
+    """
     headline, holds = bounds[0], math.inf if first.data_dependent_threshold else holds
+    chance = headline.found.get("chance_of_as_much", 1 - confidence)
     return {
         "epsilon": headline.epsilon,
         "epsilon_ideal": None if math.isnan(headline.ideal) else headline.ideal,
@@ -270,7 +277,8 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
         "adjacency": first.adjacency,
         "observer": first.observer,
         "knows": _knows(first),
-        "status": _status(headline, holds),
+        "chance": chance,
+        "status": _status(headline, holds, chance),
         "epsilon_holds": holds,
         "bounds": [_plain(bound) for bound in bounds],
     }
@@ -297,8 +305,7 @@ def _is_another(headline: Bound) -> bool:
     return bool(min(chances) < _ANOTHER / len(chances))
 
 
-def _status(headline: Bound, holds: float) -> str:
-    chance = headline.found.get("chance_of_as_much", 0.0)
+def _status(headline: Bound, holds: float, chance: float) -> str:
     if headline.epsilon > holds and chance <= _CHANCE:
         return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
     if _is_another(headline):

@@ -2,7 +2,7 @@
 
 The loop keeps the rounds, the checkpoints, the validation, the history and the results; the book keeps sums, noise and
 budgets. What is computed from private data leaves only as a release of the book. Training loss, raw norms and how many
-contributions were not finite are therefore told of runs that claim no privacy, and of no others; and how long rounds
+contributions were not finite are therefore kept of runs that claim no privacy, and of no others; and how long rounds
 took is told of no run whose account takes its cohorts or lots to be secret.
 
 A run that was killed goes on from its last checkpoint and ends with the same bits as one that was not: every random
@@ -385,17 +385,26 @@ class _Training:
         row: Row = {"round": index + 1} | found
         row |= self.book.spent(index + 1)
         self.state.history.append(row)
-        if self.book.non_finite and not self.config.private:
-            print(
-                f"warning: round {index + 1}: {self.book.non_finite} contributions were not finite and counted as zero",
-                file=sys.stderr,
-                flush=True,
-            )
+        if self.book.non_finite:
+            self._warn_of(self.book.non_finite, index + 1)
         started = time.monotonic()
         self._validate(index + 1)
         if self.book.timed:
             self.state.measuring += time.monotonic() - started
         return served
+
+    def _warn_of(self, non_finite: int, done: int) -> None:
+        """Say how many contributions of a round counted as zero: of a private run on a terminal, which keeps nothing.
+
+        The count is no release, and a log is a file beside the results.
+        """
+        out, text = sys.stderr, f"warning: round {done}: {non_finite} contributions were not finite and counted as zero"
+        if self.config.private:
+            text += " (seen by the simulation only: this count is not a release, and no log has it)"
+            out = sys.__stderr__
+            if out is None or not out.isatty():
+                return
+        print(text, file=out, flush=True)
 
     def _validate(self, done: int) -> None:
         """Every so many rounds: public validation, which may drive the noise; and how the test part fares."""

@@ -25,6 +25,8 @@ NOTES = (
     "The repair is the most accurate configuration of the paper's methods on the same data and task that protects the "
     "same unit from the same observer, at a proved ε that is at most the claimed one. That it was picked is not "
     "accounted for. A claim is void where the paper's accounting is of another mechanism than the one that ran.",
+    "Audited above what holds: the audit's lower bound exceeds the ε, as it does by chance in one audit of twenty; "
+    "refuted: too far for chance, and then nothing is proved. The table of privacy has the bounds.",
 )
 
 
@@ -93,6 +95,7 @@ def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
             "epsilon_claimed": answer.published.claimed.high,
             "epsilon_holds_low": answer.published.holds.low,
             "epsilon_holds": answer.published.holds.high,
+            "holds_status": answer.published.holds.stands,
             "accuracy": answer.published.accuracy,
             "ci_low": answer.published.cell.accuracy.low,
             "ci_high": answer.published.cell.accuracy.high,
@@ -104,12 +107,13 @@ def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def _of_repair(row: Row | None) -> dict[str, object]:
-    names = ("method", "variant", "epsilon_holds", "accuracy", "ci_low", "ci_high")
+    names = ("method", "variant", "epsilon_holds", "holds_status", "accuracy", "ci_low", "ci_high")
     if row is None:
         found: tuple[object, ...] = (None,) * len(names)
     else:
         interval = row.cell.accuracy
-        found = (row.entry.method, row.entry.variant, row.holds.high, interval.mean, interval.low, interval.high)
+        method, variant, holds = row.entry.method, row.entry.variant, row.holds
+        found = (method, variant, holds.high, holds.stands, interval.mean, interval.low, interval.high)
     return {f"repair_{name}": value for name, value in zip(names, found, strict=True)}
 
 
@@ -131,20 +135,22 @@ def _fields(answer: Answer, title: str) -> dict[str, Shown]:
         values.number(row.claimed.high), note=", ".join(filter(None, [printed, values.epsilon(row.claimed).note]))
     )
     holds = values.between(row.holds.low, row.holds.high)
+    refuted = "refuted" if row.holds.status == "refuted" else ""
+    against = ["no finite ε" if math.isinf(row.holds.low) else "", refuted, row.holds.audit]
     reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
     if repair is not None:
         reaches = values.accuracy(repair.cell.accuracy)
-        itself = repair.entry == entry
+        itself, said = repair.entry == entry, repair.holds.audit
         other = repair.entry.variant if repair.entry.method == entry.method else _name(repair)
         name = values.words(
             "none needed: the claim holds" if itself else _whole(other),
-            f"ε\u00a0=\u00a0{values.number(repair.holds.high).text} holds",
+            f"ε\u00a0=\u00a0{values.number(repair.holds.high).text} holds{said and f', {said}'}",
         )
     of_what = _whole(f"{_name(row)}; {entry.dataset}, {entry.task}; of a {row.unit}, δ = {row.delta:g}")
     return {
         "paper": values.words(title, of_what),
         "ε claimed": claimed,
-        "ε that holds": dataclasses.replace(holds, note="no finite ε" if math.isinf(row.holds.low) else ""),
+        "ε that holds": dataclasses.replace(holds, note=", ".join(filter(None, against))),
         "reaches, %": values.accuracy(row.cell.accuracy),
         "repair reaches, %": reaches,
         "best valid repair": name,

@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.reporting import answer, frontier, history_svg, privacy, tables, values
+from dpfedbench.reporting.audited import Audits
 from dpfedbench.reporting.described import Cell, Item, Private
 from dpfedbench.reporting.results import CellResult, RunFiles, read_cell
 from dpfedbench.reporting.values import NOTHING, Shown
@@ -184,7 +185,8 @@ def make(
 
     Args:
         items: every table and figure.
-        private: the private configurations, for the answer and the table of privacy where these are among the items.
+        private: the private configurations, for the answer and the table of privacy where these are among the items,
+            and for what their audits say wherever an ε is shown.
         results: the results folder, which holds the runs.
         folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
@@ -198,12 +200,15 @@ def make(
     """
     results, folder = Path(results), Path(folder)
     groups = _groups([item.item for item in items if item.item is not None])
-    runs = [_runs(group, read_cell(results, group.cell.folders), folder) for group in groups]
+    audits = Audits(private, results)
+    runs = [
+        _runs(group, audits.marked(group.folder, read_cell(results, group.cell.folders)), folder) for group in groups
+    ]
     facets = {entry.group.folder: entry.facets for entry in runs}
     needed = any(item.is_table and item.item is None for item in items)
     rows = privacy.read(private, results, published) if needed else []
     names = {name: paper["title"] for name, paper in papers.items()}
-    shown_tables = [_table(item, rows, names, results, folder, published) for item in items if item.is_table]
+    shown_tables = [_table(item, rows, names, results, folder, published, audits) for item in items if item.is_table]
     shown_figures = [_figure(item, folder, facets) for item in items if not item.is_table]
     leading_tables = [table for table in shown_tables if table.leading] or shown_tables[:1]
     leading_figures = [figure for figure in shown_figures if figure.leading]
@@ -289,6 +294,7 @@ def _table(
     results: Path,
     folder: Path,
     published: str | Path,
+    audits: Audits,
 ) -> Table:
     path = folder / made.path
     if not path.exists():
@@ -309,7 +315,7 @@ def _table(
         title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
         places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]
     else:
-        read = tables.read(made.item, results, published)
+        read = tables.read(made.item, results, published, audits)
         title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
         found = [dict(sorted(read.fields(row).items(), key=lambda field: _place(field[0]))) for row in read.rows]
         places = [([_facet(paper, row.cell, row.result.holds.high)], _run_anchor(row.cell.group)) for row in read.rows]

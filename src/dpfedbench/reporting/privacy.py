@@ -16,9 +16,9 @@ import pandas as pd
 
 from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
-from dpfedbench.files import read_json
 from dpfedbench.privacy.ledger import check_same_mechanism, finished_ledger
 from dpfedbench.reporting import values
+from dpfedbench.reporting.audited import Audits, marked
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.results import (
     CellResult,
@@ -90,26 +90,25 @@ def read(entries: Sequence[Private], results: str | Path, published: str | Path)
         BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.
     """
     printed = {entry.paper: read_published(published, entry.paper, PRINTED_ITEM) for entry in entries}
-    return [row for entry in entries for row in _rows(entry, Path(results), printed[entry.paper])]
+    audits = Audits(entries, results)
+    return [row for entry in entries for row in _rows(entry, Path(results), printed[entry.paper], audits)]
 
 
-def _rows(entry: Private, results: Path, printed: Sequence[Published]) -> list[Row]:
+def _rows(entry: Private, results: Path, printed: Sequence[Published], audits: Audits) -> list[Row]:
     cell, rows, also = read_cell(results, entry.folders), list[Row](), ""
     folder, accounts = cell.runs[0].folder, [(run.account, *run.account.also) for run in cell.runs]
-    audit = read_json(results / "runs" / entry.audited / "audit.json")
     if entry.audited != entry.folders[0]:
         own, other = (finished_ledger(run)[0] for run in (folder, results / "runs" / entry.audited))
         check_same_mechanism(own, other, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
         also = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
     try:
-        audits = {(part["unit"], part["observer"]): part for part in (*audit.get("also", ()), audit)}
         for of_unit in zip(*accounts, strict=True):
             holds = of_unit[0].profiles["holds"]
-            found = audits.get((holds.unit, holds.observer))
+            found = audits.of(entry.group).get((holds.unit, holds.observer))
             if found is None:
                 raise BenchError(f"the audit of {folder.parent} is of other releases: delete its audit.json, run again")
             of_audit = ", ".join(filter(None, [found.get("reason"), also]))
-            rows.append(_row(entry, cell, of_unit, found, of_audit, printed))
+            rows.append(_row(entry, cell, of_unit, found, of_audit, printed, audits.count))
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"an account or audit of {folder.parent} lacks {error}: delete it and run again") from error
     return rows
@@ -122,9 +121,11 @@ def _row(
     audit: Mapping[str, Any],
     of_audit: str,
     printed: Sequence[Published],
+    count: int,
 ) -> Row:
-    """Of one unit: its accounts, one for each seed, and its audit."""
-    claimed, held, image = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds", "image_level"))
+    """Of one unit: its accounts, one for each seed, and its audit, which is one of so many."""
+    image = worst_epsilon(accounts, "image_level")
+    claimed, held = (marked(worst_epsilon(accounts, profile), audit, count) for profile in ("as_claimed", "holds"))
     holds = accounts[0].profiles["holds"]
     said = [f"claimed: {claimed.explanation}", f"holds: {held.explanation}"]
     said += [f"image level: {image.explanation}"] * ("image_level" in accounts[0].profiles)
@@ -178,10 +179,10 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "noise_multiplier": row.noise_multiplier,
             "epsilon_printed": "not printed" if row.printed is None else row.printed,
             "epsilon_claimed": row.claimed.high,
-            "claimed_status": row.claimed.status,
+            "claimed_status": row.claimed.stands,
             "epsilon_holds_low": row.holds.low,
             "epsilon_holds_high": row.holds.high,
-            "holds_status": row.holds.status,
+            "holds_status": row.holds.stands,
             "epsilon_audited": row.audited,
             "epsilon_ideal": "none" if row.ideal is None else row.ideal,
             "audit": f"{row.audit}, {row.audit_note}" if row.audit_note else row.audit,
@@ -227,6 +228,9 @@ NOTES = (
     "what was run here. Holds: what the sampler and the observer justify. Audited: a lower bound from canaries, "
     "with 95 % confidence; a low one proves nothing. Ideal: what the best attacker would show with as many "
     "canaries, in half of all audits. docs/privacy.md explains each.",
+    "Audited above what holds: the lower bound exceeds the ε. Chance does that in one audit of twenty, so in some "
+    "of many rows; the row says how often right code shows as much. Refuted: so seldom that chance would make one such "
+    "row in fewer than one of a hundred tables like this one.",
     "The CSV has the observer, adjacency, the image-level account, the intervals of accuracy and, in `reason`, "
     "what each number rests on and why one is infinite.",
 )
@@ -243,8 +247,8 @@ def to_markdown(rows: Sequence[Row], command: str) -> str:
             "δ": f"{row.delta:g}",
             "z": f"{row.noise_multiplier:.3g}",
             "ε printed": values.number(row.printed, nothing="not printed").text,
-            "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.status})",
-            "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.status})",
+            "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.stands})",
+            "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.stands})",
             "ε audited, at least": dataclasses.replace(values.number(row.audited), note=row.audit_note).line,
             "of an ideal attacker": values.number(row.ideal, nothing="none").text,
             "accuracy, %": f"{row.accuracy:.1f}",

@@ -126,6 +126,8 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         text = f"{entry.method}: {text}" if text == "as published" or len(alike) > 1 else text
         text += f", {row.unit}" if len(units) > 1 and row.unit != "client" else ""
         text += f" [{entry.dataset} {entry.task}]" if len(data) > 1 else ""
+        if row.holds.audit:
+            text += ", refuted by its audit" if row.holds.status == "refuted" else ", audited above"
         texts.append("\u21b3 " * entry.repaired + text)
     # Two tables may call theirs the same.
     told = [

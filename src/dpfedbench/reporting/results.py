@@ -18,12 +18,21 @@ from dpfedbench.results_format import refuse_newer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epsilon:
-    """One profile's answer: ε from `low` to `high`, and whether it is proved; NaN where there is none."""
+    """One profile's answer: ε from `low` to `high`, and whether it is proved; NaN where there is none.
+
+    `audit` is what an audit says against it (`reporting.audited`); where that is not chance the status is "refuted".
+    """
 
     low: float
     high: float
     status: str
     explanation: str
+    audit: str = ""
+
+    @property
+    def stands(self) -> str:
+        """The status, with what is said against it."""
+        return f"{self.status}, {self.audit}" if self.audit else self.status
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import pandas as pd
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval
 from dpfedbench.reporting import values
+from dpfedbench.reporting.audited import Audits
 from dpfedbench.reporting.described import Cell, Item
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, read_published
 from dpfedbench.reporting.values import Shown
@@ -44,6 +45,8 @@ class Row:
 class Table:
     """A table; `of_time` is whether it shows the time of training a client, in place of accuracy.
 
+    `audited` is whether an ε that holds is marked where its audit is above it.
+
     One whose series are `searched` shows the accuracy on validation tasks, and of the settings that this chooses what
     they come to at the meta-test.
     """
@@ -51,6 +54,7 @@ class Table:
     item: Item
     rows: Sequence[Row]
     of_time: bool
+    audited: bool = False
 
     @property
     def shared(self) -> Cell | None:
@@ -105,8 +109,15 @@ def _mean(row: Row, column: str) -> float:
     return math.nan if None in given else math.fsum(map(float, given)) / row.result.seeds
 
 
-def read(item: Item, results: str | Path, published: str | Path) -> Table:
+def read(item: Item, results: str | Path, published: str | Path, audits: Audits | None = None) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
+
+    Args:
+        item: the description.
+        results: the results folder.
+        published: the published numbers.
+        audits: of the private configurations among its cells; None: a note says where they are, since a table by
+            itself does not wait for them.
 
     Raises:
         BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
@@ -118,6 +129,8 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
     }
     rows = []
     found = [read_cell(results, cell.folders) for cell in item.cells]
+    if audits is not None:
+        found = [audits.marked(cell.group, result) for cell, result in zip(item.cells, found, strict=True)]
     whole = {
         (cell.dataset, cell.task): result
         for cell, result in zip(item.cells, found, strict=True)
@@ -141,7 +154,8 @@ def read(item: Item, results: str | Path, published: str | Path) -> Table:
         # Nobody has the machine of the paper.
         comparable = known is not None and not cell.mismatch and not of_time
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
-    return Table(item=item, rows=[_chosen(row, rows) for row in rows], of_time=of_time)
+    chosen = [_chosen(row, rows) for row in rows]
+    return Table(item=item, rows=chosen, of_time=of_time, audited=audits is not None)
 
 
 def _share(result: CellResult, whole: CellResult) -> Interval:
@@ -236,6 +250,11 @@ def notes(table: Table) -> list[str]:
             f"validation tasks are chosen, and those alone are read at the meta-test. {said[0]}"
         )
     said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
+    if not table.audited and any(row.result.unit is not None for row in table.rows):
+        said.append(
+            "An ε that holds is proved where no other word stands beside it; whether an audit is above it stands in "
+            "the table of privacy and on the page."
+        )
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):
             if epsilon.explanation:

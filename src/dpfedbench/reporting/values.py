@@ -52,10 +52,10 @@ def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHIN
 
 
 def epsilon(given: Epsilon) -> Shown:
-    """An ε: both ends where they differ, and its status unless it is proved."""
+    """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
     if math.isnan(given.high):
         return Shown(text=NOTHING)
-    note = "" if given.status == "proved" else given.status
+    note = "" if given.stands == "proved" else given.stands
     return dataclasses.replace(between(given.low, given.high), note=note)
 
 
