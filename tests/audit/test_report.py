@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 
+import numpy as np
 import pytest
 
 from dpfedbench.accounting.gaussian import gaussian_epsilon
@@ -160,6 +161,23 @@ def test_the_audit_draws_from_a_seed_of_its_own_and_leaves_ordinary_units():
     assert len({*seeds, 0, 1}) == 11 and min(seeds) > 1000
     config = make_config()
     assert audit(config, ledger_of(config), canaries=400)["canaries"] == 300
+
+
+def test_experiments_of_one_audit_are_apart(monkeypatch):
+    """Where participation is secret there are several: of seeds, coins and scores of their own, which all count."""
+    made, own = [], report.one_run
+
+    def spy(*given, **more):
+        made.append((more["seed"], own(*given, **more)))
+        return made[-1][1]
+
+    monkeypatch.setattr(report, "one_run", spy)
+    config = make_config({"participation": {"kind": "poisson"}})
+    found = audit(config, ledger_of(config), canaries=50)
+    assert len(made) == len({seed for seed, _ in made}) == 4 and found["canaries"] == 200
+    pairs = [(one.coins, one.scores) for _, one in made]
+    for index, (coins, scores) in enumerate(pairs):
+        assert not any(np.array_equal(coins, more) or np.array_equal(scores, other) for more, other in pairs[:index])
 
 
 def test_a_run_that_claims_no_privacy_has_no_bound_and_a_reason():

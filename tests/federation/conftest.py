@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
@@ -137,6 +138,18 @@ def rounds_of(config, places, folder, **more):
     return engine.Rounds.of(
         config, data_dir=data, clients_dir=clients, ledger=Ledger(folder / "ledger.jsonl"), **more
     )  # fmt: skip
+
+
+def assert_drawn_anew(drawn, rate):
+    """Samples bool [rounds, clients, steps, records] at a rate are apart: two of other rounds, clients or steps share a
+    record with a chance of rate^2. Exact tests of disjoint pairs, at most nine and one of the rate, false alarm 1e-3
+    each."""
+    assert stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > 1e-3
+    for axis in range(3):
+        each = np.moveaxis(drawn, axis, 0)
+        others = [(each[:1], each[at : at + 1]) for at in range(1, min(len(each), 3))]
+        for one, other in (*others, (each[: len(each) // 2 * 2 : 2], each[1::2])):
+            assert stats.binomtest(int((one & other).sum()), one.size, rate**2).pvalue > 1e-3
 
 
 class Flat:

@@ -24,7 +24,7 @@ from dpfedbench.privacy.private_sum import PrivateSum
 from dpfedbench.randomness import stream
 
 from . import conftest
-from .conftest import LOTS, Flat, accounted, rounds_of, stop_before, train
+from .conftest import LOTS, Flat, accounted, assert_drawn_anew, rounds_of, stop_before, train
 
 PLAIN = {"method": "fedavg"}
 VECTOR = {"clipping": {"kind": "norm-of-release", "threshold": None, "factor": 0.5}}
@@ -203,6 +203,28 @@ def test_the_norm_query_clips_norms(monkeypatch):
     assert reached > 0
 
 
+def test_lots_are_drawn_anew_in_each_step_round_and_client():
+    """Four rounds of four clients of 100 records, three steps of 30 expected."""
+    config = make_config({"method": "dp-fl", "client_update": {"inner_steps": 3}, "participation": {"cohort": 30}})
+    read = [[] for _ in range(4)]
+
+    class Seen(Lots):
+        def add_each(self, theta, images, labels, total):
+            read[labels[0]].append(np.isin(np.arange(100), images))
+            return super().add_each(theta, images, labels, total)
+
+    held = SimpleNamespace(
+        images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.full(100, client) for client in range(4)]
+    )
+    found = Rounds(
+        config, config.loop(), net=Flat(1), held=held, measures=NoMeasures(), ledger=[],
+        gradients=Choice("given", lambda: Seen(np.zeros((100, 1))), "cpu"),
+    )  # fmt: skip
+    for index in range(4):
+        found.round(index)
+    assert_drawn_anew(np.swapaxes(np.array(read).reshape(4, 4, 3, 100), 0, 1), 0.3)
+
+
 @pytest.mark.parametrize("falls", [True, False])
 def test_the_noise_follows_the_validation_loss_and_no_other(silos, tmp_path, monkeypatch, falls):
     """The test's loss goes the other way, which would show. By hand: at the fifth, for the first time, three fell."""
@@ -247,6 +269,23 @@ def test_private_runs_write_nothing_that_no_noise_protects(silos, tmp_path):
     model = load_file(tmp_path / "untested" / "model.safetensors")
     tested = load_file(tmp_path / "private" / "model.safetensors")
     assert all(np.array_equal(model[name], tested[name]) for name in model)
+
+
+def test_a_client_moves_by_its_noise_alone_where_nobody_is_in_its_lot():
+    """Who sees a client stand still knows that its lot was empty: with one record of 100 expected that is in 37 %."""
+    config = make_config({"method": "dp-fl", "participation": {"cohort": 1}, "client_update": {"optimizer": "sgd"}})
+    held = SimpleNamespace(images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.zeros(100, np.int64)] * 4)
+    found = Rounds(
+        config, config.loop(), net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
+        gradients=Choice("given", lambda: Lots(np.zeros((100, 3))), "cpu"),
+    )  # fmt: skip
+    empty = 0
+    for index in range(5):
+        before = found.theta.clone()
+        found.round(index)
+        empty += sum(not len(found.clients._lots.lot(index, 0, client)) for client in range(4))
+        assert ((found.clients._models - before).abs() > 1e-6).all()
+    assert 0 < empty < 20
 
 
 def test_empty_lots_release_noise(silos, tmp_path):
