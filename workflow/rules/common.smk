@@ -16,11 +16,17 @@ RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
 mark_workflow()
-# No part of the configuration: it says what the target `prune` does (machine.smk).
-PRUNE = str(config.pop("prune", "no")).lower()
-if PRUNE not in ("yes", "true", "1", "no", "false", "0"):
-    sys.exit(f"configuration: prune is {PRUNE}: expected yes or no")
-PRUNE = PRUNE in ("yes", "true", "1")
+
+
+def asked(name):
+    """A yes or no that is no part of the configuration: it says what a target of machine.smk does."""
+    said = str(config.pop(name, "no")).lower()
+    if said not in ("yes", "true", "1", "no", "false", "0"):
+        sys.exit(f"configuration: {name} is {said}: expected yes or no")
+    return said in ("yes", "true", "1")
+
+
+PRUNE, DEEP = asked("prune"), asked("deep")
 try:
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.
     from dpfedbench.experiments.configuration import (

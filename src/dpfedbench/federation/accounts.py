@@ -15,7 +15,7 @@ from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import read_json, write_json
+from dpfedbench.files import read_group, write_json
 from dpfedbench.privacy.ledger import Release, read_ledger
 
 
@@ -26,11 +26,11 @@ def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
         BenchError: the ledger is missing or damaged, has not the lines that training.json tells of, or says another
             mechanism than the configuration.
     """
-    training = read_json(Path(run_dir, "training.json"))
-    try:
-        chain, rounds = training["ledger"], int(training["rounds_run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"{run_dir}/training.json does not say {error}: train the run again") from error
+    training = read_group(Path(run_dir, "training.json"))
+    chain, rounds = training.get("ledger"), training.get("rounds_run")
+    if not isinstance(chain, dict) or type(rounds) is not int:
+        said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
+        raise BenchError(f"{run_dir}/training.json does not say {said}: train the run again")
     path = Path(run_dir, "ledger.jsonl")
     releases = read_ledger(path, chain)
     if run.private and not releases:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, writing
+from dpfedbench.files import atomic_path, text_of, writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,12 +183,7 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
     Raises:
         BenchError: the file is missing, a line is not a release, or lines were cut off or changed.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    except UnicodeDecodeError as error:
-        raise BenchError(f"{path} is not UTF-8 text: delete the run's folder and train again") from error
+    text = text_of(path)
     releases = parse(text, str(path))
     found = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != found:

@@ -38,7 +38,7 @@ def check_plain(value: Any, where: str) -> None:
         if not isinstance(one, str):
             continue
         if found := _UNPRINTABLE.search(one):
-            raise BenchError(f"{name} has the letter {ascii(found[0])}, which cannot be printed: take it out")
+            raise BenchError(f"{name} has the letter {found[0]!a}, which cannot be printed: take it out")
         if len(one) > LONGEST_TEXT:
             raise BenchError(f"{name} is {shown(one)}: expected at most {LONGEST_TEXT:,} letters, it has {len(one):,}")
 
