@@ -163,7 +163,7 @@ def test_a_forged_epsilon_is_told_where_every_account_is_computed_again(
     assert stated and math.isclose(float(stated[1]), exact / 2) and math.isclose(float(stated[2]), exact, rel_tol=1e-6)
     with pytest.raises(SystemExit):
         test_integrity.verify(deep=True)
-    assert capsys.readouterr().err.splitlines()[0] == f"verify: {line}"
+    assert f"verify: {line}" in capsys.readouterr().err.splitlines()
 
 
 @pytest.mark.parametrize(

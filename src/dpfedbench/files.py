@@ -135,6 +135,20 @@ def check_file(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EINVAL, "a pipe or device, where a file belongs", str(path))
 
 
+def check_readable(path: str | os.PathLike[str]) -> None:
+    """Refuse a file or folder that cannot be opened, before anything is said of what is in it.
+
+    Raises:
+        BenchError: as `reading`.
+    """
+    with reading(path):
+        check_file(path)
+        if os.path.isdir(path):
+            os.listdir(path)
+        else:
+            open(path, "rb").close()
+
+
 def text_of(path: str | os.PathLike[str]) -> str:
     """What a text file holds.
 
