@@ -45,6 +45,23 @@ def closure(
     return sorted(found)
 
 
+def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
+    """A script of the workflow and what it stands on, for runs whose methods and parts are in these modules; sorted.
+
+    A test of a model needs what these say and what the model imports, and not what they import to train.
+    """
+    files = {name: path for name in modules if (path := file_of(name)) is not None}
+    whole = [path for name, path in files.items() if script.stem not in _TESTS or name.startswith(_MODELS)]
+    apart = (f"{PACKAGE.name}.methods",)
+    return closure(script, *whole, beside=files.values(), without=_OF_JOBS, apart=apart)
+
+
+_TESTS = ("meta_test", "genotype")
+_MODELS = f"{PACKAGE.name}.models."
+_OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "progress"))
+"""Modules of how a job runs: no result depends on them."""
+
+
 def file_of(module: str) -> Path | None:
     """The file of a module of this package; None of any other."""
     if module.partition(".")[0] != PACKAGE.name:
