@@ -78,9 +78,8 @@ class Faults:
                     yield f"{folder / name} is a link that leads back to where it lies: remove it"
             folders.sort()
             yield from self._of_folder(folder, names)
-            while unread:
-                error = unread.pop()
-                yield _fault(_raise, Path(error.filename), error)
+        for error in unread:
+            yield _fault(_raise, Path(error.filename), error)
 
     def _of_folder(self, folder: Path, names: list[str]) -> Iterator[str | None]:
         manifests = list[Sealed]()

@@ -265,6 +265,9 @@ def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
 
     from dpfedbench.data import image_folder, sources
     from dpfedbench.data.registry import prepare
+    from dpfedbench.experiments.configuration import check_folder
+    from dpfedbench.files import read_json
+    from dpfedbench.verification import faults
 
     places = {"texts/a.txt": b"a b", "shut/x/a.png": b"", "mnist/train-images-idx3-ubyte.gz": b"1",
               "plays.zip": b"PK"}  # fmt: skip
@@ -288,3 +291,12 @@ def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
         prepare("mnist", nobody / "out", nobody)
     with pytest.raises(BenchError, match=r"^no permission to read .*: make it readable$"):
         sources.held_files(nobody / "plays.zip", largest=10)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+        check_folder(str(nobody / "shut"))
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut/format.json: make it readable$"):
+        read_json(nobody / "shut" / "format.json")
+    # A folder that cannot be looked through is a line, and the rest goes on.
+    assert {line for line in faults(nobody) if line} == {
+        f"no permission to read {nobody / name}: make it readable"
+        for name in (*(name for name in places if not name.startswith("shut")), "shut")
+    }
