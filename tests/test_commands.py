@@ -88,8 +88,8 @@ def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configurat
     for value in values:
         key, _, text = value.partition("=")
         given[key] = yaml.safe_load(text)
-    prune = given.pop("prune", "no")
-    assert prune in (True, False, "yes", "no")
+    for name in ("prune", "deep"):
+        assert given.pop(name, "no") in (True, False, "yes", "no")
     if given.pop("experiments_folder", None):
         over += list(others.values())
     experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))

@@ -66,15 +66,22 @@ def numpys(path: Path) -> None:
         np.save(handle, NUMBERS)
 
 
+def many_of_numpys(path: Path) -> None:
+    """Of so many numpy looks for room before it writes any, and the disk has some left afterwards."""
+    with open(path, "wb") as handle:
+        np.save(handle, np.zeros(8_000_000, np.float32))
+
+
 @pytest.mark.parametrize(
     "write",
     [
         lambda path: torch.save({"a": torch.from_numpy(NUMBERS)}, path),
         lambda path: save_file({"a": NUMBERS}, path),
         numpys,
+        many_of_numpys,
         lambda path: path.write_text("a" * 4_000_000),
     ],
-    ids=["torch", "safetensors", "numpy", "text"],
+    ids=["torch", "safetensors", "numpy", "numpy, much", "text"],
 )
 def test_a_full_disk_is_one_line_that_names_the_file(full: Path, write: Callable[[Path], None]) -> None:
     """torch says "unexpected pos", numpy "262112 written", a copy names its source."""

@@ -3,13 +3,17 @@
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dpfedbench import imports
 from dpfedbench.imports import closure, digest, own
+from tests.federation.conftest import federation, silos  # noqa: F401
+from tests.test_integrity import finished, there  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 Write = Callable[[str, str], Path]
@@ -78,9 +82,10 @@ def test_a_package_above_counts_by_what_runs_when_it_is_imported(write: Write) -
 
 def test_of_what_is_beside_counts_what_runs_when_it_is_imported(write: Write) -> None:
     beside = write("pkg/d.py", f"{EAGER}\n{LAZY}")
+    write("pkg/b.py", "import pkg.sub.e\ndef f():\n    import pkg.sub.f")
     script = write("script.py", "import pkg.a")
-    assert names(closure(script, beside=[beside])) == {"__init__", "a", "b", "d"}
-    assert names(closure(script, beside, beside=[beside])) == {"__init__", "a", "b", "c", "d"}
+    assert names(closure(script, beside=[beside])) == {"__init__", "a", "b", "d", "sub/__init__", "sub/e"}
+    assert names(closure(script, beside, beside=[beside])) >= {"c", "sub/f"}
 
 
 def test_what_a_package_finds_by_place_is_in_it_unless_it_is_taken_apart(write: Write) -> None:
@@ -175,3 +180,28 @@ def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipp
     before = made_by("mine", "constant")
     edited(method)
     assert made_by("mine", "constant") != before and made_by(clipping="constant") == shipped
+
+
+@pytest.mark.parametrize("stage", ["meta_test", "account", "audit"])
+def test_every_function_that_a_stage_calls_is_in_its_code(there: Path, stage: str) -> None:  # noqa: F811
+    """Seen while it runs, as a profiler does; but those of jobs, and what is called while modules are imported."""
+    import tests.test_integrity as runs
+
+    getattr(runs, stage)()  # so that everything is imported
+    called: set[Path] = set()
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            called.add(Path(frame.f_code.co_filename))
+
+    threading.setprofile(see)
+    sys.setprofile(see)
+    try:
+        getattr(runs, stage)()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    ran = {path for path in called if imports.PACKAGE in path.parents}
+    of_jobs = {imports.PACKAGE / f"{name}.py" for name in ("jobs", "manifest", "progress")}
+    found = set(imports.of_stage(ROOT / "workflow" / "scripts" / f"{stage}.py", runs.RUN.modules))
+    assert len(ran) > 12 and ran - of_jobs <= found, sorted(path.name for path in ran - found)

@@ -19,7 +19,7 @@ def test_a_command_is_shown_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tm
         == "snakemake --cores all {target}"
     )
     files = [ROOT / "config" / "presets" / "real.yaml", tmp_path / "my own.yaml"]
-    values = ["seeds=[0]", "prune=yes", "machine={threads: 4, gpu: 1}"]
+    values = ["seeds=[0]", "prune=yes", "deep=yes", "machine={threads: 4, gpu: 1}"]
     found = own_command(through_uv=True, through_conda=True, files=files, values=values, root=ROOT)
     assert shlex.split(found) == [
         "uv", "run", "snakemake", "--cores", "all", "--use-conda", "{target}",

@@ -6,9 +6,11 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,16 +71,20 @@ def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iter
     except BenchError:
         raise
     except Exception as error:
-        number = _number(error) or (temporary and _refused(temporary))
+        number = number_of(error) or (temporary and _refused(temporary))
         if number not in _MENDED:
             raise
         raise BenchError(_MENDED[number].format(path=path)) from error
 
 
-def _number(error: Exception) -> int | None:
-    """The operating system's number of an error, which safetensors puts into words; None where it does not say."""
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    return int(said[1]) if said else getattr(error, "errno", None)
+def number_of(error: Exception) -> int | None:
+    """The operating system's number of an error; None where it is none.
+
+    safetensors puts it into words, and numpy, which looks for room before it writes, says only that there is none.
+    """
+    if said := re.search(r"\(os error (\d+)\)", str(error)):
+        return int(said[1])
+    return errno.ENOSPC if "Not enough free space" in str(error) else getattr(error, "errno", None)
 
 
 def _refused(path: Path) -> int | None:
@@ -90,6 +96,68 @@ def _refused(path: Path) -> int | None:
     except OSError as error:
         return error.errno
     return None
+
+
+_UNREAD = {
+    errno.ENOENT: "{path} is missing: run the workflow again to make it",
+    errno.EACCES: "no permission to read {path}: make it readable",
+    errno.EPERM: "no permission to read {path}: make it readable",
+    errno.EISDIR: "{path} is a folder, where a file belongs: move it away and run the workflow again",
+    errno.ENOTDIR: "{path} is missing, a file lies where a folder belongs: move that away and run the workflow again",
+    errno.ELOOP: "{path} is a link that leads back to itself: remove it and run the workflow again",
+}
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise what keeps a file or folder from being read as one line that names it.
+
+    Raises:
+        BenchError: it is missing, no file, not readable, or not UTF-8 where text is read.
+    """
+    try:
+        yield
+    except OSError as error:
+        said = _UNREAD.get(error.errno or 0, f"{{path}} cannot be read ({error.strerror or error}): check the disk")
+        raise BenchError(said.format(path=path)) from error
+    except UnicodeDecodeError as error:
+        raise BenchError(f"{path} is not UTF-8 text: delete it and run the workflow again") from error
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Refuse what would be waited for where it is opened.
+
+    Raises:
+        OSError: there is nothing, or a pipe, a socket or a device.
+    """
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder, who opens it says so
+        raise OSError(errno.EINVAL, "a pipe or device, where a file belongs", str(path))
+
+
+def check_readable(path: str | os.PathLike[str]) -> None:
+    """Refuse a file or folder that cannot be opened, before anything is said of what is in it.
+
+    Raises:
+        BenchError: as `reading`.
+    """
+    with reading(path):
+        check_file(path)
+        if os.path.isdir(path):
+            os.listdir(path)
+        else:
+            open(path, "rb").close()
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """What a text file holds.
+
+    Raises:
+        BenchError: as `reading`.
+    """
+    with reading(path):
+        check_file(path)
+        return Path(path).read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -147,17 +215,34 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
+    """Read a JSON file, as `write_json` writes it: infinity is text there.
 
     Raises:
-        BenchError: the file is missing or is not JSON.
+        BenchError: the file is missing, cannot be read or is not JSON.
     """
+    text = text_of(path)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    except ValueError as error:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
         raise BenchError(f"{path} is not valid JSON ({error}): delete it and run the workflow again") from error
+
+
+def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a JSON file that holds values by name.
+
+    Raises:
+        BenchError: as `read_json`, or it holds something else.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise BenchError(f"{path} does not hold values by name: delete it and run the workflow again")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:20]} is no number there")
+    return value
 
 
 def defused(value: Any) -> Any:
@@ -178,8 +263,13 @@ def defused(value: Any) -> Any:
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal."""
+    """The SHA-256 of a file's bytes, in hexadecimal.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
     digest = hashlib.sha256()
+    check_file(path)
     with open(path, "rb") as handle:
         for block in iter(lambda: handle.read(1 << 20), b""):
             digest.update(block)

@@ -15,6 +15,8 @@ PACKAGE = Path(__file__).resolve().parent
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _Names = tuple[frozenset[str], frozenset[str]]
+_BESIDE, _ABOVE, _WHOLE = range(3)
+"""What of a file counts: what it imports at once, likewise; what it imports at once, whole; all that it imports."""
 
 
 def closure(
@@ -24,23 +26,40 @@ def closure(
 
     Args:
         roots: where to begin: modules of this package, or scripts outside it.
-        beside: further modules, of which what runs when they are imported counts, and not what their functions import.
+        beside: further modules, of which what runs when they are imported counts, and not what functions import.
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
     """
-    found: dict[Path, bool] = {}  # whether what a file's functions import counts too
-    waiting = [*((path, True) for path in roots), *((path, False) for path in beside)]
+    found: dict[Path, int] = {}
+    waiting = [*((path, _WHOLE) for path in roots), *((path, _BESIDE) for path in beside)]
     while waiting:
-        path, whole = waiting.pop()
-        if found.get(path) in (True, whole) or _called(path) in without:
+        path, how = waiting.pop()
+        if found.get(path, -1) >= how or _called(path) in without:
             continue
-        found[path] = whole
+        found[path] = how
         at_once, later = _names(path)
-        for name in at_once | later if whole else at_once:
-            waiting += _reached(name)
-        if whole and path.name == "__init__.py" and "pkgutil" in at_once and _called(path) not in apart:
-            waiting += [(other, True) for other in path.parent.glob("*.py")]
+        for name in at_once | later if how == _WHOLE else at_once:
+            waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in _reached(name)]
+        if how == _WHOLE and path.name == "__init__.py" and "pkgutil" in at_once and _called(path) not in apart:
+            waiting += [(other, _WHOLE) for other in path.parent.glob("*.py")]
     return sorted(found)
+
+
+def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
+    """A script of the workflow and what it stands on, for runs whose methods and parts are in these modules; sorted.
+
+    A test of a model needs what these say and what the model imports, and not what they import to train.
+    """
+    files = {name: path for name in modules if (path := file_of(name)) is not None}
+    whole = [path for name, path in files.items() if script.stem not in _TESTS or name.startswith(_MODELS)]
+    apart = (f"{PACKAGE.name}.methods",)
+    return closure(script, *whole, beside=files.values(), without=_OF_JOBS, apart=apart)
+
+
+_TESTS = ("meta_test", "genotype")
+_MODELS = f"{PACKAGE.name}.models."
+_OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "progress"))
+"""Modules of how a job runs: no result depends on them."""
 
 
 def file_of(module: str) -> Path | None:
@@ -81,16 +100,12 @@ def _shipped() -> frozenset[str]:
     return frozenset(_SHIPPED.read_text(encoding="utf-8").split())
 
 
-def _reached(name: str) -> list[tuple[Path, bool]]:
-    """The files that run where a name is imported, and whether what their functions import counts.
-
-    The name may be of a module, or of something in one.
-    """
-    parts, whole, found = name.split("."), True, list[tuple[Path, bool]]()
+def _reached(name: str) -> list[tuple[Path, int]]:
+    """The files that run where a name is imported, of a module or of something in one, and what of each counts."""
+    parts, found = name.split("."), list[tuple[Path, int]]()
     while parts:
         if (path := file_of(".".join(parts))) is not None:
-            found.append((path, whole))
-            whole = False
+            found.append((path, _ABOVE if found else _WHOLE))
         parts.pop()
     return found
 

@@ -18,6 +18,7 @@ from typing import TextIO
 import psutil
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import number_of
 
 
 class _Tee(io.TextIOBase):
@@ -62,8 +63,8 @@ def outside(error: Exception, log: Path) -> str | None:
         return f"{text}: let TMPDIR name a folder with room that can be written to"
     if "no locator available" in text:
         return f"numba has nowhere to keep compiled loops ({text}): let NUMBA_CACHE_DIR name a folder"
-    if isinstance(error, OSError) and error.errno in _OUTSIDE:
-        return f"{error.filename or log.parent}: {error.strerror}: {_OUTSIDE[error.errno]}"
+    if isinstance(error, OSError) and (number := number_of(error)) in _OUTSIDE:
+        return f"{error.filename or log.parent}: {error.strerror or error}: {_OUTSIDE[number]}"
     return None
 
 

@@ -4,13 +4,17 @@ In each folder `manifest/RULE-NAME.sha256` has a line for each file that one job
 writes it, so that `sha256sum -c manifest/*` checks it too. It is written last, and whole. Each job has a file of its
 own: jobs that write to one folder at once do not meet.
 
+Behind those lines it says what the job made its files from, in lines that `sha256sum` passes over: the SHA-256 that
+each file that it read had then, by its path below the results folder, and the hash of the code that the rule goes by.
+
 It tells damage and hasty edits, not a forger, who can write a manifest as well.
 """
 
 import contextlib
+import dataclasses
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,8 @@ from dpfedbench.jobs import job
 FOLDER = "manifest"
 RESULTS = "results"
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/]+)")
+_FROM = re.compile(r"# from ([0-9a-f]{64})  (.+)")
+_SAID = "# made from the files and the code named here"
 
 
 @contextlib.contextmanager
@@ -33,9 +39,8 @@ def rule_job(snakemake: Any, name: str) -> Iterator[logging.Logger]:
     """
     warm.hand_over()
     with job(snakemake.log[0], name) as logger:
-        for path in map(Path, snakemake.input):
-            if path.parts[0] == RESULTS:
-                checked(path)
+        read = [path for path in map(Path, snakemake.input) if path.parts[0] == RESULTS]
+        made_from = {path.relative_to(RESULTS).as_posix(): digest_of(path) for path in read}
         outputs = [Path(path) for path in snakemake.output]
         for path in manifests(snakemake.rule, outputs):
             path.unlink(missing_ok=True)
@@ -44,7 +49,8 @@ def rule_job(snakemake: Any, name: str) -> Iterator[logging.Logger]:
         # Files that no rule declares (a preview for people) stand beside those that it does, or in a declared folder.
         made = {o for o in outputs if not o.is_dir()}
         made |= {path for path in files.written if any(path.parent == o.parent or o in path.parents for o in outputs)}
-        seal(snakemake.rule, [*(o for o in outputs if o in made), *sorted(made - {*outputs})])
+        code = getattr(snakemake.params, "code", None)
+        seal(snakemake.rule, [*(o for o in outputs if o in made), *sorted(made - {*outputs})], made_from, code=code)
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
@@ -55,20 +61,57 @@ def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
     return {folder / FOLDER / f"{rule}-{own[0].stem}.sha256": own for folder, own in found.items()}
 
 
-def seal(rule: str, paths: Iterable[Path]) -> None:
-    """Write down the SHA-256 of files that a job of a rule has written."""
+def seal(
+    rule: str, paths: Iterable[Path], made_from: Mapping[str, str] | None = None, *, code: str | None = None
+) -> None:
+    """Write down the SHA-256 of files that a job of a rule has written.
+
+    Args:
+        rule: its name.
+        paths: of the files.
+        made_from: the SHA-256 of what they were made from, by path below the results folder; None: it is not known.
+        code: a hash of the code, where the rule goes by one.
+    """
+    said = [] if made_from is None else [_SAID, *(f"# from {digest}  {path}" for path, digest in made_from.items())]
+    said += [f"# code {code}"] * (code is not None)
     for manifest, own in manifests(rule, paths).items():
-        files.write_text(manifest, "".join(f"{files.sha256(path)}  {path.name}\n" for path in own))
+        lines = [f"{files.sha256(path)}  {path.name}" for path in own] + said
+        files.write_text(manifest, "\n".join(lines) + "\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sealed:
+    """What a manifest says: the SHA-256 of the files of a job by their names, and of what they were made from by path.
+
+    The latter is None in a manifest of a former version, which did not say it.
+    """
+
+    rule: str
+    files: Mapping[str, str]
+    made_from: Mapping[str, str] | None
+
+
+def sealed(folder: Path) -> list[Sealed]:
+    """What the manifests of a folder say.
+
+    Raises:
+        BenchError: one cannot be read.
+    """
+    found = []
+    with files.reading(folder / FOLDER):
+        for manifest in sorted((folder / FOLDER).glob("*.sha256")):
+            with files.reading(manifest):
+                files.check_file(manifest)
+                lines = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
+            own = {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}
+            others = {match[2]: match[1] for line in lines if (match := _FROM.fullmatch(line))}
+            found.append(Sealed(manifest.name.partition("-")[0], own, others if _SAID in lines else None))
+    return found
 
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
     """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the file's name."""
-    found = {}
-    for manifest in sorted((folder / FOLDER).glob("*.sha256")):
-        for line in manifest.read_text(encoding="utf-8", errors="replace").splitlines():
-            if match := _LINE.fullmatch(line):
-                found[match[2]] = match[1], manifest.name.partition("-")[0]
-    return found
+    return {name: (digest, one.rule) for one in sealed(folder) for name, digest in one.files.items()}
 
 
 def checked(path: Path) -> Path:
@@ -77,16 +120,24 @@ def checked(path: Path) -> Path:
     Raises:
         BenchError: it is missing or another one, or nothing vouches for it; says how to make it again.
     """
+    digest_of(path)
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file that is what its rule wrote.
+
+    Raises:
+        BenchError: as `checked`.
+    """
     digest, rule = listed(path.parent).get(path.name, ("", ""))
-    try:
+    with files.reading(path):
         found = files.sha256(path)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
     if not digest:
         raise BenchError(f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it: {mend(path)}")
     if found != digest:
         raise BenchError(f"{path} is damaged or was edited, it is not what the rule {rule} wrote: {mend(path, rule)}")
-    return path
+    return digest
 
 
 def mend(path: Path, rule: str = "") -> str:

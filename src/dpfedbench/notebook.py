@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ import pandas as pd
 from dpfedbench.accounting.account import PROFILES, Account
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
-from dpfedbench.files import read_json
+from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
@@ -45,8 +47,8 @@ def open_run(folder: str | Path) -> FinishedRun:
     Raises:
         BenchError: it is no run's folder, the run is not finished or damaged, or it is a newer or the former version's.
     """
-    place = Path(folder).resolve()
-    if not (place / "config.yaml").exists():
+    place = Path(os.path.realpath(folder))
+    if not os.path.lexists(place / "config.yaml"):
         raise BenchError(f"{folder} is no run's folder: dpfedbench.list_runs(results) has those of a results folder")
     run = FinishedRun(folder=place, settings=read_run_file(checked(place / "config.yaml")))
     refuse_newer(run.training, str(folder))
@@ -58,53 +60,80 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
 
     Columns: method, dataset, task, key, seed; accuracy in percent; epsilon_claimed, epsilon_holds (high ends), delta
     and unit, empty where no privacy is claimed; rounds that were run; device, cpu or cuda; shown_in, the tables and
-    figures that show it and as which series, by the cells.tsv of the folder and its presets; folder. What a run does
-    not have yet is empty.
+    figures that show it and as which series, by the cells.tsv of the folder and its presets; folder; fault, what is
+    wrong with it. What a run does not have yet is empty, and so is what cannot be read: of that a warning tells too,
+    and the other runs are listed.
 
     Raises:
-        BenchError: there is no such folder, or a file is damaged.
+        BenchError: there is no such folder.
     """
     results = Path(results)
-    if not (results / "runs").is_dir():
+    if not os.path.isdir(results / "runs"):
         raise BenchError(f"{results} has no folder runs: give the results folder of a workflow")
-    shown = _cells(results)
-    rows = []
+    shown, rows = _cells(results), []
     for place in sorted(results.glob(_RUNS)):
         method, dataset, task, key, seed = place.parts[-5:]
-        metrics, training = (
-            read_json(checked(place / name)) if (place / name).exists() else {}
-            for name in ("metrics.json", "training.json")
-        )
-        accounts = [Account.read(checked(path)) for path in place.glob("privacy.json")]
-        private = [account for account in accounts if account.unit is not None]
-        rows.append(
-            {
-                "method": method,
-                "dataset": dataset,
-                "task": task,
-                "key": key,
-                "seed": int(seed.removeprefix("seed")),
-                "accuracy": metrics.get("accuracy"),
-                "epsilon_claimed": worst_epsilon(private, "as_claimed").high,
-                "epsilon_holds": worst_epsilon(private, "holds").high,
-                "delta": private[0].delta if private else None,
-                "unit": private[0].unit if private else None,
-                "rounds": training.get("rounds_run"),
-                "device": training.get("device"),
-                "shown_in": "; ".join(shown.get(place.parts[-5:], ())),
-                "folder": str(place),
-            }
-        )
+        if not seed.removeprefix("seed").isdecimal():
+            continue
+        said: dict[str, Any] = dict.fromkeys(_SAID)
+        try:
+            said |= _said_of(place)
+            fault = ""
+        except Exception as error:  # whatever is in a file that nobody foresaw
+            fault = _line(place, error)
+        named = {"method": method, "dataset": dataset, "task": task, "key": key}
+        seen = "; ".join(shown.get(place.parts[-5:], ()))
+        more = {"shown_in": seen, "folder": str(place), "fault": fault}
+        rows.append(named | {"seed": int(seed.removeprefix("seed"))} | said | more)
     return pd.DataFrame(rows)
+
+
+_SAID = ("accuracy", "epsilon_claimed", "epsilon_holds", "delta", "unit", "rounds", "device")
+
+
+def _said_of(place: Path) -> dict[str, Any]:
+    """What the files of a run say, as a row of `list_runs`."""
+    metrics, training = (
+        read_group(checked(place / name)) if os.path.lexists(place / name) else {}
+        for name in ("metrics.json", "training.json")
+    )
+    there = [place / "privacy.json"] * os.path.lexists(place / "privacy.json")
+    private = [account for account in map(Account.read, map(checked, there)) if account.unit is not None]
+    values = (
+        metrics.get("accuracy"),
+        worst_epsilon(private, "as_claimed").high,
+        worst_epsilon(private, "holds").high,
+        private[0].delta if private else None,
+        private[0].unit if private else None,
+        training.get("rounds_run"),
+        training.get("device"),
+    )
+    return dict(zip(_SAID, values, strict=True))
+
+
+def _line(place: Path, error: Exception) -> str:
+    """What is wrong with a run or a file, in a line, which is a warning too."""
+    known = isinstance(error, BenchError)
+    said = str(error) if known else f"{place} cannot be read ({type(error).__name__}: {error})"
+    said = " ".join(said.encode("utf-8", "backslashreplace").decode().split())
+    warnings.warn(said, stacklevel=3)
+    return said
 
 
 def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
     """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b: dp-agr at 2"."""
     found: dict[tuple[str, ...], list[str]] = {}
     for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
-        for row in pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).to_dict("records"):
-            said = f"{row['paper']} {row['item']}: {row['series']}" + (f" at {row['x']}" if row["x"] else "")
-            items = found.setdefault(Path(row["folder"]).parts[-5:], [])
+        try:
+            check_file(path)
+            rows = pd.read_csv(path, sep="\t", dtype=str, keep_default_na=False).to_dict("records")
+            listed = [(row["folder"], *(row[name] for name in ("paper", "item", "series", "x"))) for row in rows]
+        except Exception as error:
+            _line(path, error)
+            continue
+        for folder, paper, item, series, x in listed:
+            said = f"{paper} {item}: {series}" + (f" at {x}" if x else "")
+            items = found.setdefault(Path(folder).parts[-5:], [])
             items += [said] * (said not in items)
     return found
 
@@ -124,12 +153,12 @@ class FinishedRun:
     @functools.cached_property
     def metrics(self) -> dict[str, Any]:
         """The test: accuracy in percent, its interval, and what it was measured on."""
-        return dict(read_json(checked(self.folder / "metrics.json")))
+        return read_group(checked(self.folder / "metrics.json"))
 
     @functools.cached_property
     def training(self) -> dict[str, Any]:
         """What training said of itself: rounds, seconds, machine, versions, notices."""
-        return dict(read_json(checked(self.folder / "training.json")))
+        return read_group(checked(self.folder / "training.json"))
 
     @functools.cached_property
     def ledger(self) -> list[Release]:
@@ -254,7 +283,7 @@ class FinishedRun:
         place = self._results / "data" / self.settings.dataset / "summary.json"
         if not place.exists():
             raise BenchError(f"{place} is missing: the shape of the model's inputs stands there")
-        summary = read_json(checked(place))
+        summary = read_group(checked(place))
         text, path = self.settings.task.text, checked(self.folder / "model.safetensors")
         shape = tuple(summary["image_shape"]) if text is None else (text.record,)
         if self.settings.task.shots:

@@ -1,5 +1,6 @@
 """The version of what is in a results folder, so that an older program does not misread a newer one's."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def check_format(results: str | Path) -> None:
         BenchError: the folder has another format, or its mark is damaged.
     """
     path = Path(results, NAME)
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     mark = read_json(path)
     refuse_newer(mark, str(results))

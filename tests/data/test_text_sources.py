@@ -1,13 +1,21 @@
 """Where texts are from: plays, articles and documentation strings."""
 
+import codecs
 import io
+import os
+import random
+import re
 import tarfile
+import tempfile
+import tracemalloc
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dpfedbench.data import docstrings, shakespeare, text_folder, wiki
+from dpfedbench.data import docstrings, shakespeare, text_folder, tokens, wiki
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 
@@ -155,3 +163,140 @@ def test_what_only_one_python_gets_is_no_task() -> None:
     """numpy installs distutils on Python 3.11 alone; with it the words would differ between the two."""
     names = [name for name, _ in docstrings.modules()]
     assert "numpy.linalg._linalg" in names and not any(".distutils." in name for name in names)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 1 << 20])
+def test_a_file_in_pieces_has_the_words_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Wherever a piece ends: in a letter of several bytes, in a word, before an apostrophe, after a mark of order."""
+    monkeypatch.setattr(tokens, "_PIECE", piece)
+    path = tmp_path / "a.txt"
+    letters = [
+        "a",
+        "B",
+        "'",
+        "’",
+        "7",
+        " ",
+        " ",
+        "\n",
+        "\u2003",
+        "\x85",
+        "é",
+        "Σ",
+        "ΑΣ ",
+        "漢",
+        "-",
+        "😀",
+        "İ",
+        "o'er ",
+    ]
+    for seed in range(30):
+        rng = random.Random(seed)
+        text = "".join(rng.choice(letters) for _ in range(rng.randrange(60)))
+        path.write_bytes((b"\xef\xbb\xbf" if seed % 2 else b"") + text.encode())
+        assert list(tokens.words_in(path)) == tokens.words_of(text)
+
+
+def test_a_folder_of_texts_takes_no_more_memory_than_its_tasks(tmp_path: Path) -> None:
+    """Twenty million bytes of words, of which a task has a hundred."""
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_bytes(b"ab cd " * (3_500_000 if name == "a" else 50))
+    tracemalloc.start()
+    try:
+        found = text_folder.read(None, tmp_path, folder=str(tmp_path), words=100)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [len(words) for _, words in found.tasks] == [100] * 4 and peak < 30e6
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"words and \0 more", "a.txt is no text, it holds a NUL: take it away"),
+        (b"word " * 5 + b"caf\xe9 x", "a.txt is not UTF-8 (invalid continuation byte at byte 28): convert it"),
+        (b"word " * 5 + b"caf\xc3", "a.txt is not UTF-8 (unexpected end of data at byte 28): convert it"),
+        (b"a" * 2000, "a.txt is no text, it has 2,000 letters without a space: take it away"),
+    ],
+)
+@pytest.mark.parametrize("piece", [4, 1 << 20])
+def test_what_is_no_text_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str, piece: int
+) -> None:
+    monkeypatch.setattr(tokens, "_PIECE", piece)
+    monkeypatch.setattr(tokens, "_STRETCH", 1999)
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    (tmp_path / "b.txt").write_text("words " * 9)
+    with pytest.raises(BenchError, match=re.escape(said)):
+        text_folder.read(None, tmp_path, folder=str(tmp_path), words=9)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "a.txt cannot be read (a pipe or device, where a file belongs)"),
+        (os.mkdir, "a.txt is a folder, where a file belongs"),
+        (lambda path: path.symlink_to(path.name), "a.txt is a link that leads back to itself"),
+    ],
+)
+def test_what_is_no_file_is_one_line(tmp_path: Path, make: Any, said: str) -> None:
+    """A pipe that is opened is waited for, for ever."""
+    make(tmp_path / "a.txt")
+    with pytest.raises(BenchError, match=re.escape(said)):
+        text_folder.read(None, tmp_path, folder=str(tmp_path), words=9)
+
+
+@pytest.fixture
+def nobody() -> Iterator[Path]:
+    """A folder whose files another than root cannot read; the test is another meanwhile."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another")
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+        os.seteuid(0)
+
+
+def test_what_may_not_be_read_is_not_called_damaged(nobody: Path) -> None:
+    import torchvision.datasets  # noqa: F401 (nobody else can read where Python is)
+
+    from dpfedbench.data import image_folder, sources
+    from dpfedbench.data.registry import prepare
+    from dpfedbench.experiments.configuration import check_folder
+    from dpfedbench.files import read_json
+    from dpfedbench.verification import faults
+
+    places = {"texts/a.txt": b"a b", "shut/x/a.png": b"", "mnist/train-images-idx3-ubyte.gz": b"1",
+              "plays.zip": b"PK"}  # fmt: skip
+    for name, content in places.items():
+        path = nobody / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.chmod(0)
+    (nobody / "shut").chmod(0)
+    codecs.lookup("utf-8-sig")
+    os.seteuid(65534)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/texts/a.txt: make it readable$"):
+        text_folder.read(nobody, nobody, folder="texts", words=3)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+        text_folder.read(nobody, nobody, folder="shut", words=3)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+        image_folder.read(nobody, nobody, folder="shut", size=8, channels=1, test_images=1)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut/"):
+        sources.find_local(nobody, ("shut",), ("a.zip",))
+    with pytest.raises(BenchError, match=r"^no permission to read .*: make it readable$"):
+        prepare("mnist", nobody / "out", nobody)
+    with pytest.raises(BenchError, match=r"^no permission to read .*: make it readable$"):
+        sources.held_files(nobody / "plays.zip", largest=10)
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut: make it readable$"):
+        check_folder(str(nobody / "shut"))
+    with pytest.raises(BenchError, match=r"^no permission to read .*/shut/format.json: make it readable$"):
+        read_json(nobody / "shut" / "format.json")
+    # A folder that cannot be looked through is a line, and the rest goes on.
+    assert {line for line in faults(nobody) if line} == {
+        f"no permission to read {nobody / name}: make it readable"
+        for name in (*(name for name in places if not name.startswith("shut")), "shut")
+    }

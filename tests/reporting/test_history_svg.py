@@ -38,7 +38,7 @@ def test_quantities_are_those_that_every_seed_filled_in(tmp_path: Path) -> None:
 def test_a_damaged_history_is_one_line(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "history.csv").write_text(text, encoding="utf-8")
-    with pytest.raises(BenchError, match=r"history.csv cannot be read .*: delete it and run the workflow again"):
+    with pytest.raises(BenchError, match=r"history.csv (is missing|cannot be read .*: delete it and).* run the work"):
         read_curves([(0, tmp_path / "history.csv")])
 
 

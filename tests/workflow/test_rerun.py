@@ -160,7 +160,7 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     }  # fmt: skip
     edit(finished / "src" / "dpfedbench" / "accounting" / "tuning.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
-    assert again(snakemake, finished) == reported
+    assert again(snakemake, finished) == reported - {("table", "")}
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")
 
     # What models are tested with, far below the script: their tests again, and no training.
@@ -172,11 +172,13 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     assert {("meta_test", "dp-agr"), ("meta_test", "maml")} < found
     edit(inner, "\n# a comment\n", "\n")
 
-    # A part: the stages of the runs that have it, of whatever method, and of no others.
-    part = finished / "src" / "dpfedbench" / "parts" / "clipping" / "percentile_of_raw_norms.py"
+    # A part: the stages of the runs that have it, and of no others.
+    part = finished / "src" / "dpfedbench" / "parts" / "client_updates" / "reptile.py"
     edit(part, "\n", "\n# a comment\n")
     found = again(snakemake, finished)
-    print(found)
+    of_runs = {"meta_test", "account", "audit", "audited"}
+    assert {method for rule, method in found if rule in of_runs} == {"dp-reptile"}
+    assert "train" not in {rule for rule, _ in found} and ("meta_test", "dp-reptile") in found
     edit(part, "\n# a comment\n", "\n")
 
     # How jobs are run: nothing.

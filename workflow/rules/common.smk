@@ -6,7 +6,7 @@ import os
 from snakemake.settings.types import DeploymentMethod
 
 from dpfedbench.errors import BenchError
-from dpfedbench.imports import closure, digest, file_of
+from dpfedbench.imports import digest, of_stage
 from dpfedbench.jobs import mark_workflow, own_sources_first
 from dpfedbench.warm import WARM
 
@@ -19,11 +19,17 @@ own_sources_first(ROOT / "src")
 mark_workflow()
 # Whether jobs may have a warm process; a cluster's job that is told so by this process's environment has none.
 WARM_ALLOWED = os.environ.pop(WARM, "") != "no"
-# No part of the configuration: it says what the target `prune` does (machine.smk).
-PRUNE = str(config.pop("prune", "no")).lower()
-if PRUNE not in ("yes", "true", "1", "no", "false", "0"):
-    sys.exit(f"configuration: prune is {PRUNE}: expected yes or no")
-PRUNE = PRUNE in ("yes", "true", "1")
+
+
+def asked(name):
+    """A yes or no that is no part of the configuration: it says what a target of machine.smk does."""
+    said = str(config.pop(name, "no")).lower()
+    if said not in ("yes", "true", "1", "no", "false", "0"):
+        sys.exit(f"configuration: {name} is {said}: expected yes or no")
+    return said in ("yes", "true", "1")
+
+
+PRUNE, DEEP = asked("prune"), asked("deep")
 try:
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.
     from dpfedbench.experiments.configuration import (
@@ -337,32 +343,14 @@ def tests_of_runs(wildcards):
     ]
 
 
-TESTS_OF_MODELS = ("meta_test", "genotype")
-# Modules of how a job runs. No result depends on them.
-OF_JOBS = ("dpfedbench.jobs", "dpfedbench.manifest", "dpfedbench.progress")
-
-
 @functools.cache
 def code(script, *modules, more=()):
     """A hash of all that a script imports, as a parameter of rules that are cheap to run again when that changes.
 
-    Methods and their parts are found by place: these modules alone are looked into, those of the runs that the rule is
-    of. A test of a model needs what these say and what the model imports, and not what they import to train. Training
-    has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
+    Of methods and their parts, which are found by place, these modules are looked into: those of the runs that the rule
+    is of. Training has no such hash: it goes by the version that its method states, so that a comment retrains nothing.
     """
-    files = {name: path for name in modules if (path := file_of(name)) is not None}
-    whole = [
-        path
-        for name, path in files.items()
-        if script not in TESTS_OF_MODELS or name.startswith("dpfedbench.models.")
-    ]
-    found = closure(
-        ROOT / f"workflow/scripts/{script}.py",
-        *whole,
-        beside=files.values(),
-        without=OF_JOBS,
-        apart=("dpfedbench.methods",),
-    )
+    found = of_stage(ROOT / f"workflow/scripts/{script}.py", modules)
     return digest([*found, *(path for pattern in more for path in ROOT.glob(pattern))])
 
 

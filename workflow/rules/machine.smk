@@ -92,7 +92,10 @@ rule cost:
 
 
 rule verify:
-    """Check a whole results folder, also one that somebody sent: every file as written, every ledger whole and its run's."""
+    """Check a whole results folder, also one that somebody sent: every file as written, every ledger whole and its run's.
+
+    With --config deep=yes every account is computed again, and every model tested again whose data are there.
+    """
     log:
         "results/logs/verify.log",
     localrule: True
@@ -100,8 +103,11 @@ rule verify:
         "../envs/dpfedbench.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=3000 if DEEP else 1000,
+        runtime=600 if DEEP else 30,
         gpu=0,
+    params:
+        deep=DEEP,
+        searches={folder: search_for(run) for folder, run in PLAN.runs.items()},
     script:
         "../scripts/verify.py"

@@ -11,6 +11,7 @@ from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import decoded_image
 from dpfedbench.errors import BenchError
+from dpfedbench.files import check_readable
 from dpfedbench.randomness import stream
 from dpfedbench.settings.part import Settings, setting
 
@@ -116,6 +117,7 @@ def _find(folder: str, local: Path | None) -> Path:
         path = local / path
     if not path.is_dir():
         raise BenchError(f"the image folder {path} is not there: correct its data set's options.folder")
+    check_readable(path)
     return path
 
 
@@ -204,6 +206,8 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
 
     try:
         upright = ImageOps.exif_transpose(decoded_image(path))
+    except BenchError:
+        raise
     except Exception as error:  # so can its orientation
         raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
     if upright.mode[0] in "IF":

@@ -96,7 +96,10 @@ def prepare(
         BenchError: unknown name, no data and no network, damaged data, or nowhere to write.
     """
     entry, out_dir = lookup(name, own), Path(out_dir)
-    raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
+    try:
+        raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
+    except PermissionError as error:
+        raise BenchError(f"no permission to read {error.filename}: make it readable") from error
     facts = {
         "name": entry.name,
         "version": entry.version,

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import check_readable, reading
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,12 +49,19 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
 
 
 def find_local(folder: Path | None, subfolders: tuple[str, ...], names: tuple[str, ...]) -> Path | None:
-    """The first of `names` found in one of `subfolders` of the local folder, or in the folder itself."""
+    """The first of `names` found in one of `subfolders` of the local folder, or in the folder itself.
+
+    Raises:
+        BenchError: it, or a folder above it, cannot be read.
+    """
     if folder is None:
         return None
     for place in (*[folder / subfolder for subfolder in subfolders], folder):
         for name in names:
-            if (place / name).exists():
+            with reading(place / name):
+                there = (place / name).exists()
+            if there:
+                check_readable(place / name)
                 return place / name
     return None
 
@@ -167,6 +175,7 @@ def held_files(path: Path, *, largest: int, total: int | None = None) -> dict[st
     Raises:
         ValueError: it is no archive, or a file is too large; the reading raises it where a file is damaged, encrypted
             or packed in a way that Python does not know. The message is for people.
+        BenchError: it cannot be opened, or a file of a folder cannot.
     """
 
     def read(member: zipfile.ZipInfo) -> bytes:
@@ -176,8 +185,14 @@ def held_files(path: Path, *, largest: int, total: int | None = None) -> dict[st
             # RuntimeError: encrypted; NotImplementedError, one of these: an unknown compression.
             raise ValueError(f"{member.filename}: {error}") from error
 
+    def content(file: Path) -> bytes:
+        with reading(file):
+            return file.read_bytes()
+
+    check_readable(path)
     if path.is_dir():
-        return {file.relative_to(path).as_posix(): file.read_bytes for file in path.rglob("*") if file.is_file()}
+        below = [file for file in path.rglob("*") if file.is_file()]
+        return {file.relative_to(path).as_posix(): partial(content, file) for file in below}
     try:
         if path.suffix != ".zip":
             return _untarred(path, largest, math.inf if total is None else total)
@@ -223,6 +238,7 @@ def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) 
 
     Raises:
         ValueError: it cannot be decoded, or is of another size; the message is for people.
+        BenchError: the file cannot be opened.
     """
     from PIL import Image  # a plan reads the options of data sets without it
 
@@ -234,6 +250,8 @@ def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) 
                     raise ValueError(f"it is {image.size[0]}×{image.size[1]}, not {size[0]}×{size[1]}")
                 image.load()
                 return image
+    except PermissionError as error:
+        raise BenchError(f"no permission to read {source!s}: make it readable") from error
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(str(error) or type(error).__name__) from error
 
@@ -270,8 +288,10 @@ def read_pickle(source: Path | bytes, called: str) -> Any:
         called: what to call it in the message.
 
     Raises:
-        BenchError: it is damaged, or holds anything else.
+        BenchError: it cannot be opened, is damaged, or holds anything else.
     """
+    if isinstance(source, Path):
+        check_readable(source)
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as handle:
             return _ArrayUnpickler(handle, encoding="latin1").load()

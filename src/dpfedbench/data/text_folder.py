@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 from dpfedbench.data.images import Progress
-from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, words_of
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
 from dpfedbench.errors import BenchError
+from dpfedbench.files import reading
 from dpfedbench.settings.part import Settings, setting
 
 
@@ -29,7 +32,7 @@ def read(
     test: float = 0.1,
     validation: float = 0.1,
 ) -> RawTexts:
-    """Read the files of a folder, in the order of their names.
+    """Read the files of a folder, in the order of their names, and of each no more than the words of a task.
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
@@ -41,13 +44,14 @@ def read(
         validation: share of what remains.
 
     Raises:
-        BenchError: the folder is not there, a file is not UTF-8, or there are too few texts.
+        BenchError: the folder is not there or cannot be read, a file is no text in UTF-8, or there are too few texts.
     """
     place = Path(folder) if local is None else local / folder
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise BenchError(f"the folder of texts {place} is not there: correct options.folder, or data.local_dir")
-    files = sorted(place.glob("*.txt"))
-    texts = [(file.stem, words_of(decoded(file.read_bytes(), str(file)))) for file in files]
+    with reading(place):
+        files = sorted(place / name for name in os.listdir(place) if name.endswith(".txt"))
+    texts = [(file.stem, list(itertools.islice(words_in(file), words))) for file in files]
     if progress is not None:
         progress("texts: reading", len(files), len(files))
     return cut_into_tasks(

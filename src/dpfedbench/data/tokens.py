@@ -11,6 +11,7 @@ public text.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import re
@@ -25,7 +26,7 @@ import numpy as np
 from dpfedbench.data.images import SPLITS, mend, open_files, read_splits, shuffled_splits, write_files
 from dpfedbench.data.sources import held_files
 from dpfedbench.errors import BenchError
-from dpfedbench.files import read_json, sha256
+from dpfedbench.files import check_file, read_json, reading, sha256
 
 KIND = "texts"
 
@@ -35,6 +36,48 @@ _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
 def words_of(text: str) -> list[str]:
     """The words of a text in lower case; numbers and punctuation marks are words of their own."""
     return _WORD.findall(text.lower().replace("’", "'"))
+
+
+def words_in(path: Path) -> Iterator[str]:
+    """The words of a text file in UTF-8, as `words_of` finds them; read as they are asked for.
+
+    No word has a space in it, so that pieces which end at one have the words of the whole.
+
+    Raises:
+        BenchError: it cannot be read, or what was read so far is no text.
+    """
+    decoder, rest, done = codecs.getincrementaldecoder("utf-8-sig")(), "", 0
+    with reading(path):
+        check_file(path)
+        handle = open(path, "rb")  # noqa: SIM115 (closed below)
+    with handle:
+        more = True
+        while more:
+            with reading(path):
+                content = handle.read(_PIECE)
+            more = bool(content)
+            try:
+                rest += decoder.decode(content, final=not more)
+            except UnicodeDecodeError as error:
+                place = done - (len(error.object) - len(content)) + error.start
+                raise BenchError(f"{path} is not UTF-8 ({error.reason} at byte {place}): convert it") from error
+            done += len(content)
+            if "\0" in rest:
+                raise BenchError(f"{path} is no text, it holds a NUL: take it away")
+            whole, rest = _at_last_space(rest) if more else (rest, "")
+            if len(rest) > _STRETCH:
+                raise BenchError(f"{path} is no text, it has {len(rest):,} letters without a space: take it away")
+            yield from words_of(whole)
+
+
+_PIECE, _STRETCH = 1 << 20, 1 << 24
+
+
+def _at_last_space(text: str) -> tuple[str, str]:
+    if not text or text[-1].isspace():
+        return text, ""
+    pieces = text.rsplit(None, 1)
+    return (pieces[0], pieces[1]) if len(pieces) > 1 else ("", text)
 
 
 def decoded(content: bytes, called: str) -> str:

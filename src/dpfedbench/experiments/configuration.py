@@ -1,5 +1,6 @@
 """What a configuration holds: the default run, presets' overlays, and the papers with their tables and figures."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -8,6 +9,7 @@ import pydantic
 import yaml
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import check_readable
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
@@ -243,13 +245,15 @@ class Configuration(Settings):
 
 
 def check_folder(folder: str | None) -> None:
-    """Refuse a folder of experiments that is not there.
+    """Refuse a folder of experiments that is not there, or cannot be read.
 
     Raises:
         BenchError: names it.
     """
-    if folder is not None and not Path(folder).is_dir():
+    if folder is not None and not os.path.isdir(folder):
         raise BenchError(f"experiments_folder is {folder}: there is no such folder, seen from {Path.cwd()}")
+    if folder is not None:
+        check_readable(folder)
 
 
 def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:

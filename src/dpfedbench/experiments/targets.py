@@ -63,7 +63,7 @@ def own_command(
     """
     words = ["uv", "run"] * through_uv + ["snakemake", "--cores", "all"] + ["--use-conda"] * through_conda
     shown = [os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd()) for file in files]
-    kept = [value for value in values if not value.startswith("prune=")]
+    kept = [value for value in values if not value.startswith(("prune=", "deep="))]
     # The target goes before these: each takes every word after it for one more of its own.
     after = ["--configfile", *shown] * bool(shown) + ["--config", *kept] * bool(kept)
     return f"{shlex.join(words)} {{target}} {shlex.join(after)}".strip()

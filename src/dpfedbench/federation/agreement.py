@@ -61,6 +61,19 @@ def _samplers(run: Any, loop: Loop, releases: Sequence[Release]) -> Samplers:
     return {sum_.name: own[sum_.name] for sum_ in loop.own if sum_.private} | {loop.server.name: plan.describe()}
 
 
+def _check_noise(line: Release) -> None:
+    """Noise is z times the sensitivity, and that of independent Gaussian noise is what adjacency makes of C."""
+    where, reach = f"in round {line.round} a", {"zero-out": 1.0, "replace-one": 2.0}[line.adjacency]
+    threshold, sensitivity, noise = map(np.atleast_1d, (line.threshold, line.sensitivity, line.noise_std))
+    if line.mechanism == "gaussian" and not np.allclose(sensitivity, reach * threshold, rtol=1e-9, atol=0):
+        _same(
+            f"{where} sensitivity of {line.name} of", line.sensitivity, f"{reach:g} C, {(reach * threshold).tolist()}"
+        )
+    if not np.allclose(noise, line.noise_multiplier * sensitivity, rtol=1e-9, atol=0):
+        wanted = (line.noise_multiplier * sensitivity).tolist()
+        _same(f"{where} deviation of the noise of {line.name} of", line.noise_std, f"z times the sensitivity, {wanted}")
+
+
 class _Checked:
     """One private sum of a run, and what its rule releases beside it."""
 
@@ -128,6 +141,7 @@ class _Checked:
         for line in lines:
             for field, value in expected.items():
                 _same(f"in round {line.round} a {field} of {name} of", getattr(line, field), value)
+            _check_noise(line)
             values = {"threshold": line.threshold, "noise_multiplier": line.noise_multiplier}
             told_of = noise.secure(dimension=line.dimension, cohort=self.sampler["cohort"], **values)
             _same(f"in round {line.round} whole numbers of {name} of", line.secure, told_of)

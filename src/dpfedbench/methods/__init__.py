@@ -58,7 +58,7 @@ def read_run(values: Mapping[str, Any]) -> Method:
         BenchError: an unknown method, or values that do not fit it.
     """
     name = values.get("method")
-    if name not in METHODS:
+    if not isinstance(name, str) or name not in METHODS:
         raise BenchError(f"method is {name!r}: there is no such method, the nearest is {nearest(str(name), METHODS)!r}")
     return METHODS[name].read(values)
 

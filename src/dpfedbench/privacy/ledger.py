@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import atomic_path, read_json, writing
+from dpfedbench.files import atomic_path, read_group, text_of, writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,12 +183,7 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
     Raises:
         BenchError: the file is missing, a line is not a release, or lines were cut off or changed.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    except UnicodeDecodeError as error:
-        raise BenchError(f"{path} is not UTF-8 text: delete the run's folder and train again") from error
+    text = text_of(path)
     releases = parse(text, str(path))
     found = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != found:
@@ -205,11 +200,11 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     Raises:
         BenchError: as `read_ledger`; or training.json is missing, damaged, or does not tell of the ledger.
     """
-    training = read_json(folder / "training.json")
-    try:
-        chain, rounds = dict(training["ledger"]), int(training["rounds_run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"{folder / 'training.json'} does not say {error}: train the run again") from error
+    training = read_group(folder / "training.json")
+    chain, rounds = training.get("ledger"), training.get("rounds_run")
+    if not isinstance(chain, dict) or type(rounds) is not int:
+        said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
+        raise BenchError(f"{folder / 'training.json'} does not say {said}: train the run again")
     return read_ledger(folder / "ledger.jsonl", chain), rounds
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
-from dpfedbench.files import read_json
+from dpfedbench.files import check_file, read_group, reading
 from dpfedbench.results_format import refuse_newer
 
 
@@ -127,10 +127,10 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
 
 
 def _read_run(folder: Path, metrics_file: str) -> RunFiles:
-    training = read_json(folder / "training.json")
+    training = read_group(folder / "training.json")
     refuse_newer(training, str(folder))
     account = Account.read(folder / "privacy.json")
-    return RunFiles(folder=folder, metrics=read_json(folder / metrics_file), account=account, training=training)
+    return RunFiles(folder=folder, metrics=read_group(folder / metrics_file), account=account, training=training)
 
 
 def read_history(path: Path) -> pd.DataFrame:
@@ -140,9 +140,11 @@ def read_history(path: Path) -> pd.DataFrame:
         BenchError: it is missing, or is no CSV with a column `round`.
     """
     try:
-        table = pd.read_csv(path)
+        with reading(path):
+            check_file(path)
+            table = pd.read_csv(path)
         table["round"]
-    except (OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
     return table
 

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Literal, Self
 import yaml
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import text_of
 from dpfedbench.settings.part import Part, Section, Settings, setting
 from dpfedbench.settings.text import Text
+from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LOWER_CASE
 
 
@@ -310,12 +312,13 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     Raises:
         BenchError: it is missing, is not YAML or is of the former format; says what to do.
     """
+    text = text_of(path)
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    except yaml.YAMLError as error:
-        raise BenchError(f"{path} is not valid YAML ({error}): delete it and run the workflow again") from error
+        values = yaml.safe_load(text)
+        check_plain(values, "")
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, BenchError) as error:
+        said = " ".join(str(error).split())
+        raise BenchError(f"{path} is not valid YAML ({said}): delete it and run the workflow again") from error
     if not isinstance(values, Mapping):
         raise BenchError(f"{path} holds no configuration: delete it and run the workflow again")
     if "local" in values or any("rule" in section for section in values.values() if isinstance(section, Mapping)):
