@@ -16,7 +16,7 @@ from typing import Any
 
 from dpfedbench import files, warm
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import job
+from dpfedbench.jobs import job, measured
 
 FOLDER = "manifest"
 RESULTS = "results"
@@ -27,12 +27,15 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([^/]+)")
 def rule_job(snakemake: Any, name: str) -> Iterator[logging.Logger]:
     """Run a rule's script as a job: what it reads from the results is checked before, what it wrote is sealed after.
 
+    The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`.
+
     Args:
         snakemake: what Snakemake hands to a script.
         name: of the job; see `jobs.job`.
     """
     warm.hand_over()
-    with job(snakemake.log[0], name) as logger:
+    log = Path(snakemake.log[0])
+    with job(log, name) as logger, measured(log.parent.with_name("benchmark") / f"{log.stem}.tsv"):
         for path in map(Path, snakemake.input):
             if path.parts[0] == RESULTS:
                 checked(path)

@@ -1,14 +1,14 @@
 """Jobs that start warm: one process imports torch and loads the compiled loops, and forks for each job of a workflow.
 
 A job's script comes as far as `hand_over`, which has cost it next to nothing, asks the warm process of its workflow to
-run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where there
-can be none, or it is lost, the script goes on and does the work itself: nothing depends on a warm process but time.
+run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where
+there can be none, or it is lost, the script does the work itself: nothing depends on a warm process but time.
 
-The two talk by a socket that has a name and no file, so that a full disk does not matter and nothing is left behind. Its
-name says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request
-a script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
+The two talk by a socket that has a name and no file: a full disk does not matter and nothing is left behind. Its name
+says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request a
+script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
 
-The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which a fork would inherit broken.
+The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which forks would inherit broken.
 A fork is killed with the script that asked for it, and with the warm process, which ends with its workflow.
 """
 
@@ -97,7 +97,7 @@ def _wait(connection: socket.socket, job: int) -> None:
 
 
 def _name() -> str:
-    """The socket's name: of a workflow, an interpreter, and a place where paths and numbers of processes are the same."""
+    """The socket's name: of a workflow, an interpreter, and a place where paths and process numbers mean the same."""
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
     said = json.dumps([os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces])
     return f"\0dpfedbench-{hashlib.sha256(said.encode()).hexdigest()[:32]}"
@@ -254,11 +254,9 @@ def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _import_all() -> None:
     """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
-    import dpfedbench
-
     gc.disable()
-    named = ["snakemake.logging", "snakemake.iocontainers"]
-    named += [module.name for module in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench.")]
+    named = ["snakemake.benchmark", "snakemake.io", "snakemake.logging", "matplotlib.backends.backend_agg"]
+    named += [module.name for module in pkgutil.walk_packages([str(Path(__file__).parent)], "dpfedbench.")]
     for module in named:
         with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
             importlib.import_module(module)

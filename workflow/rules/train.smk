@@ -61,8 +61,6 @@ rule train:
         training=f"{RUN}/training.json",
     log:
         f"{RUN}/logs/train.log",
-    benchmark:
-        f"{RUN}/benchmark/train.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: MACHINE.threads * MACHINE.processes
