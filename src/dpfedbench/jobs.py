@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import platform
+import resource
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import TextIO
 
 import psutil
 
+from dpfedbench import files
 from dpfedbench.errors import BenchError
 from dpfedbench.files import number_of
 
@@ -129,6 +131,33 @@ def end_with(process: psutil.Process, end: Callable[[], None], every: float = 1.
     thread = threading.Thread(target=watch, name="end with the workflow", daemon=True)
     thread.start()
     return thread
+
+
+@contextlib.contextmanager
+def measured(cost: Path) -> Iterator[None]:
+    """Write down what this process, and those that it has started, cost from its start to the end of the body.
+
+    In the form of Snakemake's own `benchmark:`, which looks at the script that it started and at that one's children:
+    it would see a script that waits for the warm process, and nothing of the work. Snakemake samples; the peak of this
+    process's memory and all processor time are the kernel's. A fork's max_rss has what it shares with the warm
+    process, its max_uss has not.
+
+    Args:
+        cost: the file, of tab-separated values.
+    """
+    from snakemake.benchmark import benchmarked, write_benchmark_records
+
+    cost.unlink(missing_ok=True)
+    with benchmarked() as found:
+        yield
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    found.running_time = time.time() - psutil.Process().create_time()
+    found.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
+    found.cpu_usage = 100 * found.cpu_time
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss in a MiB
+    found.max_rss = max(found.max_rss or 0, used[0].ru_maxrss / unit)
+    with files.atomic_path(cost) as temporary:
+        write_benchmark_records([found], str(temporary), False)
 
 
 @contextlib.contextmanager

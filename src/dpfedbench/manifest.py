@@ -20,7 +20,7 @@ from typing import Any
 
 from dpfedbench import files, warm
 from dpfedbench.errors import BenchError
-from dpfedbench.jobs import job
+from dpfedbench.jobs import job, measured
 
 FOLDER = "manifest"
 RESULTS = "results"
@@ -30,15 +30,20 @@ _SAID = "# made from the files and the code named here"
 
 
 @contextlib.contextmanager
-def rule_job(snakemake: Any, name: str) -> Iterator[logging.Logger]:
+def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[logging.Logger]:
     """Run a rule's script as a job: what it reads from the results is checked before, what it wrote is sealed after.
+
+    The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`.
 
     Args:
         snakemake: what Snakemake hands to a script.
         name: of the job; see `jobs.job`.
+        timed: whether `benchmark/` is written. A training has no such file: how long it took tells of secret cohorts.
     """
     warm.hand_over()
-    with job(snakemake.log[0], name) as logger:
+    log = Path(snakemake.log[0])
+    cost = measured(log.parent.with_name("benchmark") / f"{log.stem}.tsv") if timed else contextlib.nullcontext()
+    with job(log, name) as logger, cost:
         read = [path for path in map(Path, snakemake.input) if path.parts[0] == RESULTS]
         made_from = {path.relative_to(RESULTS).as_posix(): digest_of(path) for path in read}
         outputs = [Path(path) for path in snakemake.output]

@@ -1,14 +1,14 @@
 """Jobs that start warm: one process imports torch and loads the compiled loops, and forks for each job of a workflow.
 
 A job's script comes as far as `hand_over`, which has cost it next to nothing, asks the warm process of its workflow to
-run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where there
-can be none, or it is lost, the script goes on and does the work itself: nothing depends on a warm process but time.
+run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where
+there can be none, or it is lost, the script does the work itself: nothing depends on a warm process but time.
 
-The two talk by a socket that has a name and no file, so that a full disk does not matter and nothing is left behind. Its
-name says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request
-a script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
+The two talk by a socket that has a name and no file: a full disk does not matter and nothing is left behind. Its name
+says for which workflow, interpreter and machine the process is, and both ends refuse another user. With its request a
+script sends the state of the source tree: a warm process that has imported another one ends, and a new one starts.
 
-The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which a fork would inherit broken.
+The warm process imports and never computes: it has one thread, no OpenMP and no CUDA, which forks would inherit broken.
 A fork is killed with the script that asked for it, and with the warm process, which ends with its workflow.
 """
 
@@ -21,6 +21,7 @@ import gc
 import hashlib
 import importlib
 import json
+import math
 import os
 import pkgutil
 import runpy
@@ -45,13 +46,11 @@ FEWEST = 4
 
 _PATIENCE = 30.0
 """Seconds in which a warm process has to be there, and a script to say what it wants."""
-_LEAVE = 1.5
+_LEAVE = 1.4
 """Seconds that jobs have to see for themselves that their workflow is gone, and to say so in their logs."""
 _NUMBER = struct.Struct("=i")
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
-_START = (
-    "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
-)
+START = "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
 # Whatever starts threads when it is imported would start them in the warm process. A fork has its own number of them.
 _ALONE = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -97,7 +96,7 @@ def _wait(connection: socket.socket, job: int) -> None:
 
 
 def _name() -> str:
-    """The socket's name: of a workflow, an interpreter, and a place where paths and numbers of processes are the same."""
+    """The socket's name: of a workflow, an interpreter, and a place where paths and process numbers mean the same."""
     spaces = [os.readlink(f"/proc/self/ns/{space}") for space in ("mnt", "pid", "user")]
     said = json.dumps([os.environ[WORKFLOW], sys.executable, sys.prefix, sys.version, *spaces])
     return f"\0dpfedbench-{hashlib.sha256(said.encode()).hexdigest()[:32]}"
@@ -135,7 +134,7 @@ def _connected(name: str) -> socket.socket:
             if time.monotonic() > deadline or (started and started.poll() is not None):
                 raise
             started = started or subprocess.Popen(
-                [sys.executable, "-c", _START, name[1:], *map(os.path.abspath, sys.path[1:])],
+                [sys.executable, "-c", START, name[1:], *map(os.path.abspath, sys.path[1:])],
                 env=os.environ | _ALONE, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
@@ -202,21 +201,32 @@ def serve(name: str) -> None:
     except OSError:
         return
     listener.listen(1024)  # scripts wait from here on
+
+    def look(*_: object) -> None:
+        if select.select([workflow], [], [], 0)[0]:
+            os._exit(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
     _import_all()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     jobs: list[_Job] = []
+    leave = math.inf  # when what is left of the jobs is killed
     while listener.fileno() >= 0 or jobs:
         poll = select.poll()
-        for descriptor in (workflow, listener.fileno(), *(job.ended for job in jobs)):
+        for descriptor in (workflow if leave == math.inf else -1, listener.fileno(), *(job.ended for job in jobs)):
             if descriptor >= 0:
                 poll.register(descriptor, select.POLLIN)
         for job in jobs:
             if job.wanted:
                 poll.register(job.connection, _GONE)
-        ready = {descriptor for descriptor, _ in poll.poll()}
+        ready = {descriptor for descriptor, _ in poll.poll(None if leave == math.inf else 100)}
         if workflow in ready:
             listener.close()
-            time.sleep(_LEAVE)
-            return  # what is left of the jobs is killed
+            leave = time.monotonic() + _LEAVE
+        if time.monotonic() > leave:
+            return
         for job in list(jobs):
             if job.ended in ready:
                 _, status = os.waitpid(job.process, 0)
@@ -229,36 +239,36 @@ def serve(name: str) -> None:
                 os.kill(job.process, signal.SIGKILL)
         if listener.fileno() in ready:
             connection = listener.accept()[0]
-            with contextlib.suppress(OSError, ValueError):
+            descriptors: list[int] = []
+            try:
                 _refuse_others(connection)
                 connection.settimeout(_PATIENCE)
                 given, descriptors = _request(connection)
-                if given["state"] != state:
-                    listener.close()  # before the connection: a script that is sent away finds no warm process now
-                else:
-                    jobs.append(_Job(_fork(given, descriptors, [listener, connection, *jobs]), connection))
-                for descriptor in descriptors:
-                    os.close(descriptor)
                 if given["state"] == state:
+                    jobs.append(_Job(_fork(given, descriptors, [listener, connection, *jobs]), connection))
                     connection.sendall(_NUMBER.pack(jobs[-1].process))
-                    continue
-            connection.close()
+                else:
+                    listener.close()  # before the connection: a script that is sent away finds no warm process now
+                    connection.close()
+            except (OSError, ValueError, struct.error):  # the script is gone, or does its work itself
+                if not jobs or jobs[-1].connection is not connection:
+                    connection.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
 
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """What a script says, and its standard input, output and errors."""
     head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
     text = _text(connection, _NUMBER.unpack(head)[0])
-    return json.loads(text or b"null"), descriptors
+    return json.loads(text or b""), descriptors
 
 
 def _import_all() -> None:
     """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
-    import dpfedbench
-
     gc.disable()
-    named = ["snakemake.logging", "snakemake.iocontainers"]
-    named += [module.name for module in pkgutil.walk_packages(dpfedbench.__path__, "dpfedbench.")]
+    named = ["snakemake.benchmark", "snakemake.io", "snakemake.logging", "matplotlib.backends.backend_agg"]
+    named += [module.name for module in pkgutil.walk_packages([str(Path(__file__).parent)], "dpfedbench.")]
     for module in named:
         with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
             importlib.import_module(module)

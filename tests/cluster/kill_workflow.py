@@ -6,8 +6,8 @@ RESULTS is the results folder of a finished local run of the smoke preset. A par
 with data, tests, accounts, audits, tables and figures) is made anew in a temporary folder. It is disturbed by what
 `EVENTS` says, and each time the same command is called again, for one more target; nothing else is done in between:
 
-- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training or audit, or the
-  trainings while one of them makes its tests and its account ahead, are killed (-9), at a random moment;
+- the whole process group, or Snakemake alone, so that its jobs outlive it, or a single training, meta-test or audit, or
+  the warm process, of which the jobs at work are forks, are killed (-9), at a random moment;
 - the disk is filled at a random moment (a small tmpfs, which needs root; left out elsewhere, and said);
 - two calls of one command run at once.
 
@@ -29,14 +29,17 @@ from pathlib import Path
 import psutil
 from compare import differences
 
+from dpfedbench.jobs import WORKFLOW
+from dpfedbench.warm import START
+
 ROOT = Path(__file__).resolve().parents[2]
 # What happens, and what is asked for from then on, so that each event finds work of its own. Audits: of two methods.
 EVENTS = (
     ("group", "tables/adap-dp-fl/accuracy-b.md"),
     ("train", "figures/dp-fedmeta/figure2b.csv"),
     ("Snakemake", "tables/dp-fnas/table1.md"),
-    ("ahead", "tables/dp-maml/table3.md"),
-    ("group", "figures/dp-maml/figure9.csv"),
+    ("meta_test", "tables/dp-maml/table3.md"),
+    ("warm", "figures/dp-maml/figure9.csv"),
     ("full disk", "tables/dp-meta-learning-gbml/figure2.md"),
     ("audit", "audits"),
     ("two calls", "tables/dp-fedmeta/table2.md"),
@@ -89,9 +92,13 @@ class Folder:
         """How many jobs of this call have finished."""
         return self.log.read_text(encoding="utf-8", errors="replace").count("Finished jobid")
 
-    def ahead(self) -> set[Path]:
-        """What trainings have made ahead."""
-        return set(self.path.glob("results/runs/**/ahead/metrics.json"))
+    def warm(self, process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+        """The warm process of a call, then its forks: the environment that each began with names the call."""
+        found, marked = [], f" {process.pid} "
+        for other in psutil.process_iter(["cmdline", "environ"]):
+            if marked in (other.info["environ"] or {}).get(WORKFLOW, "") and START in (other.info["cmdline"] or ()):
+                found.append(other)
+        return sorted(found, key=lambda other: other.create_time())
 
     def processes(self, script: str = "") -> list[psutil.Process]:
         """Processes that work in the folder; those of one script."""
@@ -116,10 +123,10 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         jobs, seconds = moments.randint(1, 3), moments.uniform(0, 2)
         folder.wait_for(process, lambda: folder.finished() >= jobs, f"{jobs} jobs", seconds)
         said = f"{jobs} jobs and {seconds:.1f} s after the call"
-    elif event == "ahead":
-        before, seconds, script = folder.ahead(), moments.uniform(0, 0.2), ".train.py"
-        folder.wait_for(process, lambda: folder.ahead() - before, "a meta-test made ahead", seconds)
-        said = f"trainings, {seconds:.1f} s after one had made a meta-test ahead"
+    elif event == "warm":
+        seconds = moments.uniform(0, 2)
+        folder.wait_for(process, lambda: len(folder.warm(process)) > 1, "a fork of the warm process", seconds)
+        said = f"{seconds:.1f} s after its first fork"
     else:
         seconds, script = moments.uniform(0, 2), f".{event}.py"
         folder.wait_for(process, lambda: folder.processes(script), f"a job of {event}", seconds)
@@ -139,10 +146,15 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         process.kill()  # its jobs are told by nobody
         said += f"; {len(folder.processes())} processes outlive it"
     else:
-        for job in folder.processes(script)[: None if event == "ahead" else 1]:
+        for job in (folder.warm(process) if event == "warm" else folder.processes(script))[:1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 job.kill()
-    folder.end(process)
+    code = folder.end(process)
+    if event == "warm":
+        assert not code, f"jobs did not do their work themselves: {folder.said()}"
+    elif event in ("group", "Snakemake"):
+        time.sleep(2)
+        assert not folder.processes() and not folder.warm(process), "processes outlived their workflow by two seconds"
     return f"{event} killed: {said}"
 
 

@@ -17,8 +17,6 @@ rule account:
         f"{RUN}/privacy.json",
     log:
         f"{RUN}/logs/account.log",
-    benchmark:
-        f"{RUN}/benchmark/account.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1

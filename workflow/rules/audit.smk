@@ -19,8 +19,6 @@ rule audit:
         directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
     log:
         f"{REPORT}/audits/logs/{{method}}-{{batch}}.log",
-    benchmark:
-        f"{REPORT}/audits/benchmark/{{method}}-{{batch}}.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1

@@ -13,8 +13,6 @@ rule prepare:
         summary=f"{DATA}/summary.json",
     log:
         f"{DATA}/logs/prepare.log",
-    benchmark:
-        f"{DATA}/benchmark/prepare.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: 1

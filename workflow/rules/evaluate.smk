@@ -16,8 +16,6 @@ rule meta_test:
         f"{RUN}/metrics.json",
     log:
         f"{RUN}/logs/meta_test.log",
-    benchmark:
-        f"{RUN}/benchmark/meta_test.tsv"
     conda:
         "../envs/dpfedbench.yaml"
     threads: MACHINE.threads
@@ -36,8 +34,6 @@ use rule meta_test as meta_test_at with:
         f"{RUN}/tests/{{test}}.json",
     log:
         f"{RUN}/logs/meta_test-{{test}}.log",
-    benchmark:
-        f"{RUN}/benchmark/meta_test-{{test}}.tsv"
     params:
         code=code_for("meta_test"),
         test=test_of,

@@ -6,7 +6,7 @@ from dpfedbench.manifest import rule_job
 
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
-    with rule_job(snakemake, "train"):
+    with rule_job(snakemake, "train", timed=False):
         machine, config = snakemake.config["machine"], snakemake.input.config[0]
         processes = machine.get("processes", 1)
         files = list(snakemake.input.get("references", ()))
