@@ -303,7 +303,8 @@ def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
         for place, which in ((1, "ε that holds"), (0, "ε claimed")) if line.notes else ():
             colour, height = COLOURS[index % len(COLOURS)], 4 + 72 * ROW * row
             look: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 7.5}
-            shown = [note[place] for note in line.notes]
+            given = [note[place] for note in line.notes]
+            shown = [values.words(each.text) if each.key == math.inf else each for each in given]
             status = {each.note for each in shown}
             name = f"{SIGNS[index % len(SIGNS)]} {which}"
             if len(status) == 1 and (common := status.pop()):  # said once
@@ -364,11 +365,9 @@ def _wrapped(said: Sequence[str], width: int = 94) -> str:
 def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], published: Sequence[Published]) -> str:
     """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
     if item.kind == "account":
-        said = [
-            "Accounting alone: nothing is trained, so that every point is at the scale that the axis and text name."
-        ]
+        said = ["Accounting only, nothing was trained: every point is at the scale that axis and title name."]
         if any((line.value == 1).all() for line in lines):
-            said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
+            said.append("δ = 1: the clipping threshold reads raw norms, so no smaller δ holds.")
         return _wrapped(said)
     tested: dict[str, dict[str, None]] = {}
     for cell in item.cells:
