@@ -23,7 +23,7 @@ from dpfedbench.experiments.plan import Plan
 from dpfedbench.experiments.targets import check_targets
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 RULES = {
     name
     for path in (ROOT / "Snakefile", *(ROOT / "workflow" / "rules").glob("*.smk"))
@@ -162,7 +162,7 @@ def test_dry_runs_agree(place: int, tmp_path: Path) -> None:
     command = next(
         command
         for page, command in shown()
-        if page in ("README.md", "recipes.md", "findings.md", "results.md", "clusters.md")
+        if page in ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
         and f" {wanted}" in command and not BLANK.search(command.partition("snakemake")[2])
         and not re.search(r"\bmine\b|--profile|--use-conda|--report", command)
     )  # fmt: skip

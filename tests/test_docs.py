@@ -1,4 +1,4 @@
-"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new files."""
+"""The examples of docs/add-a-*.md work as they are printed, and add nothing but new files; pages hold together."""
 
 import csv
 import hashlib
@@ -117,11 +117,39 @@ def test_the_page_of_properties_names_tests_that_exist() -> None:
 
 
 def test_the_readme_is_short_and_links_lead_to_files() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 1000
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
         gone = [link for link in links if "://" not in link and not (page.parent / link).is_file()]
         assert gone == [], page.name
+
+
+def test_findings_are_one_screen_and_a_page_a_paper() -> None:
+    """The first page has a row a finding; each paper's page has the same four parts, in order."""
+    first = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    pages = sorted((ROOT / "docs/findings").glob("*.md"))
+    rows = [line for line in first.splitlines() if line.startswith("|")]
+    assert len(rows) <= 16 and max(map(len, rows)) <= 240 and len(first.split()) <= 450
+    assert set(re.findall(r"\(findings/([\w-]+)\.md\)", first)) == {page.stem for page in pages}
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        parts = re.findall(r"^## (.*)$", text, flags=re.M)
+        assert [part.split()[0] for part in parts] == ["What"] * 4, page.name
+        assert re.match(r"What the papers? says?$", parts[0])
+        assert parts[1:] == ["What is open, and how it is read here", "What was measured", "What was not measured"]
+
+
+def test_each_measurement_that_a_page_names_has_its_row() -> None:
+    rows = (ROOT / "docs/measurements.md").read_text(encoding="utf-8").splitlines()
+    cells = [line.split(" | ") for line in rows if re.match(r"\| [MR]\d+ \|", line)]
+    assert len(cells) > 40 and {len(row) for row in cells} == {7}
+    known = {row[0].strip("| ") for row in cells}
+    assert len(known) == len(cells)
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "measurements.md"]
+    named = {name for page in pages for name in re.findall(r"\[([MR]\d+)\]\(", page.read_text(encoding="utf-8"))}
+    assert named and named <= known
+    # A row that no page names says nothing.
+    assert {name for name in known if name.startswith("M")} <= named
 
 
 def test_every_page_of_docs_is_linked_from_the_readme() -> None:

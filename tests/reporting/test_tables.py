@@ -95,7 +95,7 @@ def test_comparable_where_data_and_scale_are_the_papers(described: Describe, res
 def test_people_are_told_what_the_numbers_are(described: Describe, results: Path, published: Path) -> None:
     _, text = made(described, results, published)
     for said in (
-        "The interval is over seeds (Student's t",
+        "The interval is over the per-seed means (Student's t",
         "Simulated privacy: the noise seed is public.",
         "ε that holds, DP-AGR: what holds rests on.",
         "    snakemake it\n",

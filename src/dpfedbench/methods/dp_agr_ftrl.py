@@ -30,7 +30,7 @@ class DpAgrFtrl(DpAgr):
             explanation="Denisov et al. 2022: one Gaussian release, of the encoder's largest column norm",
         )
     }
-    # Adam divides by the noise that a round has before it is taken back; see docs/findings.md.
+    # Adam divides by the noise that a round has before it is taken back; see docs/findings/correlated-noise.md.
     defaults: ClassVar[dict[str, Any]] = {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "correlated", "factorisation": {"kind": "optimised", "workload": "server"}},

@@ -11,7 +11,7 @@ While the budget lasts, the server
 
 As published, step 5 reads the norms before clipping, and no finite epsilon holds. The repair is the same with clipping
 rule `private-quantile`: the count of the lot's norms at most C is released with noise, which costs next to nothing at
-L = 1,600. What of Section 5.2.1 and Algorithm 1 does not agree is in `docs/findings.md`.
+L = 1,600. Where Section 5.2.1 and Algorithm 1 disagree: `docs/findings/dp-maml.md`.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from dpfedbench.reporting.values import Shown
 
 TITLE = "What papers claim, and what holds"
 NOTES = (
-    "ε claimed is the paper's accounting of what was run here; printed is the number in the paper, at the paper's "
-    "scale. ε that holds is what the sampler and the observer justify; ∞: nothing finite.",
-    "The row of a paper is the first configuration of its own methods that a repair mends, or the first with a claim.",
+    "ε claimed is the paper's accounting, applied to what was run here; printed is the paper's number, at its scale. "
+    "ε that holds is proved for the sampler that ran and for what the observer sees; ∞: no finite ε holds.",
+    "A paper's row is the first configuration of its methods that has a repair, or else the first with a claim.",
     "The repair is the most accurate configuration of the paper's methods on the same data and task that protects the "
     "same unit from the same observer, at a proved ε that is at most the claimed one. That it was picked is not "
     "accounted for. A claim is void where the paper's accounting is of another mechanism than the one that ran.",

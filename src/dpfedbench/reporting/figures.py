@@ -100,7 +100,7 @@ class Line(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     dashed: bool = False
-    notes: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[values.Shown, values.Shown], ...] = ()
     cells: tuple[CellResult, ...] = ()
 
 
@@ -126,9 +126,9 @@ def sweep_lines(item: Item, cells: Sequence[CellResult]) -> list[Line]:
     return lines
 
 
-def _epsilons(cells: Sequence[CellResult]) -> tuple[tuple[str, str], ...]:
+def _epsilons(cells: Sequence[CellResult]) -> tuple[tuple[values.Shown, values.Shown], ...]:
     """Both ε of each point, where the points differ in them: an axis that moves the privacy has to say so."""
-    pairs = [(values.epsilon(cell.claimed).line, values.epsilon(cell.holds).line) for cell in cells]
+    pairs = [(values.epsilon(cell.claimed), values.epsilon(cell.holds)) for cell in cells]
     return tuple(pairs) if len(set(pairs)) > 1 else ()
 
 
@@ -301,13 +301,17 @@ def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
     row, above = 0, axes.get_xaxis_transform()
     for index, line in reversed(list(enumerate(lines))):
         for place, which in ((1, "ε that holds"), (0, "ε claimed")) if line.notes else ():
-            colour, height = COLOURS[index % len(COLOURS)], (0, 4 + 72 * ROW * row)
+            colour, height = COLOURS[index % len(COLOURS)], 4 + 72 * ROW * row
             look: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 7.5}
-            axes.annotate(
-                f"{SIGNS[index % len(SIGNS)]} {which}", (0, 1), (-4, height[1]), "axes fraction", ha="right", **look
-            )
-            for x, note in zip(line.x, line.notes, strict=True) if line.x is not None else ():
-                axes.annotate(note[place], (x, 1), height, above, ha="center", **look)
+            given = [note[place] for note in line.notes]
+            shown = [values.words(each.text) if each.key == math.inf else each for each in given]
+            status = {each.note for each in shown}
+            name = f"{SIGNS[index % len(SIGNS)]} {which}"
+            if len(status) == 1 and (common := status.pop()):  # said once
+                name, shown = f"{name} ({common})", [values.words(each.text) for each in shown]
+            axes.annotate(name, (0, 1), (-4, height), "axes fraction", ha="right", **look)
+            for x, each in zip(line.x if line.x is not None else (), shown, strict=True):
+                axes.annotate(each.line, (x, 1), (0, height), above, ha="center", **look)
             row += 1
 
 
@@ -361,11 +365,9 @@ def _wrapped(said: Sequence[str], width: int = 94) -> str:
 def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], published: Sequence[Published]) -> str:
     """What stands below a figure: data, task, seeds, bands, and why a published number is not comparable."""
     if item.kind == "account":
-        said = [
-            "Accounting alone: nothing is trained, so that every point is at the scale that the axis and text name."
-        ]
+        said = ["Accounting only, nothing was trained: every point is at the scale that axis and title name."]
         if any((line.value == 1).all() for line in lines):
-            said.append("δ = 1: the threshold reads norms that no release protects, and no smaller δ holds.")
+            said.append("δ = 1: the clipping threshold reads raw norms, so no smaller δ holds.")
         return _wrapped(said)
     tested: dict[str, dict[str, None]] = {}
     for cell in item.cells:

@@ -143,9 +143,9 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "A curve is at the least noise that keeps each ε, found by calibration. A claim was run as published: its ε as "
-    "claimed is the paper's accounting of what was run here. A level has no privacy and no ε.",
-    "ε that holds is of the worst seed; the intervals are 95 % t intervals, over seeds or over the tasks of one seed.",
+    "Role curve: trained with calibrated noise, the least that keeps the ε. Role claim: run as published; ε claimed is "
+    "the paper's accounting, applied to what was run here. Role level: without privacy, so without ε.",
+    "ε that holds is that of the worst seed. 95 % t intervals are over seeds, or over the tasks of one seed.",
 )
 
 

@@ -224,8 +224,8 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting of "
-    "what was run here. Holds: what the sampler and the observer justify. Audited: a lower bound from canaries, "
+    "Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting, applied to "
+    "what was run here. Holds: proved for the sampler and the observer. Audited: a lower bound from canaries, "
     "with 95 % confidence; a low one proves nothing. Ideal: what the best attacker would show with as many "
     "canaries, in half of all audits. docs/privacy.md explains each.",
     "Audited above what holds: the lower bound exceeds the ε. Chance does that in one audit of twenty, so in some "

@@ -129,11 +129,12 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         if row.holds.audit:
             text += ", refuted by its audit" if row.holds.status == "refuted" else ", audited above"
         texts.append("\u21b3 " * entry.repaired + text)
-    # Two tables may call theirs the same.
+    # Two tables may call theirs the same, and the points of a sweep are called alike.
     told = [
-        f"{text} [{row.entry.tables[0].item}]" if texts.count(text) > 1 and row.entry.tables else text
+        f"{text} [{row.entry.tables[0].item}]" if row.entry.tables else f"{text}, z = {row.noise_multiplier:.3g}"
         for text, row in zip(texts, rows, strict=True)
     ]
+    told = [longer if texts.count(text) > 1 else text for text, longer in zip(texts, told, strict=True)]
     return ["\n".join(textwrap.wrap(text, 56)) for text in told]
 
 

@@ -230,15 +230,15 @@ def notes(table: Table) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
     if table.of_time:
         said = [
-            "Time is what a round of training takes over its clients, without validation, on the machine and with the "
-            "threads that training.json names; the published times are another machine's."
+            "Time is that of a training round over its number of clients, without validation, on the machine and with "
+            "the threads that training.json names. The published times are another machine's."
         ]
     else:
         counted, results = table.rows[0].result.counted, [row.result for row in table.rows]
         seeds = values.plural(values.span(result.seeds for result in results), "seed")
         tasks = values.plural(values.span(result.tasks // result.seeds for result in results), counted)
         said = [
-            f"Accuracy is the mean over seeds of the mean over each seed's test {counted}s ({seeds}, {tasks} each).",
+            f"Accuracy is the mean of the per-seed means over the test {counted}s ({seeds}, {tasks} each).",
             _interval_note(table.rows),
         ]
     if table.shared is not None:
@@ -246,14 +246,14 @@ def notes(table: Table) -> list[str]:
     if table.searched:
         count = max(row.cell.searched for row in table.rows)
         said[0] = (
-            f"A search of {values.plural(count, 'run')} a method at most: the settings with the best accuracy on the "
-            f"validation tasks are chosen, and those alone are read at the meta-test. {said[0]}"
+            f"Each method was searched with at most {values.plural(count, 'run')}. The settings with the best accuracy "
+            f"on the validation tasks are chosen, and only their meta-test is read. {said[0]}"
         )
-    said.append("ε is – here and empty in the CSV where no privacy is claimed; the CSV has the upper end of a range.")
+    said.append("Without a claim of privacy ε is –, and empty in the CSV. Of a range of ε the CSV has the upper end.")
     if not table.audited and any(row.result.unit is not None for row in table.rows):
         said.append(
-            "An ε that holds is proved where no other word stands beside it; whether an audit is above it stands in "
-            "the table of privacy and on the page."
+            "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say whether an "
+            "audit is above it."
         )
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):
@@ -269,12 +269,12 @@ def notes(table: Table) -> list[str]:
 def _interval_note(rows: Sequence[Row]) -> str:
     over = {row.result.accuracy.over for row in rows}
     means = {
-        "seeds": "over seeds (Student's t; each seed draws clients, weights, noise and tasks anew)",
-        "tasks": "over the tasks of a single seed (Student's t), which leaves out how seeds differ",
-        "records": "over the records of a single seed (Student's t), which leaves out how seeds differ",
+        "seeds": "over the per-seed means (Student's t); each seed draws clients, weights, noise and tasks anew",
+        "tasks": "over the test tasks of the one seed (Student's t); it does not show how seeds differ",
+        "records": "over the test records of the one seed (Student's t); it does not show how seeds differ",
     }
     said = [means[key] for key in means if key in over]
-    return f"The interval is {'; with one seed it is '.join(said)}."
+    return f"The interval is {'. In rows of one seed it is '.join(said)}."
 
 
 def _folders(cell: Cell) -> str:
