@@ -1,34 +1,847 @@
 """Conv-4 by hand-written passes: what the passes of tasks (`batch_conv4`) and of records (`record_conv4`) share.
 
+The order of the passes is compiled too. Python calls a pass over the whole network, of as many batches as it has, which
+holds none of Python's locks: where it called each layer's loops one by one, two threads waited for it.
+
 Images are normalised together in *groups* of equal size, one after another in a batch: a task's batch is one group, and
 a network that normalises within each record has a group a record. Moments, and the first layer's folded weights, have
 the group as their first dimension G.
+
+Memory is given beforehand. A *point* holds what the derivatives of one batch at one set of weights need, the *scratch*
+of a thread what no later pass needs; a table says what lies where in either. Of padded arrays the outer zeros are never
+written to. All of a network's floats are of one type, in which each operation is rounded.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from dpfedbench.kernels import winograd
+from dpfedbench.compiled import compiled, exact_part
+from dpfedbench.kernels import calls, winograd
+from dpfedbench.kernels.calls import Call, Native, caller, elementwise, matmul, power, product, products, sum_of
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON, Conv4
 from dpfedbench.models.net import Array
 
-_TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
+_LOOPS = [
+    Call(winograd.patches_of_images, "4,1,2"),
+    Call(winograd.first_layer, "4,2,1,2,4,c2"),
+    Call(winograd.first_layer_gradient, "4,4,c2,2,2,1"),
+    Call(winograd.first_layer_tangent, "4,2,1,c2,2,4"),
+    Call(winograd.tiles_of_input, "4,3"),
+    Call(winograd.input_gradient_of_tiles, "3,2,4"),
+    Call(winograd.outputs_of_tiles, "3,i,i,i,3,2"),
+    Call(winograd.moments, "3,2,i,i,i,f,2,2"),
+    Call(winograd.normalise_and_pool, "3,i,i,2,2,1,1,4,c2,2"),
+    Call(winograd.pooled_gradient, "4,c2,2,i,i,2,2,2"),
+    Call(winograd.gradient_tiles, "3,i,i,i,2,2,1,c2,2,2,2,3"),
+    Call(winograd.tangent_moments, "3,3,1,i,i,i,1,1,1,1"),
+    Call(winograd.tangent_normalise_and_pool, "3,i,i,1,1,1,1,1,1,c2,2,4,2"),
+    Call(winograd.tangent_pooled_gradient, "4,c2,2,2,2,i,i,2,1,1"),
+    Call(winograd.tangent_gradient_tiles, "3,3,i,i,i,1,1,1,1,1,1,c2,2,2,1,1,1,1,3"),
+]
+(
+    _patches_of_images, _first_layer, _first_layer_gradient, _first_layer_tangent, _tiles_of_input,
+    _input_gradient_of_tiles, _outputs_of_tiles, _moments, _normalise_and_pool, _pooled_gradient, _gradient_tiles,
+    _tangent_moments, _tangent_normalise_and_pool, _tangent_pooled_gradient, _tangent_gradient_tiles,
+) = (caller(place, call) for place, call in enumerate(_LOOPS))  # fmt: skip
+
+# What lies in a point: of each of the three later layers, then of the first layer and the head.
+_INPUTS, _WEIGHTS, _GRADIENTS, _Z, _SELECTED, _DELTA, _MEAN, _STD, _SCALE, _SHIFT = range(10)
+_SPREAD, _WEIGHTS_GRADIENT, _CENTRED = range(30, 33)  # [G, 9*C, F]
+_FIRST_MEAN, _FIRST_STD, _GAIN, _MOMENT, _PULL, _SHIFT_GRADIENT = range(33, 39)  # [G, F]
+_FLAT, _PROBABILITIES, _RESIDUAL = range(39, 42)
+
+# In the scratch: of each later layer and, its first two, of the features; then of all. Tangents have the names above.
+_PADDED, _PADDED_GRADIENT, _OUTPUTS, _INPUT_GRADIENTS, _TOTAL = range(10, 15)
+_WINDOW, _TILE, _TRANSPOSED, _PRODUCTS, _TAPS = range(60, 65)
+_FOLDED, _SPREAD_DOT, _WEIGHTS_GRADIENT_DOT = range(65, 68)  # [9*C, F]
+_FIRST = 68  # [8, F]
+_LOGITS, _SHIFTED, _LOSSES, _SUM, _THREE, _FLAT_DOT, _FEATURE, _HEAD, _PATCHES = range(69, 78)
 
 
-def views(theta: np.ndarray, net: Conv4) -> list[tuple[np.ndarray, ...]]:
-    """Views into flat weights: four times (weight [9*in, out], scale, shift), then (head weight, bias)."""
-    parts, start = [], 0
-    for shape in net.shapes:
-        size = math.prod(shape)
-        part = theta[start : start + size]
-        parts.append(part.reshape(-1, shape[-1]) if len(shape) > 1 else part)
-        start += size
-    return [tuple(parts[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(parts[12:])]
+class Room(NamedTuple):
+    """What a thread's passes compute with."""
+
+    native: Native
+    scratch: np.ndarray
+    weights: np.ndarray
+    """Where a tensor's rows of weights are, as all tables: int64 [parts, 5], the start and four sizes."""
+    points: np.ndarray
+    codes: np.ndarray
+    scratches: np.ndarray
+    planes: np.ndarray
+    """int64 [3, 2]: later layers' heights and widths."""
+    transform: np.ndarray
+    """[16, 9], that of weights into their 16 products' form."""
+
+
+class Images(NamedTuple):
+    """Batches of images as the first layer reads them: zero-padded, with the moments of their groups' 3x3 patches."""
+
+    padded: np.ndarray
+    """[T, B, H+2, W+2, C]."""
+    mean: np.ndarray
+    """[T, G, 9*C]."""
+    covariance: np.ndarray
+    """[T, G, 9*C, 9*C]."""
+
+
+class Points(NamedTuple):
+    """Memory of T points."""
+
+    floats: np.ndarray
+    codes: np.ndarray
+
+
+def _table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
+    """Where arrays of these shapes are that each begin at a multiple of `line`; their size together."""
+    table, start = np.zeros((max(parts) + 1, 5), np.int64), 0
+    for place, shape in parts.items():
+        table[place] = [start, *shape, *[1] * (4 - len(shape))]
+        start += -(-math.prod(shape) // line) * line
+    return table, start
+
+
+@exact_part
+def _cut1(memory, table, part):
+    return memory[table[part, 0] : table[part, 0] + table[part, 1]]
+
+
+@exact_part
+def _cut2(memory, table, part):
+    start, a, b = table[part, 0], table[part, 1], table[part, 2]
+    return memory[start : start + a * b].reshape((a, b))
+
+
+@exact_part
+def _cut3(memory, table, part):
+    start, a, b, c = table[part, 0], table[part, 1], table[part, 2], table[part, 3]
+    return memory[start : start + a * b * c].reshape((a, b, c))
+
+
+@exact_part
+def _cut4(memory, table, part):
+    start, a, b, c, d = table[part, 0], table[part, 1], table[part, 2], table[part, 3], table[part, 4]
+    return memory[start : start + a * b * c * d].reshape((a, b, c, d))
+
+
+@exact_part
+def _some(images, groups, group):
+    """The images of a group."""
+    each = len(images) // groups
+    return images[group * each : (group + 1) * each]
+
+
+# The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
+# The normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
+# k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group has
+# its own m, S, A and a, and its own gradient.
+
+
+@exact_part
+def _sum_of_products(a, b, out):
+    """out[F] = the sum of a * b over rows."""
+    out[:] = 0
+    for r in range(a.shape[0]):
+        for f in range(a.shape[1]):
+            out[f] += a[r, f] * b[r, f]
+
+
+@exact_part
+def _first_forward(room, images, mean, covariance, row, point, codes):
+    scratch, native = room.scratch, room.native
+    weight = _cut2(row, room.weights, 0)
+    scale, shift = _cut1(row, room.weights, 1), _cut1(row, room.weights, 2)
+    spread, means = _cut3(point, room.points, _SPREAD), _cut2(point, room.points, _FIRST_MEAN)
+    stds, gains = _cut2(point, room.points, _FIRST_STD), _cut2(point, room.points, _GAIN)
+    folded, shifts = _cut2(scratch, room.scratches, _FOLDED), _cut2(scratch, room.scratches, _FIRST)[0]
+    window, code = _cut2(scratch, room.scratches, _WINDOW), _cut3(codes, room.codes, 3)
+    padded = _cut4(scratch, room.scratches, _PADDED)
+    one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
+    groups = len(mean)
+    matmul(native, mean, weight, means)
+    for g in range(groups):
+        matmul(native, covariance[g], weight, spread[g])
+        _sum_of_products(weight, spread[g], stds[g])
+        for f in range(len(scale)):
+            stds[g, f] = one / np.sqrt(stds[g, f] + epsilon)
+            gains[g, f] = scale[f] * stds[g, f]
+            shifts[f] = shift[f] - gains[g, f] * means[g, f]
+        for r in range(len(weight)):
+            for f in range(len(scale)):
+                folded[r, f] = weight[r, f] * gains[g, f]
+        _first_layer(
+            native.addresses,
+            (_some(images, groups, g), folded, shifts, window, _some(padded, groups, g), code[g]),
+        )  # fmt: skip
+
+
+@exact_part
+def _first_backward(room, images, mean, row, point, codes, out):
+    scratch, native = room.scratch, room.native
+    weight = _cut2(row, room.weights, 0)
+    spread, means = _cut3(point, room.points, _SPREAD), _cut2(point, room.points, _FIRST_MEAN)
+    stds, gains = _cut2(point, room.points, _FIRST_STD), _cut2(point, room.points, _GAIN)
+    plain, centred = _cut3(point, room.points, _WEIGHTS_GRADIENT), _cut3(point, room.points, _CENTRED)
+    moments, pulls = _cut2(point, room.points, _MOMENT), _cut2(point, room.points, _PULL)
+    shifts = _cut2(point, room.points, _SHIFT_GRADIENT)
+    window, code = _cut2(scratch, room.scratches, _WINDOW), _cut3(codes, room.codes, 3)
+    padded = _cut4(scratch, room.scratches, _PADDED_GRADIENT)
+    groups, filters = len(mean), weight.shape[1]
+    for g in range(groups):
+        _first_layer_gradient(
+            native.addresses,
+            (_some(images, groups, g), _some(padded, groups, g), code[g], window, plain[g], shifts[g]),
+        )  # fmt: skip
+        _sum_of_products(weight, plain[g], moments[g])
+        to, scale, shift = _cut2(out[g], room.weights, 0), _cut1(out[g], room.weights, 1), _cut1(out[g], room.weights, 2)
+        for f in range(filters):
+            moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
+            pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
+            scale[f], shift[f] = stds[g, f] * moments[g, f], shifts[g, f]
+        for r in range(len(weight)):
+            for f in range(filters):
+                centred[g, r, f] = plain[g, r, f] - mean[g, r] * shifts[g, f]
+                to[r, f] = gains[g, f] * centred[g, r, f] - pulls[g, f] * spread[g, r, f]
+
+
+@exact_part
+def _first_tangent(room, images, mean, covariance, row, along, point, codes):
+    scratch, native = room.scratch, room.native
+    weight, scale = _cut2(row, room.weights, 0), _cut1(row, room.weights, 1)
+    weight_dot = _cut2(along, room.weights, 0)
+    scale_dot, shift_dot = _cut1(along, room.weights, 1), _cut1(along, room.weights, 2)
+    means, stds = _cut2(point, room.points, _FIRST_MEAN)[0], _cut2(point, room.points, _FIRST_STD)[0]
+    gains = _cut2(point, room.points, _GAIN)[0]
+    folded, spread_dot = _cut2(scratch, room.scratches, _FOLDED), _cut2(scratch, room.scratches, _SPREAD_DOT)
+    rows = _cut2(scratch, room.scratches, _FIRST)
+    mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
+    matmul(native, covariance[0], weight_dot, spread_dot)
+    matmul(native, mean, weight_dot, mean_dot)
+    power(native, stds, _cut1(scratch, room.scratches, _THREE), cubes)
+    _sum_of_products(weight, spread_dot, std_dot)
+    for f in range(len(scale)):
+        std_dot[f] = -cubes[f] * std_dot[f]
+        gain_dot[f] = scale_dot[f] * stds[f] + scale[f] * std_dot[f]
+        shifts[f] = shift_dot[f] - gain_dot[f] * means[f] - gains[f] * mean_dot[0, f]
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            folded[r, f] = weight_dot[r, f] * gains[f] + weight[r, f] * gain_dot[f]
+    _first_layer_tangent(
+        native.addresses,
+        (
+            images, folded, shifts, _cut3(codes, room.codes, 3)[0], _cut2(scratch, room.scratches, _WINDOW),
+            _cut4(scratch, room.scratches, _PADDED),
+        ),
+    )  # fmt: skip
+
+
+@exact_part
+def _first_tangent_backward(room, images, mean, row, along, point, codes, out):
+    """After `_first_tangent`, whose rows of the scratch it goes on with."""
+    scratch, native = room.scratch, room.native
+    weight, weight_dot = _cut2(row, room.weights, 0), _cut2(along, room.weights, 0)
+    spread, means = _cut3(point, room.points, _SPREAD)[0], _cut2(point, room.points, _FIRST_MEAN)[0]
+    stds, gains = _cut2(point, room.points, _FIRST_STD)[0], _cut2(point, room.points, _GAIN)[0]
+    plain, centred = _cut3(point, room.points, _WEIGHTS_GRADIENT)[0], _cut3(point, room.points, _CENTRED)[0]
+    moments, pulls = _cut2(point, room.points, _MOMENT)[0], _cut2(point, room.points, _PULL)[0]
+    shifts = _cut2(point, room.points, _SHIFT_GRADIENT)[0]
+    spread_dot = _cut2(scratch, room.scratches, _SPREAD_DOT)
+    plain_dot = _cut2(scratch, room.scratches, _WEIGHTS_GRADIENT_DOT)
+    rows = _cut2(scratch, room.scratches, _FIRST)
+    mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
+    two = scratch.dtype.type(2)
+    to, scale, shift = _cut2(out, room.weights, 0), _cut1(out, room.weights, 1), _cut1(out, room.weights, 2)
+    _first_layer_gradient(
+        native.addresses,
+        (
+            images, _cut4(scratch, room.scratches, _PADDED_GRADIENT), _cut3(codes, room.codes, 3)[0],
+            _cut2(scratch, room.scratches, _WINDOW), plain_dot, shifts_dot,
+        ),
+    )  # fmt: skip
+    moment_dot[:] = 0
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            moment_dot[f] += weight_dot[r, f] * plain[r, f] + weight[r, f] * plain_dot[r, f]
+    for f in range(len(scale)):
+        s, t = stds[f], std_dot[f]
+        moment_dot[f] = moment_dot[f] - mean_dot[f] * shifts[f] - means[f] * shifts_dot[f]
+        pull_dot[f] = (
+            gain_dot[f] * s * s * moments[f] + two * gains[f] * s * t * moments[f] + gains[f] * s * s * moment_dot[f]
+        )
+        scale[f], shift[f] = t * moments[f] + s * moment_dot[f], shifts_dot[f]
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            centred_dot = plain_dot[r, f] - mean[0, r] * shifts_dot[f]
+            to[r, f] = (
+                gain_dot[f] * centred[r, f]
+                + gains[f] * centred_dot
+                - pull_dot[f] * spread[r, f]
+                - pulls[f] * spread_dot[r, f]
+            )
+
+
+# All layers
+
+
+@exact_part
+def _transformed(room, weight, out):
+    """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
+    size = weight.size // 9
+    product(room.native, room.transform, False, weight.reshape((9, size)), out.reshape((16, size)))
+
+
+@exact_part
+def _untransformed(room, index, out):
+    """Carry the gradients in the 16 products' weights to a later layer's own, of each group [G, d].
+
+    `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
+    begins in memory (MKL on two threads).
+    """
+    gradients, taps = _cut3(room.scratch, room.scratches, _PRODUCTS), _cut2(room.scratch, room.scratches, _TAPS)
+    product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
+    each = taps.shape[1] // len(out)
+    for g in range(len(out)):
+        weight = _cut2(out[g], room.weights, 3 * index + 3).reshape((9, each))
+        for tap in range(9):
+            weight[tap] = taps[tap, g * each : (g + 1) * each]
+
+
+@exact_part
+def _transpose(weights, out):
+    for n in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            for j in range(weights.shape[2]):
+                out[n, j, i] = weights[n, i, j]
+
+
+@exact_part
+def _inside(padded, flat):
+    """What is inside the border of zeros, an image a row."""
+    images, height, width, filters = padded.shape
+    for b in range(images):
+        for i in range(height - 2):
+            for j in range(width - 2):
+                start = (i * (width - 2) + j) * filters
+                flat[b, start : start + filters] = padded[b, i + 1, j + 1]
+
+
+@exact_part
+def _put_inside(flat, padded):
+    """The inverse of `_inside`."""
+    images, height, width, filters = padded.shape
+    for b in range(images):
+        for i in range(height - 2):
+            for j in range(width - 2):
+                start = (i * (width - 2) + j) * filters
+                padded[b, i + 1, j + 1] = flat[b, start : start + filters]
+
+
+@exact_part
+def _logits(room, images, mean, covariance, row, point, codes):
+    """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
+    scratch, native = room.scratch, room.native
+    transformed, flat = _cut2(scratch, room.scratches, _LOGITS), _cut2(point, room.points, _FLAT)
+    _first_forward(room, images, mean, covariance, row, point, codes)
+    count = len(images)
+    for index in range(3):
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs, weights = _cut3(point, room.points, own + _INPUTS), _cut3(point, room.points, own + _WEIGHTS)
+        z, means, stds = (
+            _cut3(point, room.points, own + _Z), _cut2(point, room.points, own + _MEAN),
+            _cut2(point, room.points, own + _STD),
+        )  # fmt: skip
+        outputs, total = (
+            _cut3(scratch, room.scratches, shared + _OUTPUTS), _cut2(scratch, room.scratches, shared + _TOTAL),
+        )  # fmt: skip
+        _tiles_of_input(native.addresses, (_cut4(scratch, room.scratches, shared + _PADDED), inputs))
+        _transformed(room, _cut2(row, room.weights, 3 * index + 3), weights)
+        products(native, inputs, False, weights, outputs, False)
+        _outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
+        _moments(native.addresses, (z, total, count, height, width, NORMALISATION_EPSILON, means, stds))
+        _normalise_and_pool(
+            native.addresses,
+            (
+                z, height, width, means, stds, _cut1(row, room.weights, 3 * index + 4),
+                _cut1(row, room.weights, 3 * index + 5), _cut4(scratch, room.scratches, shared + 15 + _PADDED),
+                _cut2(codes, room.codes, index), _cut2(point, room.points, own + _SELECTED),
+            ),
+        )  # fmt: skip
+    _inside(_cut4(scratch, room.scratches, 45 + _PADDED), flat)
+    matmul(native, flat, _cut2(row, room.weights, 12), transformed)
+    bias = _cut1(row, room.weights, 13)
+    for b in range(count):
+        for k in range(len(bias)):
+            transformed[b, k] = transformed[b, k] + bias[k]
+
+
+@exact_part
+def _largest(row):
+    """Where a row's maximum is, or its first NaN."""
+    best = 0
+    for k in range(1, len(row)):
+        if row[best] == row[best] and not row[k] <= row[best]:
+            best = k
+    return best
+
+
+@exact_part
+def _losses(room, labels, point, by_record):
+    """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
+    scratch, native = room.scratch, room.native
+    logits, shifted = _cut2(scratch, room.scratches, _LOGITS), _cut2(scratch, room.scratches, _SHIFTED)
+    losses, total = _cut1(scratch, room.scratches, _LOSSES), _cut1(scratch, room.scratches, _SUM)
+    probabilities, residual = _cut2(point, room.points, _PROBABILITIES), _cut2(point, room.points, _RESIDUAL)
+    count, ways = logits.shape
+    for b in range(count):
+        top = logits[b, _largest(logits[b])]
+        for k in range(ways):
+            shifted[b, k] = logits[b, k] - top
+    elementwise(native, calls.EXP, shifted, probabilities)
+    divisor = scratch.dtype.type(1 if by_record else count)
+    for b in range(count):
+        sum_of(native, probabilities[b], total[b : b + 1])
+        for k in range(ways):
+            probabilities[b, k] = probabilities[b, k] / total[b]
+            residual[b, k] = probabilities[b, k]
+        residual[b, labels[b]] -= scratch.dtype.type(1)
+        for k in range(ways):
+            residual[b, k] = residual[b, k] / divisor
+    elementwise(native, calls.LOG, total, losses)
+    for b in range(count):
+        losses[b] = losses[b] - shifted[b, labels[b]]
+
+
+@exact_part
+def _head_backward(room, point, out, by_record):
+    native = room.native
+    flat, residual = _cut2(point, room.points, _FLAT), _cut2(point, room.points, _RESIDUAL)
+    if by_record:
+        for b in range(len(flat)):
+            weight, bias = _cut2(out[b], room.weights, 12), _cut1(out[b], room.weights, 13)
+            bias[:] = residual[b]
+            for i in range(flat.shape[1]):
+                for k in range(len(bias)):
+                    weight[i, k] = flat[b, i] * residual[b, k]
+    else:
+        matmul(native, flat.T, residual, _cut2(out[0], room.weights, 12))
+        _sum_of_rows(residual, _cut1(out[0], room.weights, 13))
+
+
+@exact_part
+def _sum_of_rows(rows, out):
+    out[:] = 0
+    for b in range(len(rows)):
+        for k in range(len(out)):
+            out[k] += rows[b, k]
+
+
+@exact_part
+def _backward(room, images, mean, row, point, codes, out, by_record):
+    """Write the gradients of a batch's groups, [G, d]."""
+    scratch, native = room.scratch, room.native
+    feature, count = _cut2(scratch, room.scratches, _FEATURE), len(images)
+    gradients_of_weights = _cut3(scratch, room.scratches, _PRODUCTS)
+    _head_backward(room, point, out, by_record)
+    matmul(native, _cut2(point, room.points, _RESIDUAL), _cut2(row, room.weights, 12).T, feature)
+    _put_inside(feature, _cut4(scratch, room.scratches, 45 + _PADDED_GRADIENT))
+    for after in range(3):
+        index = 2 - after
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs, gradients = _cut3(point, room.points, own + _INPUTS), _cut3(point, room.points, own + _GRADIENTS)
+        code, delta = _cut2(codes, room.codes, index), _cut2(point, room.points, own + _DELTA)
+        shifts, scales = _cut2(point, room.points, own + _SHIFT), _cut2(point, room.points, own + _SCALE)
+        _pooled_gradient(
+            native.addresses,
+            (
+                _cut4(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT), code,
+                _cut2(point, room.points, own + _SELECTED), height, width, delta, shifts, scales,
+            ),
+        )  # fmt: skip
+        for g in range(len(out)):
+            _cut1(out[g], room.weights, 3 * index + 5)[:] = shifts[g]
+            _cut1(out[g], room.weights, 3 * index + 4)[:] = scales[g]
+        _gradient_tiles(
+            native.addresses,
+            (
+                _cut3(point, room.points, own + _Z), height, width, count, _cut2(point, room.points, own + _MEAN),
+                _cut2(point, room.points, own + _STD), _cut1(row, room.weights, 3 * index + 4), code, delta, shifts,
+                scales, gradients,
+            ),
+        )  # fmt: skip
+        # A group's tiles lie side by side, so that each group has its own 16 products.
+        _, tiles, filters = inputs.shape
+        each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
+        products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
+        _untransformed(room, index, out)
+        transposed = _cut3(scratch, room.scratches, _TRANSPOSED)
+        _transpose(_cut3(point, room.points, own + _WEIGHTS), transposed)  # cheaper than a transposed product
+        input_gradients = _cut3(scratch, room.scratches, shared + _INPUT_GRADIENTS)
+        products(native, gradients, False, transposed, input_gradients, False)
+        _input_gradient_of_tiles(
+            native.addresses,
+            (
+                input_gradients, _cut2(scratch, room.scratches, _TILE),
+                _cut4(scratch, room.scratches, shared + _PADDED_GRADIENT),
+            ),
+        )  # fmt: skip
+    _first_backward(room, images, mean, row, point, codes, out)
+
+
+@exact_part
+def _head_product(room, row, along, point, out):
+    """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
+    scratch, native = room.scratch, room.native
+    flat, residual = _cut2(point, room.points, _FLAT), _cut2(point, room.points, _RESIDUAL)
+    probabilities, weight = _cut2(point, room.points, _PROBABILITIES), _cut2(row, room.weights, 12)
+    weight_dot, bias_dot = _cut2(along, room.weights, 12), _cut1(along, room.weights, 13)
+    flat_dot, feature = _cut2(scratch, room.scratches, _FLAT_DOT), _cut2(scratch, room.scratches, _FEATURE)
+    logits, more = _cut2(scratch, room.scratches, _LOGITS), _cut2(scratch, room.scratches, _SHIFTED)
+    total, head = _cut1(scratch, room.scratches, _SUM), _cut2(scratch, room.scratches, _HEAD)
+    to = _cut2(out, room.weights, 12)
+    count, ways = logits.shape
+    _inside(_cut4(scratch, room.scratches, 45 + _PADDED), flat_dot)
+    matmul(native, flat_dot, weight, logits)
+    matmul(native, flat, weight_dot, more)
+    for b in range(count):
+        for k in range(ways):
+            logits[b, k] = logits[b, k] + more[b, k] + bias_dot[k]
+            more[b, k] = probabilities[b, k] * logits[b, k]
+        sum_of(native, more[b], total[b : b + 1])
+        for k in range(ways):
+            logits[b, k] = probabilities[b, k] * (logits[b, k] - total[b]) / scratch.dtype.type(count)
+    matmul(native, flat_dot.T, residual, to)
+    matmul(native, flat.T, logits, head)
+    for i in range(len(head)):
+        for k in range(ways):
+            to[i, k] += head[i, k]
+    _sum_of_rows(logits, _cut1(out, room.weights, 13))
+    matmul(native, logits, weight.T, feature)
+    matmul(native, residual, weight_dot.T, flat_dot)
+    for b in range(count):
+        for i in range(feature.shape[1]):
+            feature[b, i] = feature[b, i] + flat_dot[b, i]
+    _put_inside(feature, _cut4(scratch, room.scratches, 45 + _PADDED_GRADIENT))
+
+
+@exact_part
+def _product(room, images, mean, covariance, row, along, point, codes, out):
+    """Write the Hessian of a batch's loss times `along` [d] to `out` [1, d].
+
+    The product is the directional derivative of the gradient: each pass here is the derivative of the pass of the same
+    place in `_logits` and `_backward`.
+    """
+    scratch, native = room.scratch, room.native
+    count = len(images)
+    _first_tangent(room, images, mean, covariance, row, along, point, codes)
+    for index in range(3):
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs_dot = _cut3(scratch, room.scratches, shared + _INPUTS)
+        weights_dot = _cut3(scratch, room.scratches, shared + _WEIGHTS)
+        z_dot, mean_dot = _cut3(scratch, room.scratches, shared + _Z), _cut1(scratch, room.scratches, shared + _MEAN)
+        slope, stds = _cut1(scratch, room.scratches, shared + _STD), _cut2(point, room.points, own + _STD)[0]
+        outputs = _cut3(scratch, room.scratches, shared + _OUTPUTS)
+        total = _cut2(scratch, room.scratches, shared + _TOTAL)
+        _tiles_of_input(native.addresses, (_cut4(scratch, room.scratches, shared + _PADDED), inputs_dot))
+        _transformed(room, _cut2(along, room.weights, 3 * index + 3), weights_dot)
+        products(native, _cut3(point, room.points, own + _INPUTS), False, weights_dot, outputs, False)
+        products(native, inputs_dot, False, _cut3(point, room.points, own + _WEIGHTS), outputs, True)
+        _outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
+        _tangent_moments(
+            native.addresses,
+            (
+                _cut3(point, room.points, own + _Z), z_dot, total[0], count, height, width,
+                _cut2(point, room.points, own + _MEAN)[0], stds, mean_dot, slope,
+            ),
+        )  # fmt: skip
+        _tangent_normalise_and_pool(
+            native.addresses,
+            (
+                z_dot, height, width, stds, mean_dot, slope, _cut1(row, room.weights, 3 * index + 4),
+                _cut1(along, room.weights, 3 * index + 4), _cut1(along, room.weights, 3 * index + 5),
+                _cut2(codes, room.codes, index), _cut2(point, room.points, own + _SELECTED),
+                _cut4(scratch, room.scratches, shared + 15 + _PADDED),
+                _cut2(scratch, room.scratches, shared + _SELECTED),
+            ),
+        )  # fmt: skip
+    _head_product(room, row, along, point, out[0])
+    gradients_of_weights, transposed = (
+        _cut3(scratch, room.scratches, _PRODUCTS), _cut3(scratch, room.scratches, _TRANSPOSED),
+    )  # fmt: skip
+    for after in range(3):
+        index = 2 - after
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        code, delta = _cut2(codes, room.codes, index), _cut2(point, room.points, own + _DELTA)
+        delta_dot = _cut2(scratch, room.scratches, shared + _DELTA)
+        shift_dot = _cut1(scratch, room.scratches, shared + _SHIFT)
+        scale_dot = _cut1(scratch, room.scratches, shared + _SCALE)
+        _tangent_pooled_gradient(
+            native.addresses,
+            (
+                _cut4(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT), code,
+                _cut2(point, room.points, own + _SELECTED), _cut2(scratch, room.scratches, shared + _SELECTED), delta,
+                height, width, delta_dot, shift_dot, scale_dot,
+            ),
+        )  # fmt: skip
+        _cut1(out[0], room.weights, 3 * index + 5)[:] = shift_dot
+        _cut1(out[0], room.weights, 3 * index + 4)[:] = scale_dot
+        outputs = _cut3(scratch, room.scratches, shared + _OUTPUTS)
+        _tangent_gradient_tiles(
+            native.addresses,
+            (
+                _cut3(point, room.points, own + _Z), _cut3(scratch, room.scratches, shared + _Z), height, width, count,
+                _cut2(point, room.points, own + _MEAN)[0], _cut2(point, room.points, own + _STD)[0],
+                _cut1(scratch, room.scratches, shared + _MEAN), _cut1(scratch, room.scratches, shared + _STD),
+                _cut1(row, room.weights, 3 * index + 4), _cut1(along, room.weights, 3 * index + 4), code, delta,
+                delta_dot, _cut2(point, room.points, own + _SHIFT)[0], _cut2(point, room.points, own + _SCALE)[0],
+                shift_dot, scale_dot, outputs,
+            ),
+        )  # fmt: skip
+        gradients = _cut3(point, room.points, own + _GRADIENTS)
+        products(native, _cut3(point, room.points, own + _INPUTS), True, outputs, gradients_of_weights, False)
+        inputs_dot = _cut3(scratch, room.scratches, shared + _INPUTS)
+        products(native, inputs_dot, True, gradients, gradients_of_weights, True)
+        _untransformed(room, index, out)
+        input_gradients = _cut3(scratch, room.scratches, shared + _INPUT_GRADIENTS)
+        _transpose(_cut3(point, room.points, own + _WEIGHTS), transposed)
+        products(native, outputs, False, transposed, input_gradients, False)
+        _transpose(_cut3(scratch, room.scratches, shared + _WEIGHTS), transposed)
+        products(native, gradients, False, transposed, input_gradients, True)
+        _input_gradient_of_tiles(
+            native.addresses,
+            (
+                input_gradients, _cut2(scratch, room.scratches, _TILE),
+                _cut4(scratch, room.scratches, shared + _PADDED_GRADIENT),
+            ),
+        )  # fmt: skip
+    _first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
+
+
+# What Python calls: T batches, one after another.
+
+
+@compiled
+def _prepare(room, x, padded, means, covariances):
+    """`Images` of x [T, B, H, W, C]."""
+    scratch, groups = room.scratch, means.shape[1]
+    patches = _cut2(scratch, room.scratches, _PATCHES)
+    for t in range(len(x)):
+        _border(x[t], padded[t])
+        for g in range(groups):
+            mean = means[t, g]
+            _patches_of_images(room.native.addresses, (_some(padded[t], groups, g), mean, patches))
+            matmul(room.native, patches.T, patches, covariances[t, g])
+            _divide(covariances[t, g], len(patches))
+
+
+@exact_part
+def _border(x, padded):
+    images, height, width, channels = x.shape
+    padded[:] = 0
+    for b in range(images):
+        for i in range(height):
+            for j in range(width):
+                for c in range(channels):
+                    padded[b, i + 1, j + 1, c] = x[b, i, j, c]
+
+
+@exact_part
+def _divide(matrix, count):
+    divisor = matrix.dtype.type(count)
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            matrix[i, j] = matrix[i, j] / divisor
+
+
+@compiled
+def _infer(room, theta, images, point, codes, logits):
+    """Logits [T, B, ways]; one point is enough."""
+    for t in range(len(images.padded)):
+        row = theta[t if len(theta) > 1 else 0]
+        _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, codes)
+        logits[t] = _cut2(room.scratch, room.scratches, _LOGITS)
+
+
+@compiled
+def _evaluate(room, theta, images, labels, points, found):
+    """Mean loss and accuracy [T, 2] of tasks, each at a point of its own."""
+    for t in range(len(labels)):
+        point, codes = points.floats[t], points.codes[t]
+        _logits(room, images.padded[t], images.mean[t], images.covariance[t], theta[t], point, codes)
+        _losses(room, labels[t], point, False)
+        _means(room, labels[t], found[t])
+
+
+@exact_part
+def _means(room, labels, found):
+    logits, total = _cut2(room.scratch, room.scratches, _LOGITS), _cut1(room.scratch, room.scratches, _SUM)
+    sum_of(room.native, _cut1(room.scratch, room.scratches, _LOSSES), total)
+    found[0] = total[0] / logits.dtype.type(len(labels))
+    right = 0
+    for b in range(len(labels)):
+        right += _largest(logits[b]) == labels[b]
+    found[1] = right / len(labels)
+
+
+@compiled
+def _gradients(room, theta, images, points, out):
+    """Gradients [T, d] of tasks, of which `_evaluate` made the points."""
+    for t in range(len(theta)):
+        _backward(
+            room, images.padded[t], images.mean[t], theta[t], points.floats[t], points.codes[t], out[t : t + 1], False
+        )
+
+
+@compiled
+def _hessian_products(room, theta, images, direction, points, out):
+    """Hessians of tasks times directions [T, d], after `_gradients`."""
+    for t in range(len(theta)):
+        _product(
+            room, images.padded[t], images.mean[t], images.covariance[t], theta[t], direction[t], points.floats[t],
+            points.codes[t], out[t : t + 1],
+        )  # fmt: skip
+
+
+@compiled
+def _records(room, theta, images, labels, point, codes, out, found):
+    """Gradients [T, B, d], and losses and right answers [T, B, 2], of records that are each a group by itself."""
+    for t in range(len(labels)):
+        _logits(room, images.padded[t], images.mean[t], images.covariance[t], theta, point, codes)
+        _losses(room, labels[t], point, True)
+        _backward(room, images.padded[t], images.mean[t], theta, point, codes, out[t], True)
+        losses, logits = _cut1(room.scratch, room.scratches, _LOSSES), _cut2(room.scratch, room.scratches, _LOGITS)
+        for b in range(len(losses)):
+            found[t, b, 0] = losses[b]
+            found[t, b, 1] = _largest(logits[b]) == labels[t, b]
+
+
+class Passes:
+    """Passes over batches of one size, for weights given as flat vectors.
+
+    Args:
+        net: the network's shapes.
+        batch: images in a batch.
+        dtype: numpy float32 or float64.
+        groups: how many groups of a batch are normalised, each by itself: 1, or as many as there are images.
+
+    Not safe for use by two threads at once: give each its own object.
+    """
+
+    def __init__(self, net: Conv4, batch: int, dtype: type, groups: int = 1) -> None:
+        self.batch, self.groups, self.number, self.ways = batch, groups, np.dtype(dtype), net.ways
+        height, width, channels = net.image_shape
+        f, patch, line = net.filters, 9 * channels, 64 // self.number.itemsize
+        planes = [(height >> level, width >> level) for level in (1, 2, 3)]
+        point: dict[int, Sequence[int]] = {}
+        scratch: dict[int, Sequence[int]] = {}
+        codes: dict[int, Sequence[int]] = {3: (groups, batch // groups * planes[0][0] * planes[0][1], f)}
+        for index, (h, w) in enumerate(planes):
+            rows, columns = (h + 1) // 2, (w + 1) // 2
+            tiles, padded = batch * rows * columns, (batch, 2 * rows + 2, 2 * columns + 2, f)
+            point |= {10 * index + part: (16, tiles, f) for part in (_INPUTS, _GRADIENTS)}
+            point |= {10 * index + _WEIGHTS: (16, f, f), 10 * index + _Z: (tiles, 4, f)}
+            point |= {10 * index + part: (tiles, f) for part in (_SELECTED, _DELTA)}
+            point |= {10 * index + part: (groups, f) for part in (_MEAN, _STD, _SCALE, _SHIFT)}
+            codes[index] = (tiles, f)
+            own: dict[int, Sequence[int]] = {part: padded for part in (_PADDED, _PADDED_GRADIENT)}
+            own |= {part: (16, tiles, f) for part in (_OUTPUTS, _INPUT_GRADIENTS)} | {_TOTAL: (groups, f)}
+            if groups == 1:
+                own |= {_INPUTS: (16, tiles, f), _WEIGHTS: (16, f, f), _Z: (tiles, 4, f)}
+                own |= {part: (tiles, f) for part in (_SELECTED, _DELTA)}
+                own |= {part: (f,) for part in (_MEAN, _STD, _SCALE, _SHIFT)}
+            scratch |= {15 * index + part: shape for part, shape in own.items()}
+        h, w = height >> 4, width >> 4
+        features = h * w * f
+        point |= {part: (groups, patch, f) for part in (_SPREAD, _WEIGHTS_GRADIENT, _CENTRED)}
+        point |= {part: (groups, f) for part in range(_FIRST_MEAN, _SHIFT_GRADIENT + 1)}
+        point |= {_FLAT: (batch, features), _PROBABILITIES: (batch, net.ways), _RESIDUAL: (batch, net.ways)}
+        scratch |= {45 + part: (batch, h + 2, w + 2, f) for part in (_PADDED, _PADDED_GRADIENT)}
+        scratch |= {_WINDOW: (4, f), _TILE: (16, f), _TRANSPOSED: (16, f, f), _PRODUCTS: (16 * groups, f, f)}
+        scratch |= {_TAPS: (9, groups * f * f), _FIRST: (8, f), _LOSSES: (batch,), _SUM: (batch,), _THREE: (1,)}
+        scratch |= {part: (patch, f) for part in (_FOLDED, _SPREAD_DOT, _WEIGHTS_GRADIENT_DOT)}
+        scratch |= {part: (batch, net.ways) for part in (_LOGITS, _SHIFTED)}
+        scratch |= {part: (batch, features) for part in (_FLAT_DOT, _FEATURE)}
+        scratch |= {_HEAD: (features, net.ways), _PATCHES: (batch // groups * height * width, patch)}
+        weights = [(math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape for shape in net.shapes]
+        points, self._floats = _table(point, line)
+        places, self._codes = _table(codes, 64)
+        scratches, size = _table(scratch, line)
+        largest = max(math.prod(shape) for shape in (*point.values(), scratch[_PRODUCTS]))
+        self._room = Room(
+            native=calls.native(_LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f)),
+            scratch=_zeros(size, self.number),
+            weights=_table(dict(enumerate(weights)), 1)[0],
+            points=points,
+            codes=places,
+            scratches=scratches,
+            planes=np.array(planes, np.int64),
+            transform=winograd.WEIGHT_TRANSFORM.astype(self.number),
+        )
+        start = scratches[_THREE, 0]
+        self._room.scratch[start] = 3
+        self._image_shape = net.image_shape
+
+    def points(self, count: int) -> Points:
+        """Places for so many batches' evaluations to be stored in."""
+        floats, codes = _zeros(count * self._floats, self.number), _zeros(count * self._codes, np.dtype(np.uint8))
+        return Points(floats.reshape(count, -1), codes.reshape(count, -1))
+
+    def images(self, x: np.ndarray) -> Images:
+        """Batches of floats [T, B, H, W, C] as the first layer reads them."""
+        height, width, channels = self._image_shape
+        tasks, patch = len(x), 9 * channels
+        found = Images(
+            np.empty((tasks, self.batch, height + 2, width + 2, channels), self.number),
+            np.empty((tasks, self.groups, patch), self.number),
+            np.empty((tasks, self.groups, patch, patch), self.number),
+        )
+        _prepare(self._room, _plain(x), *found)
+        return found
+
+    def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
+        """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
+        found = np.empty((len(images.padded), self.batch, self.ways), self.number)
+        _infer(self._room, _plain(theta), images, at.floats[0], at.codes[0], found)
+        return found
+
+    def losses(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points) -> np.ndarray:
+        """Mean cross-entropy and accuracy (0 to 1) of tasks [T, 2] at weights [T, d]; `at` has what derivatives need."""
+        found = np.empty((len(labels), 2))
+        _evaluate(self._room, _plain(theta), images, _plain(labels), at, found)
+        return found
+
+    def gradients(self, theta: np.ndarray, images: Images, at: Points, out: np.ndarray) -> None:
+        """Gradients of the losses that were last evaluated, at the same weights, to `out` [T, d]."""
+        to = _plain(out)
+        _gradients(self._room, _plain(theta), images, at, to)
+        if to is not out:
+            out[:] = to
+
+    def hessian_products(
+        self, theta: np.ndarray, images: Images, direction: np.ndarray, at: Points, out: np.ndarray
+    ) -> None:
+        """Hessians of the losses times directions [T, d] to `out` [T, d]; after `gradients`."""
+        to = _plain(out)
+        _hessian_products(self._room, _plain(theta), images, _plain(direction), at, to)
+        if to is not out:
+            out[:] = to
+
+    def records(
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
+    ) -> np.ndarray:
+        """Gradients of records [T, B] at weights [d] to `out` [T, B, d]; losses and right answers [T, B, 2]."""
+        found = np.empty((*labels.shape, 2))
+        _records(self._room, _plain(theta), images, _plain(labels), at.floats[0], at.codes[0], _plain(out), found)
+        return found
 
 
 def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
@@ -37,278 +850,13 @@ def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
     return x.astype(dtype) / dtype.type(255) if x.dtype == np.uint8 else np.ascontiguousarray(x, dtype)
 
 
-class Images:
-    """A batch of images as the first layer reads it: zero-padded, with the moments of its groups' 3x3 patches.
-
-    Args:
-        x: float array [B, H, W, C].
-        groups: G, a divisor of B.
-    """
-
-    def __init__(self, x: np.ndarray, groups: int = 1) -> None:
-        batch, height, width, channels = x.shape
-        self.padded = np.zeros((batch, height + 2, width + 2, channels), x.dtype)
-        self.padded[:, 1:-1, 1:-1] = x
-        # The same images, a group a row.
-        self.groups = self.padded.reshape(groups, batch // groups, *self.padded.shape[1:])
-        patches = np.empty((groups, batch // groups * height * width, 9 * channels), x.dtype)
-        self.mean = np.empty((groups, 9 * channels), x.dtype)
-        for group, some in enumerate(self.groups):
-            winograd.patches_of_images(some, self.mean[group], patches[group])
-        self.covariance = patches.transpose(0, 2, 1) @ patches / x.dtype.type(patches.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.padded)
+def _plain(array: np.ndarray) -> np.ndarray:
+    """A contiguous, writable array: each other kind would be compiled for anew."""
+    return np.require(array, requirements=("C", "A", "W"))
 
 
-class _FirstLayer:
-    """Convolution, normalisation, activation and pooling of the first layer.
-
-    With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w. The
-    normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
-    k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group
-    has its own m, S, A and a, and its own gradient.
-    """
-
-    def __init__(self, net: Conv4, batch: int, dtype: np.dtype, groups: int) -> None:
-        height, width, channels = net.image_shape
-        self.window = np.empty((4, net.filters), dtype)
-        self.code = np.empty((groups, batch // groups * (height // 2) * (width // 2), net.filters), np.uint8)
-        self.weights_gradient, self.weights_gradient_dot = np.empty((2, groups, 9 * channels, net.filters), dtype)
-        self.shift_gradient, self.shift_gradient_dot = np.empty((2, groups, net.filters), dtype)
-        self.eps = dtype.type(NORMALISATION_EPSILON)
-
-    def _by_group(self, padded: np.ndarray) -> np.ndarray:
-        return padded.reshape(len(self.code), -1, *padded.shape[1:])
-
-    def forward(
-        self, images: Images, out: np.ndarray, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray
-    ) -> None:
-        self.weight, self.scale = weight, scale
-        self.spread = images.covariance @ weight
-        self.mean = images.mean @ weight
-        self.inverse_std = 1 / np.sqrt((weight * self.spread).sum(1) + self.eps)
-        self.gain = scale * self.inverse_std
-        folded, shifts = weight * self.gain[:, None], shift - self.gain * self.mean
-        for group, to in enumerate(self._by_group(out)):
-            winograd.first_layer(images.groups[group], folded[group], shifts[group], self.window, to, self.code[group])
-
-    def backward(self, images: Images, padded: np.ndarray, gradients: tuple[np.ndarray, ...]) -> None:
-        self._gradient(images, padded, self.weights_gradient, self.shift_gradient)
-        weight, scale, shift = gradients
-        # The sum over positions of dy * (output - mean).
-        self.moment = (self.weight * self.weights_gradient).sum(1) - self.mean * self.shift_gradient
-        self.centred = self.weights_gradient - images.mean[:, :, None] * self.shift_gradient[:, None]
-        self.pull = self.gain * self.inverse_std * self.inverse_std * self.moment
-        weight[:] = self.gain[:, None] * self.centred - self.pull[:, None] * self.spread
-        scale[:] = self.inverse_std * self.moment
-        shift[:] = self.shift_gradient
-
-    def _gradient(self, images: Images, padded: np.ndarray, weights: np.ndarray, shifts: np.ndarray) -> None:
-        for group, delta in enumerate(self._by_group(padded)):
-            winograd.first_layer_gradient(
-                images.groups[group], delta, self.code[group], self.window, weights[group], shifts[group]
-            )
-
-    def tangent(
-        self, images: Images, out: np.ndarray, weight: np.ndarray, scale: np.ndarray, shift: np.ndarray
-    ) -> None:
-        self.weight_dot = weight
-        self.spread_dot = images.covariance @ weight
-        self.mean_dot = images.mean @ weight
-        self.inverse_std_dot = -(self.inverse_std**3) * (self.weight * self.spread_dot).sum(1)
-        self.gain_dot = scale * self.inverse_std + self.scale * self.inverse_std_dot
-        folded_dot = weight * self.gain[:, None] + self.weight * self.gain_dot[:, None]
-        shift_dot = shift - self.gain_dot * self.mean - self.gain * self.mean_dot
-        for group, to in enumerate(self._by_group(out)):
-            winograd.first_layer_tangent(
-                images.groups[group], folded_dot[group], shift_dot[group], self.code[group], self.window, to
-            )
-
-    def tangent_backward(self, images: Images, padded: np.ndarray, gradients: tuple[np.ndarray, ...]) -> None:
-        weights_gradient, shift_gradient = self.weights_gradient_dot, self.shift_gradient_dot
-        self._gradient(images, padded, weights_gradient, shift_gradient)
-        weight, scale, shift = gradients
-        r, r_dot = self.inverse_std, self.inverse_std_dot
-        moment_dot = (
-            (self.weight_dot * self.weights_gradient + self.weight * weights_gradient).sum(1)
-            - self.mean_dot * self.shift_gradient
-            - self.mean * shift_gradient
-        )
-        centred_dot = weights_gradient - images.mean[:, :, None] * shift_gradient[:, None]
-        pull_dot = (
-            self.gain_dot * r * r * self.moment
-            + 2 * self.gain * r * r_dot * self.moment
-            + self.gain * r * r * moment_dot
-        )
-        weight[:] = (
-            self.gain_dot[:, None] * self.centred
-            + self.gain[:, None] * centred_dot
-            - pull_dot[:, None] * self.spread
-            - self.pull[:, None] * self.spread_dot
-        )
-        scale[:] = r_dot * self.moment + r * moment_dot
-        shift[:] = shift_gradient
-
-
-class Products:
-    """A [16, rows, columns] array that both the compiled loops (`array`) and torch's products (`tensor`) see."""
-
-    def __init__(self, rows: int, columns: int, dtype: np.dtype) -> None:
-        self.tensor = torch.empty((16, rows, columns), dtype=_TORCH[dtype])
-        self.array = self.tensor.numpy()
-
-
-class Layer:
-    """Convolution, normalisation, activation and pooling of a later layer, with what its derivatives need."""
-
-    def __init__(self, batch: int, size: tuple[int, int], filters: int, dtype: np.dtype, groups: int) -> None:
-        self.batch, self.height, self.width = batch, *size
-        rows, columns = (self.height + 1) // 2, (self.width + 1) // 2
-        tiles = batch * rows * columns
-        self.padded = np.zeros((batch, 2 * rows + 2, 2 * columns + 2, filters), dtype)
-        self.inputs = Products(tiles, filters, dtype)
-        self.weights = Products(filters, filters, dtype)
-        self.gradients = Products(tiles, filters, dtype)
-        self.z = np.empty((tiles, 4, filters), dtype)
-        self.code = np.empty((tiles, filters), np.uint8)
-        self.selected = np.empty((tiles, filters), dtype)
-        self.delta = np.empty((tiles, filters), dtype)
-        # Of each group of images that is normalised together: see `winograd`.
-        self.mean, self.inverse_std, self.scale_gradient, self.shift_gradient = np.empty((4, groups, filters), dtype)
-
-
-class _Scratch:
-    """Arrays of a later layer that no other pass needs afterwards; one set serves all evaluations."""
-
-    def __init__(self, layer: Layer) -> None:
-        tiles, _, filters = layer.z.shape
-        dtype = layer.z.dtype
-        self.outputs = Products(tiles, filters, dtype)
-        self.input_gradients = Products(tiles, filters, dtype)
-        self.weights_transposed = torch.empty((16, filters, filters), dtype=_TORCH[dtype])
-        self.tile = np.empty((16, filters), dtype)
-        self.padded_gradient = np.empty_like(layer.padded)
-        self.total = np.empty_like(layer.mean)
-
-
-class Evaluation:
-    """One evaluation of the network at one set of weights: what its derivatives need.
-
-    The fields are overwritten by the next pass forward that is given this object.
-    """
-
-    blocks: list[tuple[np.ndarray, ...]]  # the weights, block by block
-    flat: np.ndarray  # features [B, n]
-    probabilities: np.ndarray  # [B, ways]
-    residual: np.ndarray  # gradient of the loss in the logits [B, ways]
-
-    def __init__(self, net: Conv4, batch: int, dtype: np.dtype, groups: int) -> None:
-        height, width, _ = net.image_shape
-        self.first = _FirstLayer(net, batch, dtype, groups)
-        self.layers = []
-        for _ in range(3):
-            height, width = height // 2, width // 2
-            self.layers.append(Layer(batch, (height, width), net.filters, dtype, groups))
-        self.features = np.zeros((batch, height // 2 + 2, width // 2 + 2, net.filters), dtype)
-
-
-class Passes(ABC):
-    """Passes over one batch of fixed size, for weights given as one flat vector.
-
-    Args:
-        net: the network's shapes.
-        batch: images in the batch.
-        dtype: numpy float32 or float64.
-        groups: how many groups of the batch are normalised, each by itself.
-
-    Not safe for use by two threads at once: give each its own object.
-    """
-
-    def __init__(self, net: Conv4, batch: int, dtype: type, groups: int) -> None:
-        self.net, self.batch, self.dtype, self.groups = net, batch, np.dtype(dtype), groups
-        self._transform = torch.from_numpy(winograd.WEIGHT_TRANSFORM).to(_TORCH[self.dtype])
-        example = self.evaluation()
-        self._scratch = [_Scratch(layer) for layer in example.layers]
-        self._feature_gradient = np.zeros_like(example.features)
-
-    def evaluation(self) -> Evaluation:
-        """A new place for an evaluation to be stored in."""
-        return Evaluation(self.net, self.batch, self.dtype, self.groups)
-
-    def logits(self, theta: np.ndarray, images: Images, at: Evaluation) -> np.ndarray:
-        """Logits [B, ways] of the network with flat weights `theta` [d] on `images`."""
-        blocks = views(theta, self.net)
-        at.blocks = blocks
-        at.first.forward(images, at.layers[0].padded, *blocks[0])
-        for index, (layer, scratch) in enumerate(zip(at.layers, self._scratch, strict=True)):
-            weight, scale, shift = blocks[index + 1]
-            winograd.tiles_of_input(layer.padded, layer.inputs.array)
-            self.transform_weights(weight, layer.weights)
-            torch.bmm(layer.inputs.tensor, layer.weights.tensor, out=scratch.outputs.tensor)
-            size = (layer.batch, layer.height, layer.width)
-            winograd.outputs_of_tiles(scratch.outputs.array, *size, layer.z, scratch.total)
-            winograd.moments(layer.z, scratch.total, *size, NORMALISATION_EPSILON, layer.mean, layer.inverse_std)
-            target = at.layers[index + 1].padded if index < 2 else at.features
-            winograd.normalise_and_pool(
-                layer.z,
-                *size[1:],
-                layer.mean,
-                layer.inverse_std,
-                scale,
-                shift,
-                target,
-                layer.code,
-                layer.selected,
-            )
-        at.flat = at.features[:, 1:-1, 1:-1].reshape(self.batch, -1)
-        return at.flat @ blocks[4][0] + blocks[4][1]
-
-    def transform_weights(self, weight: np.ndarray, out: Products) -> None:
-        """Bring a later layer's weights, or their tangent, to the 16 products' form."""
-        torch.mm(self._transform, torch.from_numpy(weight).view(9, -1), out=out.tensor.view(16, -1))
-
-    def untransform_gradients(self, gradients: Products, taps: torch.Tensor) -> None:
-        """Carry gradients in the 16 products' weights to `taps`, those in the weights' nine.
-
-        `taps` is a tensor of its own, not a part of a row of gradients: a product's last bits may depend on where its
-        result begins in memory (MKL on two threads).
-        """
-        torch.mm(self._transform.T, gradients.tensor.view(16, -1), out=taps.view(9, -1))
-
-    def softmax(self, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Each image's cross-entropy [B], and the classes' probabilities [B, ways]."""
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        exponentials = np.exp(shifted)
-        totals = exponentials.sum(axis=1, keepdims=True)
-        return np.log(totals[:, 0]) - shifted[np.arange(self.batch), labels], exponentials / totals
-
-    def backward(
-        self, images: Images, at: Evaluation, residual: np.ndarray, blocks: list[tuple[np.ndarray, ...]]
-    ) -> None:
-        """Write the gradients of all blocks but the last, which is the head; `residual` [B, ways]."""
-        inside = self._feature_gradient[:, 1:-1, 1:-1]
-        inside[:] = (residual @ at.blocks[4][0].T).reshape(inside.shape)
-        padded = self._feature_gradient
-        for index in (2, 1, 0):
-            layer, scratch = at.layers[index], self._scratch[index]
-            weight, scale, shift = blocks[index + 1]
-            plane = (layer.height, layer.width)
-            winograd.pooled_gradient(
-                padded, layer.code, layer.selected, *plane, layer.delta, layer.shift_gradient, layer.scale_gradient
-            )
-            shift[:], scale[:] = layer.shift_gradient, layer.scale_gradient
-            winograd.gradient_tiles(
-                layer.z, *plane, layer.batch, layer.mean, layer.inverse_std, at.blocks[index + 1][1], layer.code,
-                layer.delta, layer.shift_gradient, layer.scale_gradient, layer.gradients.array,
-            )  # fmt: skip
-            self.weight_gradient(layer, weight)
-            transposed = scratch.weights_transposed.copy_(layer.weights.tensor.mT)  # cheaper than a transposed product
-            torch.bmm(layer.gradients.tensor, transposed, out=scratch.input_gradients.tensor)
-            padded = scratch.padded_gradient
-            winograd.input_gradient_of_tiles(scratch.input_gradients.array, scratch.tile, padded)
-        at.first.backward(images, padded, blocks[0])
-
-    @abstractmethod
-    def weight_gradient(self, layer: Layer, out: np.ndarray) -> None:
-        """Gradient of a later layer's weights, from its inputs and output gradients in tiles."""
+def _zeros(size: int, number: np.dtype) -> np.ndarray:
+    """Zeros [size] that begin at a cache line."""
+    room = np.zeros(size * number.itemsize + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + size * number.itemsize].view(number)

@@ -7,10 +7,12 @@ and keeps its bits whatever the others hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 
-from dpfedbench.kernels.conv4_passes import Images, Layer, Passes, Products, as_floats, views
+from dpfedbench.kernels.conv4_passes import Passes, Points, as_floats
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Found, Inputs, Means, Point
 from dpfedbench.models.net import Array, Net
@@ -20,49 +22,6 @@ _TOGETHER = 10
 """Records of one pass: enough to outweigh the calls, few enough for the processor's cache."""
 
 
-class _Batch(Passes):
-    """Passes over a fixed number of records, each a group by itself."""
-
-    def __init__(self, net: Conv4, batch: int, dtype: type) -> None:
-        super().__init__(net, batch, dtype, groups=batch)
-        self.at = self.evaluation()
-        self._weight_gradients = Products(batch * net.filters, net.filters, self.dtype)
-        self._taps = torch.empty((9, batch, net.filters**2), dtype=self._weight_gradients.tensor.dtype)
-
-    def logits_of(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Logits [B, ways] of images [B, H, W, C]."""
-        return self.logits(theta, Images(x, groups=self.batch), self.at)
-
-    def gradients(self, theta: np.ndarray, x: np.ndarray, labels: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Each record's gradient to `out` [B, d]; losses and hits [B, 2]."""
-        at, images = self.at, Images(x, groups=self.batch)
-        logits = self.logits(theta, images, at)
-        losses, residual = self.softmax(logits, labels)
-        residual[np.arange(self.batch), labels] -= 1
-        blocks = self._views(out)
-        np.multiply(at.flat[:, :, None], residual[:, None, :], out=blocks[4][0])
-        blocks[4][1][:] = residual
-        self.backward(images, at, residual, blocks)
-        return np.stack([losses, logits.argmax(axis=1) == labels], axis=1).astype(np.float64)
-
-    def weight_gradient(self, layer: Layer, out: np.ndarray) -> None:
-        """Gradient of each record's loss in a later layer's weights."""
-        filters, each = self.net.filters, 16 * self.batch
-        # A record's tiles lie side by side, so that each record has its own 16 products.
-        inputs, outputs = (part.tensor.view(each, -1, filters) for part in (layer.inputs, layer.gradients))
-        torch.bmm(inputs.mT, outputs, out=self._weight_gradients.tensor.view(each, filters, filters))
-        self.untransform_gradients(self._weight_gradients, self._taps)
-        torch.from_numpy(out.reshape(self.batch, 9, -1)).copy_(self._taps.transpose(0, 1))
-
-    def _views(self, out: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-        """`conv4_passes.views` of each row of `out` [B, d]."""
-        found, start = [], 0
-        for part in (part for block in views(out[0], self.net) for part in block):
-            found.append(out[:, start : start + part.size].reshape(self.batch, *part.shape))
-            start += part.size
-        return [tuple(found[3 * block : 3 * block + 3]) for block in range(4)] + [tuple(found[12:])]
-
-
 class RecordConv4(TorchGradients):
     """Gradients of a Conv-4 that is normalised within each record; arguments are those of `Gradients`."""
 
@@ -70,23 +29,30 @@ class RecordConv4(TorchGradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._batches: dict[int, _Batch] = {}
+        self._passes: dict[int, tuple[Passes, Points]] = {}
 
     def _together(self) -> int:
         return _TOGETHER
 
-    def _batch(self, records: int) -> _Batch:
-        if records not in self._batches:
-            assert isinstance(self.net.module, Conv4)
-            self._batches[records] = _Batch(self.net.module, records, self.number.type)
-        return self._batches[records]
+    def _batches(self, x: Array) -> Iterator[tuple[slice, np.ndarray, Passes, Points]]:
+        """Which records [n, ...] a pass takes, as floats [T, B, ...]: all whole batches first, then what is left."""
+        whole = len(x) - len(x) % _TOGETHER
+        for some, size in ((slice(0, whole), _TOGETHER), (slice(whole, len(x)), len(x) - whole)):
+            if some.stop > some.start:
+                if size not in self._passes:
+                    assert isinstance(self.net.module, Conv4)
+                    passes = Passes(self.net.module, size, self.number.type, groups=size)
+                    self._passes[size] = passes, passes.points(1)
+                images = as_floats(x[some], self.number)
+                yield some, images.reshape(-1, size, *images.shape[1:]), *self._passes[size]
 
     def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
         found, own, labels, rows = np.empty((len(y), 2)), np.asarray(theta), np.asarray(y), np.asarray(out)
-        for start in range(0, len(labels), _TOGETHER):
-            some = slice(start, min(start + _TOGETHER, len(labels)))
-            images = as_floats(x[some], self.number)
-            found[some] = self._batch(len(images)).gradients(own, images, labels[some], rows[some])
+        for some, images, passes, at in self._batches(x):
+            shape = images.shape[:2]
+            to = rows[some].reshape(*shape, -1)
+            measured = passes.records(own, passes.images(images), labels[some].reshape(shape), at, to)
+            found[some] = measured.reshape(-1, 2)
         return _found(*found.T)
 
     def _prepared(self, x: Array) -> np.ndarray:
@@ -99,10 +65,10 @@ class RecordConv4(TorchGradients):
         return np.stack([self._logits_of(own, some) for own, some in zip(np.asarray(theta), x.value, strict=True)])
 
     def _logits_of(self, theta: np.ndarray, x: Array) -> np.ndarray:
-        rows = []
-        for start in range(0, len(x), _TOGETHER):
-            some = as_floats(x[start : start + _TOGETHER], self.number)
-            rows.append(self._batch(len(some)).logits_of(theta, some))
+        rows = [
+            passes.logits(theta[None], passes.images(images), at).reshape(-1, self.net.outputs)
+            for _, images, passes, at in self._batches(x)
+        ]
         return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:

@@ -1,0 +1,322 @@
+"""Native code that compiled loops call by its address: other compiled loops, numpy's own loops, and torch's products.
+
+So the order of a network's passes is itself a compiled loop, which Python calls once for many clients and which holds
+no lock meanwhile. A loop that is called by its address stays as it was compiled by itself, so its bits are those that
+it has where Python calls it (`compiled.part` would make another copy, whose sums LLVM may order in another way). The
+same holds of numpy's functions and torch's products: the exponential of another library has other last bits.
+
+A compiled loop takes the addresses as an argument, int64 [n], since they differ from process to process and numba's
+cache does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.core.typing.typeof import typeof
+from numba.extending import intrinsic
+
+from dpfedbench.compiled import exact_part
+
+
+class Call(NamedTuple):
+    """A compiled loop and the types that it is called with."""
+
+    loop: Any
+    signature: str
+    """Its arguments, comma-separated: "4" is a C-contiguous array of 4 dimensions of the network's floats, "c2" one of
+    bytes, "i" an integer, "f" a double."""
+
+    def types(self, number: np.dtype) -> tuple[Any, ...]:
+        """numba's types of the arguments, for float32 or float64."""
+        scalars = {"i": types.int64, "f": types.float64}
+        return tuple(
+            scalars.get(name)
+            or typeof(np.empty((1,) * int(name[-1]), np.uint8 if name.startswith("c") else number))
+            for name in self.signature.split(",")
+        )
+
+    def address(self, number: np.dtype) -> int:
+        """Where its code is; compiled, or read from numba's cache, if need be."""
+        wanted = self.types(number)
+        self.loop.compile(wanted)
+        found = self.loop.overloads[wanted]
+        return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+
+
+def caller(place: int, call: Call) -> Any:
+    """What a compiled loop writes to call another by its address: caller(addresses, (argument, ...)).
+
+    Args:
+        place: where in the addresses its own is.
+        call: the loop; other types of arguments than its are refused when the caller is compiled.
+    """
+
+    @intrinsic
+    def enter(typing, addresses, arguments):
+        given = tuple(types.unliteral(one) for one in arguments)
+        if given not in (call.types(np.dtype(np.float32)), call.types(np.dtype(np.float64))):
+            raise TypingError(f"{call.loop.__name__} takes {call.signature}, not {given}")
+
+        def code(context, builder, signature, values):
+            convention = context.call_conv
+            parts = [
+                context.cast(builder, builder.extract_value(values[1], i), arguments[i], given[i])
+                for i in range(len(given))
+            ]
+            kind = convention.get_function_type(types.none, given)
+            address = _item(context, builder, signature.args[0], values[0], place)
+            result, raised = (cgutils.alloca_once(builder, kind.args[i].pointee) for i in range(2))
+            flat = convention._get_arg_packer(given).as_arguments(builder, parts)
+            builder.call(builder.inttoptr(address, kind.as_pointer()), [result, raised, *flat])
+            return context.get_dummy_value()
+
+        return types.void(addresses, arguments), code
+
+    return enter
+
+
+def _item(context, builder, array_type, array, place):
+    """LLVM: array[place] of an array of integers."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.load(builder.gep(data, [ir.Constant(ir.IntType(64), place)]))
+
+
+@intrinsic
+def enter_c(_, address, arguments):
+    """Call a C function that returns nothing: enter_c(address, (integer or pointer, ...)), pointers as integers."""
+    given = tuple(types.unliteral(one) for one in arguments)
+
+    def code(context, builder, signature, values):
+        parts = [
+            context.cast(builder, builder.extract_value(values[1], i), arguments[i], given[i])
+            for i in range(len(given))
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [part.type for part in parts])
+        builder.call(builder.inttoptr(values[0], kind.as_pointer()), parts)
+        return context.get_dummy_value()
+
+    return types.void(address, arguments), code
+
+
+@intrinsic
+def address_of(_, array):
+    """Where an array's memory begins."""
+
+    def code(context, builder, signature, values):
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), code
+
+
+# numpy's own loops
+
+_UFUNCS = (np.matmul, np.add, np.exp, np.log, np.power)
+MATMUL, ADD, EXP, LOG, POWER = range(len(_UFUNCS))
+BATCH = len(_UFUNCS)
+"""Place of the address of MKL's products in a row, 0 where torch has no MKL."""
+MULTIPLY = BATCH + 1
+"""That of its single product."""
+FIRST_LOOP = BATCH + 2
+_PLAIN = 2 * FIRST_LOOP  # numbers of the functions above: addresses, then what numpy gives each of its loops
+
+
+class _Ufunc(ctypes.Structure):
+    """The beginning of numpy's PyUFuncObject, which is part of its C interface."""
+
+    _fields_ = [
+        ("head", ctypes.c_byte * object.__basicsize__),
+        ("inputs", ctypes.c_int), ("outputs", ctypes.c_int), ("arguments", ctypes.c_int), ("identity", ctypes.c_int),
+        ("functions", ctypes.POINTER(ctypes.c_void_p)),
+        ("data", ctypes.POINTER(ctypes.c_void_p)),
+    ]  # fmt: skip
+
+
+def _numpy_loop(function: np.ufunc, number: np.dtype) -> tuple[int, int]:
+    """Address of numpy's loop for numbers of one type, and what has to be given to it."""
+    wanted = number.char * function.nin + "->" + number.char
+    place = function.types.index(wanted)  # the first of this type is the one that numpy takes
+    found = _Ufunc.from_address(id(function))
+    return int(found.functions[place] or 0), int(found.data[place] or 0)
+
+
+@functools.cache
+def _mkl(name: str) -> int:
+    """Address of a product of the MKL that torch brings with it; 0 where it brings none."""
+    try:
+        library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    except (OSError, AttributeError):
+        return 0
+
+
+def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
+    """Those of numpy's loops, torch's products and these loops, for the numbers of one type."""
+    letter = {"f": "s", "d": "d"}[number.char]
+    products = [_mkl(f"cblas_{letter}gemm_batch"), _mkl(f"{letter}gemm_")]
+    if not all(products):
+        products = [0, 0]
+    plain = [_numpy_loop(function, number) for function in _UFUNCS] + [(product, 0) for product in products]
+    found = [first for first, _ in plain] + [second for _, second in plain]
+    return np.array(found + [call.address(number) for call in calls], np.int64)
+
+
+class Native(NamedTuple):
+    """What numpy's loops and torch's products are called with; the memory of one thread."""
+
+    addresses: np.ndarray
+    words: np.ndarray
+    """int64: pointers, sizes and strides."""
+    ints: np.ndarray
+    """int32 [10]: sizes of products."""
+    factors: np.ndarray
+    """1 and 0."""
+    spare: np.ndarray
+    """Room for one product of a row, where torch has no MKL."""
+
+
+def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) -> Native:
+    """For so many products in a row, of which the largest has so many numbers."""
+    found = addresses(calls, number)
+    return Native(
+        addresses=found,
+        words=np.zeros(16 + 3 * products, np.int64),
+        ints=np.zeros(10, np.int32),
+        factors=np.array([1, 0], number),
+        spare=np.empty(0 if found[BATCH] else largest, number),
+    )
+
+
+@exact_part
+def _enter_numpy(native, function, sizes):
+    """Call a loop of numpy's with the pointers, sizes and strides that lie in `words`: three, `sizes`, the others."""
+    start = address_of(native.words)
+    enter_c(native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, native.addresses[BATCH + 2 + function]))
+
+
+@exact_part
+def matmul(native, a, b, out):
+    """out = a @ b of two matrices, as numpy has it."""
+    words = native.words
+    words[0], words[1], words[2] = address_of(a), address_of(b), address_of(out)
+    words[3], words[4], words[5], words[6] = 1, a.shape[0], a.shape[1], b.shape[1]
+    words[7], words[8], words[9] = 0, 0, 0
+    words[10], words[11], words[12], words[13] = a.strides[0], a.strides[1], b.strides[0], b.strides[1]
+    words[14], words[15] = out.strides[0], out.strides[1]
+    _enter_numpy(native, MATMUL, 4)
+
+
+@exact_part
+def elementwise(native, function, array, out):
+    """out = function(array) of contiguous arrays, as numpy has it."""
+    words = native.words
+    words[0], words[1] = address_of(array), address_of(out)
+    words[3], words[4], words[5] = array.size, array.itemsize, array.itemsize
+    start = address_of(words)
+    enter_c(native.addresses[function], (start, start + 24, start + 32, native.addresses[BATCH + 2 + function]))
+
+
+@exact_part
+def power(native, array, exponent, out):
+    """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one number."""
+    words = native.words
+    words[0], words[1], words[2] = address_of(array), address_of(exponent), address_of(out)
+    words[3], words[4], words[5], words[6] = array.size, array.itemsize, 0, array.itemsize
+    _enter_numpy(native, POWER, 1)
+
+
+@exact_part
+def sum_of(native, array, out):
+    """out[0] = sum of a contiguous array, as numpy has it."""
+    words = native.words
+    out[0] = 0
+    words[0], words[1], words[2] = address_of(out), address_of(array), address_of(out)
+    words[3], words[4], words[5], words[6] = array.size, 0, array.itemsize, 0
+    _enter_numpy(native, ADD, 1)
+
+
+# torch's products
+
+_SMALL = 400  # multiplications of a product below which torch has loops of its own
+
+
+@exact_part
+def _plain_product(a, turned, b, out, adds):
+    """As torch has it: each sum in the order of its terms, then added to what is there."""
+    rows, columns = out.shape
+    for i in range(rows):
+        for j in range(columns):
+            total = out.dtype.type(0)
+            for k in range(b.shape[0]):
+                total += (a[k, i] if turned else a[i, k]) * b[k, j]
+            out[i, j] = out[i, j] + total if adds else total
+
+
+@exact_part
+def products(native, a, turned, b, out, adds):
+    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the transpose of a[n]. As torch's `bmm`."""
+    count, rows, columns = out.shape
+    inner = b.shape[1]
+    if rows * columns * inner < _SMALL:
+        for n in range(count):
+            _plain_product(a[n], turned, b[n], out[n], adds)
+    elif native.addresses[BATCH] == 0:
+        spare = native.spare[: rows * columns].reshape((rows, columns))
+        for n in range(count):
+            to = spare if adds else out[n]
+            if turned:
+                matmul(native, a[n].T, b[n], to)
+            else:
+                matmul(native, a[n], b[n], to)
+            if adds:
+                out[n] += spare
+    else:
+        ints, words, one = native.ints, native.words, address_of(native.factors)
+        ints[0], ints[1] = 111, 112 if turned else 111
+        ints[2], ints[3], ints[4] = columns, rows, inner
+        ints[5], ints[6], ints[7], ints[8] = columns, rows if turned else inner, columns, count
+        for n in range(count):
+            words[n], words[count + n] = address_of(b[n]), address_of(a[n])
+            words[2 * count + n] = address_of(out[n])
+        i, w = address_of(ints), address_of(words)
+        enter_c(
+            native.addresses[BATCH],
+            (
+                np.int32(102), i, i + 4, i + 8, i + 12, i + 16, one, w, i + 20, w + 8 * count, i + 24,
+                one if adds else one + out.itemsize, w + 16 * count, i + 28, np.int32(1), i + 32,
+            ),
+        )  # fmt: skip
+
+
+@exact_part
+def product(native, a, turned, b, out):
+    """out = a @ b, or the transpose of a; as torch's `mm`."""
+    if native.addresses[MULTIPLY] == 0:
+        if turned:
+            matmul(native, a.T, b, out)
+        else:
+            matmul(native, a, b, out)
+        return
+    ints = native.ints
+    rows, columns = out.shape
+    ints[0], ints[1] = ord("n"), ord("t") if turned else ord("n")
+    ints[2], ints[3], ints[4] = columns, rows, b.shape[0]
+    ints[5], ints[6], ints[7] = columns, rows if turned else b.shape[0], columns
+    i, one = address_of(ints), address_of(native.factors)
+    enter_c(
+        native.addresses[MULTIPLY],
+        (
+            i, i + 4, i + 8, i + 12, i + 16, one, address_of(b), i + 20, address_of(a), i + 24, one + out.itemsize,
+            address_of(out), i + 28,
+        ),
+    )  # fmt: skip
