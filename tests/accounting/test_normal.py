@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpfedbench.accounting import balls_and_bins, poisson
+from dpfedbench.accounting import balls_and_bins
 from dpfedbench.accounting.normal import upper_tail
+from dpfedbench.accounting.round_loss import RoundLoss
 
 mpmath.mp.dps = 60
 
@@ -71,7 +72,7 @@ def test_the_log_normals_tail_and_moment(z):
 )
 def test_the_tails_of_a_rounds_loss(z, rate, uses, add):
     """With x the place of a loss, P's and Q's mass beyond it: by bisection and the definition, 60 digits."""
-    law = poisson._Step(z, rate, add, uses, 0.0)
+    law = RoundLoss(z, rate, add, uses, 0.0)
     low, high = law.range(1e-20)
     inside = np.linspace(low, high, 42)[1:-1]
     losses = np.concatenate([inside, (high if add else low) + (-1 if add else 1) * np.geomspace(1e-12, 1e-3, 10)])
