@@ -102,8 +102,11 @@ def test_each_run_of_a_search_declares_all_of_it() -> None:
     (item,) = found.items.values()
     assert len(item.cells) == 6 and len(found.runs) == 12
     assert {cell.variant for cell in item.cells} >= {"server.rate 4.0, participation.cohort 4, participation.rounds 2"}
-    assert found.searches == {folder: {"runs": 12, "data": "public"} for folder in found.runs}
-    assert Search.of(found.searches[next(iter(found.runs))]) == Search(runs=12, data="public", number="fixed")
+    assert found.searches == {folder: {"runs": 12, "data": "private"} for folder in found.runs}
+    assert Search.of(found.searches[next(iter(found.runs))]) == Search(runs=12, data="private", number="fixed")
+    plain = configuration({"values": {"server.rate": [1.0, 2.0]}})
+    plain["experiments"]["mine"]["tables"]["table3"]["series"]["dp-reptile"] |= {"method": "reptile", "run": {}}
+    assert {declared["data"] for declared in plan(plain).searches.values()} == {"public"}
     text = RUN["task"] | {"text": RUN["task"]["text"] | {"vocabulary": "private"}}
     private = plan(configuration(task=text, validation={"every": 2, "tasks": 1, "public": False}))
     assert {declared["data"] for declared in private.searches.values()} == {"private"}
@@ -141,10 +144,10 @@ def test_the_account_of_a_run_of_a_search_says_so(tmp_path: Path) -> None:
     run = item.cells[0].runs[0]
     out = trained(tmp_path, run)
     released = read_ledger(out / "ledger.jsonl")
-    public = account_of(run, released, search=Search.of(found.searches[run.folder])).profiles["tuning"]
-    assert "a search of 12 runs, all of them counted, compared on public data: nothing is added" in public.explanation
-    own = run.replace(streams="own")
-    paid = account_of(own, released, search=Search(runs=12, data="private")).profiles["tuning"]
+    public = account_of(run, released, search=Search(runs=12, data="public")).profiles["tuning"]
+    assert "a search of 12 runs, all of them counted, trained on public data: nothing is added" in public.explanation
+    paid = account_of(run, released, search=Search.of(found.searches[run.folder])).profiles["tuning"]
+    assert paid.status == "proved" and "trained on private data" in paid.explanation
     assert paid.epsilon_high > public.epsilon_high == account_of(run, released).profiles["holds"].epsilon_high
 
 

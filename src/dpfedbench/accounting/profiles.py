@@ -199,7 +199,7 @@ class Profiles:
         remark = chosen * self.given.chosen
         if search is None:
             return f"no search declared: not counted{remark}"
-        text = f"{search.text}, compared on {search.data} data"
+        text = f"{search.text}, trained on {search.data} data"
         if search.data == "public" or self.missing:
             said = f"{text}: nothing is added; {holds.explanation}{remark}"
             return dataclasses.replace(holds, explanation=said)

@@ -1,8 +1,10 @@
 """The cost of having chosen hyper-parameters by looking at the runs of a search.
 
-Validated on public data a search costs the clients nothing: what is chosen follows from models that nobody's private
-data were compared with. Validated on the clients' own data it is a release of its own, and what it costs depends on how
-the number of runs came about (Papernot and Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022):
+A search whose runs were trained on public data costs the clients nothing. One whose runs read the clients' data is a
+release of its own, whatever they are compared on: which of K models is published follows from all K, also where public
+tasks choose it. (Of 12 one-pass runs of z = 1 the one that moved furthest along a public direction is published: 5.384
+at 1e-6 at least, where one run has 4.887.) What it costs depends on how the number of runs came about (Papernot and
+Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022):
 
 - "fixed": K runs and the best is taken. All of them together are a composition of K, and that is what is given: for a
   fixed K nothing substantially better holds in general.
@@ -39,7 +41,7 @@ class Search:
 
     Attributes:
         runs: K >= 1, how many runs there were, or their mean number.
-        data: "public" or "private": what the runs were compared on.
+        data: "public" or "private": what the runs that were compared were trained on.
         number: "fixed", "geometric" or "poisson": how the number of runs came about.
     """
 

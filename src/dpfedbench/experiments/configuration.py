@@ -84,7 +84,7 @@ class Tuning(Settings):
     """How a method's hyper-parameters were found, for its account. Not part of a run's identity."""
 
     runs: int = setting(ge=1, le=10**9, doc="runs that were compared")
-    data: Literal["public", "private"] = setting(doc="on what: public data cost clients nothing")
+    data: Literal["public", "private"] = setting(doc="on what they were trained: public data cost clients nothing")
     number: Literal["fixed", "geometric", "poisson"] = setting("fixed", doc="how many runs there were to be")
 
 

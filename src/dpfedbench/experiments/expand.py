@@ -286,7 +286,7 @@ class _Expansion:
                 genotype = {"kind": "found", "search": searches}
                 values["model"] = {**values["model"], "genotype": genotype}
             first = cls.read({**values, "method": series.method, "seed": seeds[0]})
-            if first.private and self._searched_on_private_data(series, first):
+            if first.private and self._searched_on_private_data(series):
                 first = first.replace(streams="own")
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
             if series.search is not None and not first.validation.every:
@@ -310,16 +310,14 @@ class _Expansion:
             tests=() if tests == runs else tests,
         )
 
-    def _searched_on_private_data(self, series: Series, run: Method) -> bool:
-        """Whether the run is one of a search that is declared to have compared its runs on private data.
+    def _searched_on_private_data(self, series: Series) -> bool:
+        """Whether the run is one of a search whose runs read private data, as those that a table tries all do.
 
         The account composes such runs, so that they must not draw the same cohorts and noise. A run of the same
         settings that is no run of a search keeps its streams and its key, and is another run.
         """
         declared = self.configuration.tuning.get(series.method)
-        if series.search is not None:
-            return not run.validation.public
-        return declared is not None and declared.data == "private"
+        return series.search is not None or (declared is not None and declared.data == "private")
 
     def _searches(
         self, spec: Table | Figure, task: str, name: str, series: Series, where: str

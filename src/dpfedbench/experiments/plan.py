@@ -157,7 +157,7 @@ class Plan:
         for cell in (cell for item in self.items.values() for cell in item.cells if cell.searched):
             for run in cell.runs:
                 runs = max(cell.searched, found.get(run.folder, {"runs": 0})["runs"])
-                found[run.folder] = {"runs": runs, "data": "public" if run.validation.public else "private"}
+                found[run.folder] = {"runs": runs, "data": "private" if run.private else "public"}
         return found
 
     def tables(self, paper: str | None = None) -> list[Item]:
