@@ -33,7 +33,7 @@ PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 def main() -> int:
     """Both trees' answers, and what differs between them."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("base", help="the commit to compare with")
+    arguments.add_argument("base", help="the commit to compare with, or the folder of a checkout of it")
     arguments.add_argument("--cases", default="", help="only golden cases whose name contains this text")
     arguments.add_argument("--keys", choices=("yes", "no"), default="yes", help="whether to compare run keys")
     arguments.add_argument("--tree", help=argparse.SUPPRESS)
@@ -54,7 +54,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _checked_out(commit: str) -> Iterator[Path]:
-    """A clone of this repository at that commit, in a folder that goes afterwards."""
+    """A clone of this repository at that commit, in a folder that goes afterwards; a folder is taken as it is."""
+    if Path(commit, "Snakefile").exists():
+        yield Path(commit).resolve()
+        return
     with tempfile.TemporaryDirectory() as root:
         tree = Path(root, "base")
         subprocess.run(["git", "clone", "--quiet", "--shared", str(HERE), str(tree)], check=True)
