@@ -253,8 +253,8 @@ def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
         ("methods.dp-arg", {}, "methods.dp-arg: there is no method 'dp-arg', the nearest is 'dp-agr'"),
         ("stand_ins.omniglot", "glyph", "stand_ins.omniglot: there is no data set 'glyph', the nearest is 'glyphs'"),
         (f"{TABLE}.tasks", ["omniglot-1"], f"{TABLE}: there is no task 'omniglot-1', the nearest is 'omniglot-1shot'"),
-        (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),
-        (f"{TABLE}.series", NOTHING, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),
+        (f"{TABLE}.series.maml.method", "mamal", f"{TABLE}.series.maml.method: there is no method 'mamal', the nearest is 'maml'"),  # noqa: E501
+        (f"{TABLE}.series", NOTHING, f"{TABLE} has no cell left: give it a series that is not null, or set {TABLE} to null"),  # noqa: E501
         (f"{FIGURE}.x.values", [], f"{FIGURE}.x.values is empty: give at least one"),
     ],
 )  # fmt: skip
