@@ -260,7 +260,7 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], foot
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_xlabel(spec["x"]["label"])
     axes.set_ylabel(spec["y"]["label"])
-    axes.set_title(_wrapped([spec["title"]], 56), fontsize=11, pad=6 + 144 * noted * ROW)
+    axes.set_title(wrapped([spec["title"]], 56), fontsize=11, pad=6 + 144 * noted * ROW)
     _draw_notes(axes, lines)
     if item.kind == "history" and (still := _still(lines)):
         low, high = still
@@ -356,7 +356,7 @@ def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure
     return draw(item, lines, numbers, _footer(item, cells, lines, numbers)), drawn(item, lines, numbers)
 
 
-def _wrapped(said: Sequence[str], width: int = 94) -> str:
+def wrapped(said: Sequence[str], width: int = 94) -> str:
     """Lines of at most `width` letters; an equation stays on one line."""
     whole = [text.replace(" = ", "\u00a0=\u00a0") for text in said]
     return "\n".join(line for text in whole for line in textwrap.wrap(text, width)).replace("\u00a0", " ")
@@ -368,7 +368,7 @@ def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], publ
         said = ["Accounting only, nothing was trained: every point is at the scale that axis and title name."]
         if any((line.value == 1).all() for line in lines):
             said.append("δ = 1: the clipping threshold reads raw norms, so no smaller δ holds.")
-        return _wrapped(said)
+        return wrapped(said)
     tested: dict[str, dict[str, None]] = {}
     for cell in item.cells:
         tested.setdefault(cell.dataset, {})[cell.tested] = None
@@ -394,7 +394,7 @@ def _footer(item: Item, cells: Sequence[CellResult], lines: Sequence[Line], publ
     if published:
         said += [f"Not comparable: {text}." for text in item.mismatches]
     said += attributed_notices([(cell.label, result) for cell, result in zip(item.cells, cells, strict=True)])
-    return _wrapped(said)
+    return wrapped(said)
 
 
 def drawn(item: Item, lines: Sequence[Line], published: Sequence[Published]) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from dpfedbench.reporting import values
-from dpfedbench.reporting.figures import COLOURS, DPI, plain, tidied
+from dpfedbench.reporting.figures import COLOURS, DPI, plain, tidied, wrapped
 from dpfedbench.reporting.privacy import Row, ordered, shown
 
 _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
@@ -111,7 +110,7 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -
     axes.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-4, 5) for step in (1, 3)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain)
-    axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2)
+    axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2, linespacing=0.9)
     _tidied_panel(axes, len(rows))
 
 
@@ -135,7 +134,7 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         for text, row in zip(texts, rows, strict=True)
     ]
     told = [longer if texts.count(text) > 1 else text for text, longer in zip(texts, told, strict=True)]
-    return ["\n".join(textwrap.wrap(text, 56)) for text in told]
+    return [wrapped([text], 62) for text in told]
 
 
 def _tidied_panel(axes: Axes, count: int) -> None:
