@@ -145,7 +145,8 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
 NOTES = (
     "A curve is at the least noise that keeps each ε, found by calibration. A claim was run as published: its ε as "
     "claimed is the paper's accounting of what was run here. A level has no privacy and no ε.",
-    "ε that holds is of the worst seed; the intervals are 95 % t intervals, over seeds or over the tasks of one seed.",
+    "ε that holds is of the worst seed; the intervals are 95 % t intervals, over seeds or over the tasks of one seed. "
+    "Whether an audit is above an ε stands in the table of privacy.",
 )
 
 
