@@ -162,7 +162,7 @@ def test_rounds_of_different_noise_are_bracketed(kind):
 
 def lots(rounds=100_000):
     """Adap DP-FL's: 78 of 6,000 records."""
-    plan = Lots(clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
+    plan = Lots(kind="poisson-lots", clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
     return plan.describe()
 
 

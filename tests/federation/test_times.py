@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,3 +56,10 @@ def test_files_tell_time_only_where_everybody_knows_who_takes_part(
     else:
         assert one["history.csv"] != other["history.csv"] and all(value > 0 for value in timed.values())
         assert one["said"] != other["said"] and one["ledger.jsonl"] == other["ledger.jsonl"]
+
+
+def test_a_training_has_no_benchmark_file():
+    """Snakemake would write its time into the run's folder; of what reads released models alone it may."""
+    rules = Path(__file__).resolve().parents[2] / "workflow" / "rules"
+    assert "benchmark:" not in (rules / "train.smk").read_text(encoding="utf-8")
+    assert "benchmark:" in (rules / "evaluate.smk").read_text(encoding="utf-8")

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from dpfedbench.accounting.analyses import find
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
@@ -90,6 +92,17 @@ def test_lots_are_poisson():
     assert abs(together - 0.04) < 3.9 * math.sqrt(0.04 * 0.96 / (4000 * 50))
     assert not np.array_equal(lots.lot(0, 0, 0), lots.lot(0, 0, 1))
     assert not np.array_equal(lots.lot(0, 0, 0), lots.lot(0, 1, 0))
+
+
+def test_lots_of_ones_own_have_no_others_analysis():
+    """What draws them is another code than the one that the analysis of Poisson lots is of."""
+
+    class Fixed(PoissonLots):
+        kind: Literal["fixed-lots"] = "fixed-lots"  # type: ignore[assignment]
+
+    sampler = Fixed(cohort=8, rounds=3).lots(clients=4, seed=0, steps=1, records=100).describe()
+    with pytest.raises(BenchError, match=r"^no analysis for gaussian noise with the sampler 'fixed-lots'"):
+        find("gaussian", sampler["kind"])
 
 
 def test_lots_say_by_what_they_are_divided_and_how_often_a_record_is_in_one():

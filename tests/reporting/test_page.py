@@ -312,3 +312,21 @@ def test_text_can_be_read_in_light_and_dark() -> None:
 def test_the_script_is_short() -> None:
     """The only library here is the browser; what grows beyond this should be a library's."""
     assert len((TEMPLATES / "page.js").read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def test_a_time_that_is_not_told_is_no_number(site: Site, tmp_path: Path) -> None:
+    """Of a private run whose cohorts are secret; runs of half a minute each make up the rest."""
+    folder = tmp_path / "results"
+    shutil.copytree(site.folder, folder)
+    (item,) = [made for made in site.items if made.item is not None and made.item.name == "table2"]
+    secret = next(cell for cell in item.item.cells if cell.method == "dp-agr").folders
+    for run in secret:
+        place = folder / "runs" / run / "training.json"
+        place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | {"seconds": None}), encoding="utf-8")
+    html = page.make([item], **site.arguments | {"results": folder, "folder": folder, "private": []})
+    count = int(re.search(r"<p>(\d+) runs of", html)[1])
+    told = (
+        f"{(count - len(secret)) * 30 / 60:.0f} min of training, beside that of {len(secret)} private runs whose time"
+    )
+    assert f"{told} would tell of secret cohorts.</p>" in html
+    assert html.count('<td class="number">–</td>') == len(secret)

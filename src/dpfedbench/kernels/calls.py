@@ -40,8 +40,7 @@ class Call(NamedTuple):
         """numba's types of the arguments, for float32 or float64."""
         scalars = {"i": types.int64, "f": types.float64}
         return tuple(
-            scalars.get(name)
-            or typeof(np.empty((1,) * int(name[-1]), np.uint8 if name.startswith("c") else number))
+            scalars.get(name) or typeof(np.empty((1,) * int(name[-1]), np.uint8 if name.startswith("c") else number))
             for name in self.signature.split(",")
         )
 
@@ -201,7 +200,9 @@ def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) 
 def _enter_numpy(native, function, sizes):
     """Call a loop of numpy's with the pointers, sizes and strides that lie in `words`: three, `sizes`, the others."""
     start = address_of(native.words)
-    enter_c(native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, native.addresses[BATCH + 2 + function]))
+    enter_c(
+        native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, native.addresses[BATCH + 2 + function])
+    )
 
 
 @exact_part

@@ -199,7 +199,11 @@ def _first_backward(room, images, mean, row, point, codes, out):
             (_some(images, groups, g), _some(padded, groups, g), code[g], window, plain[g], shifts[g]),
         )  # fmt: skip
         _sum_of_products(weight, plain[g], moments[g])
-        to, scale, shift = _cut2(out[g], room.weights, 0), _cut1(out[g], room.weights, 1), _cut1(out[g], room.weights, 2)
+        to, scale, shift = (
+            _cut2(out[g], room.weights, 0),
+            _cut1(out[g], room.weights, 1),
+            _cut1(out[g], room.weights, 2),
+        )
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
             pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
@@ -835,9 +839,7 @@ class Passes:
         if to is not out:
             out[:] = to
 
-    def records(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
-    ) -> np.ndarray:
+    def records(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray) -> np.ndarray:
         """Gradients of records [T, B] at weights [d] to `out` [T, B, d]; losses and right answers [T, B, 2]."""
         found = np.empty((*labels.shape, 2))
         _records(self._room, _plain(theta), images, _plain(labels), at.floats[0], at.codes[0], _plain(out), found)

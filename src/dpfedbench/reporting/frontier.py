@@ -145,7 +145,8 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
 NOTES = (
     "Role curve: trained with calibrated noise, the least that keeps the ε. Role claim: run as published; ε claimed is "
     "the paper's accounting, applied to what was run here. Role level: without privacy, so without ε.",
-    "ε that holds is that of the worst seed. 95 % t intervals are over seeds, or over the tasks of one seed.",
+    "ε that holds is that of the worst seed. 95 % t intervals are over seeds, or over the tasks of one seed. The table "
+    "of privacy says whether an audit is above an ε.",
 )
 
 

@@ -252,8 +252,8 @@ def notes(table: Table) -> list[str]:
     said.append("Without a claim of privacy ε is –, and empty in the CSV. Of a range of ε the CSV has the upper end.")
     if not table.audited and any(row.result.unit is not None for row in table.rows):
         said.append(
-            "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say whether "
-            "an audit is above it."
+            "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say "
+            "whether an audit is above it."
         )
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):

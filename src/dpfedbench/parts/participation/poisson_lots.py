@@ -37,8 +37,8 @@ class PoissonLots(Participation):
     ) -> Lots:  # fmt: skip
         """The lots of clients that hold so many records and take so many steps a round; see `Lots`."""
         return Lots(
-            clients=clients, lot=self.cohort, rounds=self.rounds, steps=steps, seed=seed, records=records,
-            purpose=purpose, whose=whose,
+            kind=self.kind, clients=clients, lot=self.cohort, rounds=self.rounds, steps=steps, seed=seed,
+            records=records, purpose=purpose, whose=whose,
         )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ class Lots:
     """The lots of records.
 
     Args:
+        kind: the sampler's, in the ledger: that of the part, so that a part of one's own has no other's analysis.
         clients: K.
         lot: L, the expected records of a lot.
         rounds: T.
@@ -64,14 +65,14 @@ class Lots:
     """
 
     def __init__(
-        self, *, clients: int, lot: int, rounds: int, steps: int, seed: int, records: int, purpose: str = "lot",
-        whose: str = "a client",
+        self, *, kind: str, clients: int, lot: int, rounds: int, steps: int, seed: int, records: int,
+        purpose: str = "lot", whose: str = "a client",
     ) -> None:  # fmt: skip
         if not 1 <= lot <= records:
             raise BenchError(
                 f"participation.cohort is {lot}, but {whose} holds {records} records: a lot must be from 1 to that"
             )
-        self.clients, self.size, self.rounds, self.steps = clients, lot, rounds, steps
+        self.kind, self.clients, self.size, self.rounds, self.steps = kind, clients, lot, rounds, steps
         self.seed, self.records, self.purpose = seed, records, purpose
 
     def lot(self, index: int, step: int, client: int) -> np.ndarray:
@@ -91,7 +92,7 @@ class Lots:
     def describe(self) -> dict[str, Any]:
         """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots."""
         return {
-            "kind": "poisson-lots",
+            "kind": self.kind,
             "clients": self.clients,
             "records": self.records,
             "cohort": self.size,
