@@ -36,6 +36,8 @@ class Bound:
         assumes: what must be true besides the experiment for the confidence to hold.
         found: the numbers it was made of.
         reason: why there is no bound, or why it is as it is; else "".
+        chances: "as_little" and "such_scores": how often right code shows as little as this, and has scores as far from
+            the ideal attacker's, about; empty where that was not asked.
         ideal: what the best attacker of the mechanism accounted for would show with as many observations, in half of
             all audits; NaN where that was not asked.
     """
@@ -46,6 +48,7 @@ class Bound:
     found: dict[str, Any]
     reason: str = ""
     ideal: float = math.nan
+    chances: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

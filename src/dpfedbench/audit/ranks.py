@@ -208,16 +208,21 @@ def rank_test(
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:
         reason = "the largest leak that is looked at is refuted: the true bound is higher"
-    chances = {"chance_of_as_much": float(ndtr((own.mean() - found) / own.std()))}  # about, as the other
+    chances = {}
     if ideal is not None:
         drawn = [ideal(generator) for _ in range(IDEALS)]
-        chances["chance_of_as_little"] = test.chance_of_as_little(found, [statistic(each) for each in drawn])
-        chances["chance_of_such_scores"] = chance_of_such(scores, coins, drawn)
+        chances["as_little"] = test.chance_of_as_little(found, [statistic(each) for each in drawn])
+        chances["such_scores"] = chance_of_such(scores, coins, drawn)
     return Bound(
         name=NAME,
         epsilon=min(family.epsilon(leak, delta), LARGEST_EPSILON),
         assumes=f"the trade-off curve is one of the family: {family.name}; canaries are released independently",
-        found={"coins": len(coins), "present": int(coins.sum()), "leak": leak, **chances},  # of right code
+        found={
+            "coins": len(coins), "present": int(coins.sum()), "leak": leak,
+            # Of right code, about: T is a sum over thousands.
+            "chance_of_as_much": float(ndtr((own.mean() - found) / own.std())),
+        },
         reason=reason,
         ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),
+        chances=chances,
     )  # fmt: skip

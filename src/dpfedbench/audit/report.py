@@ -301,8 +301,7 @@ def _is_another(headline: Bound) -> bool:
 
     There are two tests, and each has half of the chance.
     """
-    chances = [headline.found.get(f"chance_of_{what}", 1.0) for what in ("as_little", "such_scores")]
-    return bool(min(chances) < _ANOTHER / len(chances))
+    return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:
