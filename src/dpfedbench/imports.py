@@ -6,6 +6,7 @@ counts and not what its functions import. What a package finds by place (`pkguti
 """
 
 import ast
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
@@ -14,9 +15,18 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent
 
 _SHIPPED = PACKAGE / "shipped.txt"
-_Names = tuple[frozenset[str], frozenset[str]]
 _BESIDE, _ABOVE, _WHOLE = range(3)
 """What of a file counts: what it imports at once, likewise; what it imports at once, whole; all that it imports."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    """What a file imports at once, and what its functions do (`_reached`); and whether it finds others by place."""
+
+    name: str
+    at_once: tuple[tuple[Path, int], ...]
+    later: tuple[tuple[Path, int], ...]
+    finds: bool
 
 
 def closure(
@@ -34,13 +44,15 @@ def closure(
     waiting = [*((path, _WHOLE) for path in roots), *((path, _BESIDE) for path in beside)]
     while waiting:
         path, how = waiting.pop()
-        if found.get(path, -1) >= how or _called(path) in without:
+        if found.get(path, -1) >= how:
+            continue
+        module = _module(path)
+        if module.name in without:
             continue
         found[path] = how
-        at_once, later = _names(path)
-        for name in at_once | later if how == _WHOLE else at_once:
-            waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in _reached(name)]
-        if how == _WHOLE and path.name == "__init__.py" and "pkgutil" in at_once and _called(path) not in apart:
+        for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
+            waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
+        if how == _WHOLE and module.finds and module.name not in apart:
             waiting += [(other, _WHOLE) for other in path.parent.glob("*.py")]
     return sorted(found)
 
@@ -72,11 +84,7 @@ def file_of(module: str) -> Path | None:
 
 def digest(paths: Iterable[Path]) -> str:
     """A hash of files, by the names that they have below this package, or by name alone."""
-    said = hashlib.sha256()
-    for path in sorted(paths):
-        name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
-        said.update(f"{name} {_of_text(*_state(path))}\n".encode())
-    return said.hexdigest()[:12]
+    return hashlib.sha256(b"".join(sorted(_line(*_state(path)) for path in paths))).hexdigest()[:12]
 
 
 def own(modules: Iterable[str]) -> list[Path]:
@@ -91,7 +99,8 @@ def own(modules: Iterable[str]) -> list[Path]:
         if path in found or path.relative_to(PACKAGE).as_posix() in _shipped():
             continue
         found.add(path)
-        waiting += [other for name in frozenset().union(*_names(path)) for other, _ in _reached(name)]
+        module = _module(path)
+        waiting += [other for other, _ in (*module.at_once, *module.later)]
     return sorted(found)
 
 
@@ -122,20 +131,21 @@ def _state(path: Path) -> tuple[Path, int, int]:
 
 
 @functools.cache
-def _of_text(path: Path, changed: int, size: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _line(path: Path, changed: int, size: int) -> bytes:
+    name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
+    return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
 
 
-def _names(path: Path) -> _Names:
+def _module(path: Path) -> _Module:
     return _read(*_state(path))
 
 
 @functools.cache
-def _read(path: Path, changed: int, size: int) -> _Names:
-    """What a file imports as soon as it is imported, and what its functions import: names of this package, pkgutil."""
+def _read(path: Path, changed: int, size: int) -> _Module:
+    """Read a file; once, until it is changed."""
     found: tuple[set[str], set[str]] = set(), set()
-    inside = _called(path).split(".")
-    inside = inside if path.name == "__init__.py" else inside[:-1]
+    called = _called(path)
+    inside = called.split(".") if path.name == "__init__.py" else called.split(".")[:-1]
     for node, later in _statements(ast.parse(path.read_bytes(), str(path)).body, False):
         if isinstance(node, ast.Import):
             found[later].update(alias.name for alias in node.names)
@@ -143,9 +153,9 @@ def _read(path: Path, changed: int, size: int) -> _Names:
             above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (above, node.module)))
             found[later].update(f"{base}.{alias.name}" for alias in node.names)
-    kept = (PACKAGE.name, "pkgutil")
-    at_once, later_ones = (frozenset(name for name in names if name.partition(".")[0] in kept) for names in found)
-    return at_once, later_ones
+    at_once, later_ones = ([one for name in sorted(names) for one in _reached(name)] for names in found)
+    finds = path.name == "__init__.py" and "pkgutil" in found[0]
+    return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
 
 
 def _statements(body: Iterable[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
