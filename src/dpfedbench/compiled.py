@@ -41,7 +41,10 @@ part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
 exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
-_COMMON = {Path(__file__), Path(__file__).parent / "kernels" / "vectors.py"}
+# The same as a function of its own: its bits are those of each copy of it, and its callers are compiled sooner.
+exact: Any = njit(**_OPTIONS, fastmath=False)
+
+_COMMON = {Path(__file__), *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py"))}
 
 
 def processor() -> str:
@@ -69,6 +72,6 @@ def _files(loop: Callable[..., Any], known: set[Any]) -> set[Path]:
     files = {Path(str(inspect.getsourcefile(loop)))}
     known.add(loop)
     for value in list(loop.__globals__.values()):
-        if isinstance(value, Dispatcher) and value.targetoptions.get("forceinline") and value.py_func not in known:
+        if isinstance(value, Dispatcher) and value.py_func not in known:
             files |= _files(value.py_func, known)
     return files
