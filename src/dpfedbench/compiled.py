@@ -41,8 +41,11 @@ part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
 exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
+# The same as a function of its own: its bits are those of each copy of it, and its callers are compiled sooner.
+exact: Any = njit(**_OPTIONS, fastmath=False)
+
 _COMPILED: list[Any] = []
-_COMMON = {Path(__file__), Path(__file__).parent / "kernels" / "vectors.py"}
+_COMMON = {Path(__file__), *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py"))}
 
 
 def processor() -> str:
@@ -79,6 +82,6 @@ def _files(loop: Callable[..., Any], known: set[Any]) -> set[Path]:
     files = {Path(str(inspect.getsourcefile(loop)))}
     known.add(loop)
     for value in list(loop.__globals__.values()):
-        if isinstance(value, Dispatcher) and value.targetoptions.get("forceinline") and value.py_func not in known:
+        if isinstance(value, Dispatcher) and value.py_func not in known:
             files |= _files(value.py_func, known)
     return files

@@ -24,8 +24,9 @@ from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.core.typing.typeof import typeof
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
-from dpfedbench.compiled import exact_part
+from dpfedbench.compiled import exact
 
 
 class Call(NamedTuple):
@@ -73,7 +74,7 @@ def caller(place: int, call: Call) -> Any:
                 for i in range(len(given))
             ]
             kind = convention.get_function_type(types.none, given)
-            address = _item(context, builder, signature.args[0], values[0], place)
+            address = _item(context, builder, signature.args[0], values[0], 2 * FIRST_LOOP + place)
             result, raised = (cgutils.alloca_once(builder, kind.args[i].pointee) for i in range(2))
             flat = convention._get_arg_packer(given).as_arguments(builder, parts)
             builder.call(builder.inttoptr(address, kind.as_pointer()), [result, raised, *flat])
@@ -118,6 +119,32 @@ def address_of(_, array):
     return types.int64(array), code
 
 
+@intrinsic(prefer_literal=True)
+def array_at(_, memory, table, part, dimensions):
+    """The array of so many dimensions, C-contiguous, that row `part` of a table [parts, 5] places in flat memory.
+
+    A row has its start and four sizes. It lives as long as the memory, whose owner has to keep it.
+    """
+    kind = types.Array(memory.dtype, dimensions.literal_value, "C")
+
+    def code(context, builder, signature, values):
+        base = context.make_array(signature.args[0])(context, builder, values[0]).data
+        rows = context.make_array(signature.args[1])(context, builder, values[1]).data
+        number = ir.IntType(64)
+        first = builder.mul(context.cast(builder, values[2], signature.args[2], types.int64), number(5))
+        start, *shape = (builder.load(builder.gep(rows, [builder.add(first, number(i))])) for i in range(kind.ndim + 1))
+        size = number(context.get_abi_sizeof(context.get_data_type(kind.dtype)))
+        strides, step = [], size
+        for length in reversed(shape):
+            strides.insert(0, step)
+            step = builder.mul(step, length)
+        found = context.make_array(kind)(context, builder)
+        populate_array(found, builder.gep(base, [start]), shape, strides, size, meminfo=None)
+        return found._getvalue()
+
+    return kind(memory, table, part, dimensions), code
+
+
 # numpy's own loops
 
 _UFUNCS = (np.matmul, np.add, np.exp, np.log, np.power)
@@ -127,7 +154,6 @@ BATCH = len(_UFUNCS)
 MULTIPLY = BATCH + 1
 """That of its single product."""
 FIRST_LOOP = BATCH + 2
-_PLAIN = 2 * FIRST_LOOP  # numbers of the functions above: addresses, then what numpy gives each of its loops
 
 
 class _Ufunc(ctypes.Structure):
@@ -196,16 +222,14 @@ def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) 
     )
 
 
-@exact_part
+@exact
 def _enter_numpy(native, function, sizes):
-    """Call a loop of numpy's with the pointers, sizes and strides that lie in `words`: three, `sizes`, the others."""
-    start = address_of(native.words)
-    enter_c(
-        native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, native.addresses[BATCH + 2 + function])
-    )
+    """Call a loop of numpy's with what lies in `words`: three pointers, so many sizes, and strides."""
+    start, given = address_of(native.words), native.addresses[FIRST_LOOP + function]
+    enter_c(native.addresses[function], (start, start + 24, start + 24 + 8 * sizes, given))
 
 
-@exact_part
+@exact
 def matmul(native, a, b, out):
     """out = a @ b of two matrices, as numpy has it."""
     words = native.words
@@ -217,17 +241,17 @@ def matmul(native, a, b, out):
     _enter_numpy(native, MATMUL, 4)
 
 
-@exact_part
+@exact
 def elementwise(native, function, array, out):
     """out = function(array) of contiguous arrays, as numpy has it."""
     words = native.words
     words[0], words[1] = address_of(array), address_of(out)
     words[3], words[4], words[5] = array.size, array.itemsize, array.itemsize
     start = address_of(words)
-    enter_c(native.addresses[function], (start, start + 24, start + 32, native.addresses[BATCH + 2 + function]))
+    enter_c(native.addresses[function], (start, start + 24, start + 32, native.addresses[FIRST_LOOP + function]))
 
 
-@exact_part
+@exact
 def power(native, array, exponent, out):
     """out = array ** exponent of contiguous arrays, as numpy has it; `exponent` has one number."""
     words = native.words
@@ -236,7 +260,7 @@ def power(native, array, exponent, out):
     _enter_numpy(native, POWER, 1)
 
 
-@exact_part
+@exact
 def sum_of(native, array, out):
     """out[0] = sum of a contiguous array, as numpy has it."""
     words = native.words
@@ -251,7 +275,7 @@ def sum_of(native, array, out):
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 
 
-@exact_part
+@exact
 def _plain_product(a, turned, b, out, adds):
     """As torch has it: each sum in the order of its terms, then added to what is there."""
     rows, columns = out.shape
@@ -263,7 +287,7 @@ def _plain_product(a, turned, b, out, adds):
             out[i, j] = out[i, j] + total if adds else total
 
 
-@exact_part
+@exact
 def products(native, a, turned, b, out, adds):
     """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the transpose of a[n]. As torch's `bmm`."""
     count, rows, columns = out.shape
@@ -299,7 +323,7 @@ def products(native, a, turned, b, out, adds):
         )  # fmt: skip
 
 
-@exact_part
+@exact
 def product(native, a, turned, b, out):
     """out = a @ b, or the transpose of a; as torch's `mm`."""
     if native.addresses[MULTIPLY] == 0:

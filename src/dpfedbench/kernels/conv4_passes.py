@@ -21,9 +21,20 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dpfedbench.compiled import compiled, exact_part
+from dpfedbench.compiled import compiled, exact
 from dpfedbench.kernels import calls, winograd
-from dpfedbench.kernels.calls import Call, Native, caller, elementwise, matmul, power, product, products, sum_of
+from dpfedbench.kernels.calls import (
+    Call,
+    Native,
+    array_at,
+    caller,
+    elementwise,
+    matmul,
+    power,
+    product,
+    products,
+    sum_of,
+)
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON, Conv4
 from dpfedbench.models.net import Array
 
@@ -107,30 +118,7 @@ def _table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]
     return table, start
 
 
-@exact_part
-def _cut1(memory, table, part):
-    return memory[table[part, 0] : table[part, 0] + table[part, 1]]
-
-
-@exact_part
-def _cut2(memory, table, part):
-    start, a, b = table[part, 0], table[part, 1], table[part, 2]
-    return memory[start : start + a * b].reshape((a, b))
-
-
-@exact_part
-def _cut3(memory, table, part):
-    start, a, b, c = table[part, 0], table[part, 1], table[part, 2], table[part, 3]
-    return memory[start : start + a * b * c].reshape((a, b, c))
-
-
-@exact_part
-def _cut4(memory, table, part):
-    start, a, b, c, d = table[part, 0], table[part, 1], table[part, 2], table[part, 3], table[part, 4]
-    return memory[start : start + a * b * c * d].reshape((a, b, c, d))
-
-
-@exact_part
+@exact
 def _some(images, groups, group):
     """The images of a group."""
     each = len(images) // groups
@@ -139,11 +127,11 @@ def _some(images, groups, group):
 
 # The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
 # The normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
-# k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group has
-# its own m, S, A and a, and its own gradient.
+# k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group
+# has its own m, S, A and a, and its own gradient.
 
 
-@exact_part
+@exact
 def _sum_of_products(a, b, out):
     """out[F] = the sum of a * b over rows."""
     out[:] = 0
@@ -152,16 +140,16 @@ def _sum_of_products(a, b, out):
             out[f] += a[r, f] * b[r, f]
 
 
-@exact_part
+@exact
 def _first_forward(room, images, mean, covariance, row, point, codes):
     scratch, native = room.scratch, room.native
-    weight = _cut2(row, room.weights, 0)
-    scale, shift = _cut1(row, room.weights, 1), _cut1(row, room.weights, 2)
-    spread, means = _cut3(point, room.points, _SPREAD), _cut2(point, room.points, _FIRST_MEAN)
-    stds, gains = _cut2(point, room.points, _FIRST_STD), _cut2(point, room.points, _GAIN)
-    folded, shifts = _cut2(scratch, room.scratches, _FOLDED), _cut2(scratch, room.scratches, _FIRST)[0]
-    window, code = _cut2(scratch, room.scratches, _WINDOW), _cut3(codes, room.codes, 3)
-    padded = _cut4(scratch, room.scratches, _PADDED)
+    weight = array_at(row, room.weights, 0, 2)
+    scale, shift = array_at(row, room.weights, 1, 1), array_at(row, room.weights, 2, 1)
+    spread, means = array_at(point, room.points, _SPREAD, 3), array_at(point, room.points, _FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, _FIRST_STD, 2), array_at(point, room.points, _GAIN, 2)
+    folded, shifts = array_at(scratch, room.scratches, _FOLDED, 2), array_at(scratch, room.scratches, _FIRST, 2)[0]
+    window, code = array_at(scratch, room.scratches, _WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, _PADDED, 4)
     one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
     matmul(native, mean, weight, means)
@@ -181,17 +169,17 @@ def _first_forward(room, images, mean, covariance, row, point, codes):
         )  # fmt: skip
 
 
-@exact_part
+@exact
 def _first_backward(room, images, mean, row, point, codes, out):
     scratch, native = room.scratch, room.native
-    weight = _cut2(row, room.weights, 0)
-    spread, means = _cut3(point, room.points, _SPREAD), _cut2(point, room.points, _FIRST_MEAN)
-    stds, gains = _cut2(point, room.points, _FIRST_STD), _cut2(point, room.points, _GAIN)
-    plain, centred = _cut3(point, room.points, _WEIGHTS_GRADIENT), _cut3(point, room.points, _CENTRED)
-    moments, pulls = _cut2(point, room.points, _MOMENT), _cut2(point, room.points, _PULL)
-    shifts = _cut2(point, room.points, _SHIFT_GRADIENT)
-    window, code = _cut2(scratch, room.scratches, _WINDOW), _cut3(codes, room.codes, 3)
-    padded = _cut4(scratch, room.scratches, _PADDED_GRADIENT)
+    weight = array_at(row, room.weights, 0, 2)
+    spread, means = array_at(point, room.points, _SPREAD, 3), array_at(point, room.points, _FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, _FIRST_STD, 2), array_at(point, room.points, _GAIN, 2)
+    plain, centred = array_at(point, room.points, _WEIGHTS_GRADIENT, 3), array_at(point, room.points, _CENTRED, 3)
+    moments, pulls = array_at(point, room.points, _MOMENT, 2), array_at(point, room.points, _PULL, 2)
+    shifts = array_at(point, room.points, _SHIFT_GRADIENT, 2)
+    window, code = array_at(scratch, room.scratches, _WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, _PADDED_GRADIENT, 4)
     groups, filters = len(mean), weight.shape[1]
     for g in range(groups):
         _first_layer_gradient(
@@ -200,9 +188,9 @@ def _first_backward(room, images, mean, row, point, codes, out):
         )  # fmt: skip
         _sum_of_products(weight, plain[g], moments[g])
         to, scale, shift = (
-            _cut2(out[g], room.weights, 0),
-            _cut1(out[g], room.weights, 1),
-            _cut1(out[g], room.weights, 2),
+            array_at(out[g], room.weights, 0, 2),
+            array_at(out[g], room.weights, 1, 1),
+            array_at(out[g], room.weights, 2, 1),
         )
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
@@ -214,20 +202,23 @@ def _first_backward(room, images, mean, row, point, codes, out):
                 to[r, f] = gains[g, f] * centred[g, r, f] - pulls[g, f] * spread[g, r, f]
 
 
-@exact_part
+@exact
 def _first_tangent(room, images, mean, covariance, row, along, point, codes):
     scratch, native = room.scratch, room.native
-    weight, scale = _cut2(row, room.weights, 0), _cut1(row, room.weights, 1)
-    weight_dot = _cut2(along, room.weights, 0)
-    scale_dot, shift_dot = _cut1(along, room.weights, 1), _cut1(along, room.weights, 2)
-    means, stds = _cut2(point, room.points, _FIRST_MEAN)[0], _cut2(point, room.points, _FIRST_STD)[0]
-    gains = _cut2(point, room.points, _GAIN)[0]
-    folded, spread_dot = _cut2(scratch, room.scratches, _FOLDED), _cut2(scratch, room.scratches, _SPREAD_DOT)
-    rows = _cut2(scratch, room.scratches, _FIRST)
+    weight, scale = array_at(row, room.weights, 0, 2), array_at(row, room.weights, 1, 1)
+    weight_dot = array_at(along, room.weights, 0, 2)
+    scale_dot, shift_dot = array_at(along, room.weights, 1, 1), array_at(along, room.weights, 2, 1)
+    means, stds = array_at(point, room.points, _FIRST_MEAN, 2)[0], array_at(point, room.points, _FIRST_STD, 2)[0]
+    gains = array_at(point, room.points, _GAIN, 2)[0]
+    folded, spread_dot = (
+        array_at(scratch, room.scratches, _FOLDED, 2),
+        array_at(scratch, room.scratches, _SPREAD_DOT, 2),
+    )
+    rows = array_at(scratch, room.scratches, _FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
     matmul(native, covariance[0], weight_dot, spread_dot)
     matmul(native, mean, weight_dot, mean_dot)
-    power(native, stds, _cut1(scratch, room.scratches, _THREE), cubes)
+    power(native, stds, array_at(scratch, room.scratches, _THREE, 1), cubes)
     _sum_of_products(weight, spread_dot, std_dot)
     for f in range(len(scale)):
         std_dot[f] = -cubes[f] * std_dot[f]
@@ -239,33 +230,37 @@ def _first_tangent(room, images, mean, covariance, row, along, point, codes):
     _first_layer_tangent(
         native.addresses,
         (
-            images, folded, shifts, _cut3(codes, room.codes, 3)[0], _cut2(scratch, room.scratches, _WINDOW),
-            _cut4(scratch, room.scratches, _PADDED),
+            images, folded, shifts, array_at(codes, room.codes, 3, 3)[0], array_at(scratch, room.scratches, _WINDOW, 2),
+            array_at(scratch, room.scratches, _PADDED, 4),
         ),
     )  # fmt: skip
 
 
-@exact_part
+@exact
 def _first_tangent_backward(room, images, mean, row, along, point, codes, out):
     """After `_first_tangent`, whose rows of the scratch it goes on with."""
     scratch, native = room.scratch, room.native
-    weight, weight_dot = _cut2(row, room.weights, 0), _cut2(along, room.weights, 0)
-    spread, means = _cut3(point, room.points, _SPREAD)[0], _cut2(point, room.points, _FIRST_MEAN)[0]
-    stds, gains = _cut2(point, room.points, _FIRST_STD)[0], _cut2(point, room.points, _GAIN)[0]
-    plain, centred = _cut3(point, room.points, _WEIGHTS_GRADIENT)[0], _cut3(point, room.points, _CENTRED)[0]
-    moments, pulls = _cut2(point, room.points, _MOMENT)[0], _cut2(point, room.points, _PULL)[0]
-    shifts = _cut2(point, room.points, _SHIFT_GRADIENT)[0]
-    spread_dot = _cut2(scratch, room.scratches, _SPREAD_DOT)
-    plain_dot = _cut2(scratch, room.scratches, _WEIGHTS_GRADIENT_DOT)
-    rows = _cut2(scratch, room.scratches, _FIRST)
+    weight, weight_dot = array_at(row, room.weights, 0, 2), array_at(along, room.weights, 0, 2)
+    spread, means = array_at(point, room.points, _SPREAD, 3)[0], array_at(point, room.points, _FIRST_MEAN, 2)[0]
+    stds, gains = array_at(point, room.points, _FIRST_STD, 2)[0], array_at(point, room.points, _GAIN, 2)[0]
+    plain, centred = array_at(point, room.points, _WEIGHTS_GRADIENT, 3)[0], array_at(point, room.points, _CENTRED, 3)[0]
+    moments, pulls = array_at(point, room.points, _MOMENT, 2)[0], array_at(point, room.points, _PULL, 2)[0]
+    shifts = array_at(point, room.points, _SHIFT_GRADIENT, 2)[0]
+    spread_dot = array_at(scratch, room.scratches, _SPREAD_DOT, 2)
+    plain_dot = array_at(scratch, room.scratches, _WEIGHTS_GRADIENT_DOT, 2)
+    rows = array_at(scratch, room.scratches, _FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
     two = scratch.dtype.type(2)
-    to, scale, shift = _cut2(out, room.weights, 0), _cut1(out, room.weights, 1), _cut1(out, room.weights, 2)
+    to, scale, shift = (
+        array_at(out, room.weights, 0, 2),
+        array_at(out, room.weights, 1, 1),
+        array_at(out, room.weights, 2, 1),
+    )
     _first_layer_gradient(
         native.addresses,
         (
-            images, _cut4(scratch, room.scratches, _PADDED_GRADIENT), _cut3(codes, room.codes, 3)[0],
-            _cut2(scratch, room.scratches, _WINDOW), plain_dot, shifts_dot,
+            images, array_at(scratch, room.scratches, _PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, room.scratches, _WINDOW, 2), plain_dot, shifts_dot,
         ),
     )  # fmt: skip
     moment_dot[:] = 0
@@ -293,30 +288,33 @@ def _first_tangent_backward(room, images, mean, row, along, point, codes, out):
 # All layers
 
 
-@exact_part
+@exact
 def _transformed(room, weight, out):
     """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
     size = weight.size // 9
     product(room.native, room.transform, False, weight.reshape((9, size)), out.reshape((16, size)))
 
 
-@exact_part
+@exact
 def _untransformed(room, index, out):
     """Carry the gradients in the 16 products' weights to a later layer's own, of each group [G, d].
 
     `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
     begins in memory (MKL on two threads).
     """
-    gradients, taps = _cut3(room.scratch, room.scratches, _PRODUCTS), _cut2(room.scratch, room.scratches, _TAPS)
+    gradients, taps = (
+        array_at(room.scratch, room.scratches, _PRODUCTS, 3),
+        array_at(room.scratch, room.scratches, _TAPS, 2),
+    )
     product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
     each = taps.shape[1] // len(out)
     for g in range(len(out)):
-        weight = _cut2(out[g], room.weights, 3 * index + 3).reshape((9, each))
+        weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
         for tap in range(9):
             weight[tap] = taps[tap, g * each : (g + 1) * each]
 
 
-@exact_part
+@exact
 def _transpose(weights, out):
     for n in range(weights.shape[0]):
         for i in range(weights.shape[1]):
@@ -324,7 +322,7 @@ def _transpose(weights, out):
                 out[n, j, i] = weights[n, i, j]
 
 
-@exact_part
+@exact
 def _inside(padded, flat):
     """What is inside the border of zeros, an image a row."""
     images, height, width, filters = padded.shape
@@ -335,7 +333,7 @@ def _inside(padded, flat):
                 flat[b, start : start + filters] = padded[b, i + 1, j + 1]
 
 
-@exact_part
+@exact
 def _put_inside(flat, padded):
     """The inverse of `_inside`."""
     images, height, width, filters = padded.shape
@@ -346,46 +344,49 @@ def _put_inside(flat, padded):
                 padded[b, i + 1, j + 1] = flat[b, start : start + filters]
 
 
-@exact_part
+@exact
 def _logits(room, images, mean, covariance, row, point, codes):
     """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
     scratch, native = room.scratch, room.native
-    transformed, flat = _cut2(scratch, room.scratches, _LOGITS), _cut2(point, room.points, _FLAT)
+    transformed, flat = array_at(scratch, room.scratches, _LOGITS, 2), array_at(point, room.points, _FLAT, 2)
     _first_forward(room, images, mean, covariance, row, point, codes)
     count = len(images)
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, weights = _cut3(point, room.points, own + _INPUTS), _cut3(point, room.points, own + _WEIGHTS)
+        inputs, weights = (
+            array_at(point, room.points, own + _INPUTS, 3),
+            array_at(point, room.points, own + _WEIGHTS, 3),
+        )
         z, means, stds = (
-            _cut3(point, room.points, own + _Z), _cut2(point, room.points, own + _MEAN),
-            _cut2(point, room.points, own + _STD),
+            array_at(point, room.points, own + _Z, 3), array_at(point, room.points, own + _MEAN, 2),
+            array_at(point, room.points, own + _STD, 2),
         )  # fmt: skip
         outputs, total = (
-            _cut3(scratch, room.scratches, shared + _OUTPUTS), _cut2(scratch, room.scratches, shared + _TOTAL),
+            array_at(scratch, room.scratches, shared + _OUTPUTS, 3), array_at(scratch, room.scratches, shared + _TOTAL, 2),
         )  # fmt: skip
-        _tiles_of_input(native.addresses, (_cut4(scratch, room.scratches, shared + _PADDED), inputs))
-        _transformed(room, _cut2(row, room.weights, 3 * index + 3), weights)
+        _tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + _PADDED, 4), inputs))
+        _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
         products(native, inputs, False, weights, outputs, False)
         _outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
         _moments(native.addresses, (z, total, count, height, width, NORMALISATION_EPSILON, means, stds))
         _normalise_and_pool(
             native.addresses,
             (
-                z, height, width, means, stds, _cut1(row, room.weights, 3 * index + 4),
-                _cut1(row, room.weights, 3 * index + 5), _cut4(scratch, room.scratches, shared + 15 + _PADDED),
-                _cut2(codes, room.codes, index), _cut2(point, room.points, own + _SELECTED),
+                z, height, width, means, stds, array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(row, room.weights, 3 * index + 5, 1), array_at(scratch, room.scratches, shared + 15 + _PADDED, 4),
+                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + _SELECTED, 2),
             ),
         )  # fmt: skip
-    _inside(_cut4(scratch, room.scratches, 45 + _PADDED), flat)
-    matmul(native, flat, _cut2(row, room.weights, 12), transformed)
-    bias = _cut1(row, room.weights, 13)
+    _inside(array_at(scratch, room.scratches, 45 + _PADDED, 4), flat)
+    matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
+    bias = array_at(row, room.weights, 13, 1)
     for b in range(count):
         for k in range(len(bias)):
             transformed[b, k] = transformed[b, k] + bias[k]
 
 
-@exact_part
+@exact
 def _largest(row):
     """Where a row's maximum is, or its first NaN."""
     best = 0
@@ -395,13 +396,16 @@ def _largest(row):
     return best
 
 
-@exact_part
+@exact
 def _losses(room, labels, point, by_record):
     """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
     scratch, native = room.scratch, room.native
-    logits, shifted = _cut2(scratch, room.scratches, _LOGITS), _cut2(scratch, room.scratches, _SHIFTED)
-    losses, total = _cut1(scratch, room.scratches, _LOSSES), _cut1(scratch, room.scratches, _SUM)
-    probabilities, residual = _cut2(point, room.points, _PROBABILITIES), _cut2(point, room.points, _RESIDUAL)
+    logits, shifted = array_at(scratch, room.scratches, _LOGITS, 2), array_at(scratch, room.scratches, _SHIFTED, 2)
+    losses, total = array_at(scratch, room.scratches, _LOSSES, 1), array_at(scratch, room.scratches, _SUM, 1)
+    probabilities, residual = (
+        array_at(point, room.points, _PROBABILITIES, 2),
+        array_at(point, room.points, _RESIDUAL, 2),
+    )
     count, ways = logits.shape
     for b in range(count):
         top = logits[b, _largest(logits[b])]
@@ -422,23 +426,23 @@ def _losses(room, labels, point, by_record):
         losses[b] = losses[b] - shifted[b, labels[b]]
 
 
-@exact_part
+@exact
 def _head_backward(room, point, out, by_record):
     native = room.native
-    flat, residual = _cut2(point, room.points, _FLAT), _cut2(point, room.points, _RESIDUAL)
+    flat, residual = array_at(point, room.points, _FLAT, 2), array_at(point, room.points, _RESIDUAL, 2)
     if by_record:
         for b in range(len(flat)):
-            weight, bias = _cut2(out[b], room.weights, 12), _cut1(out[b], room.weights, 13)
+            weight, bias = array_at(out[b], room.weights, 12, 2), array_at(out[b], room.weights, 13, 1)
             bias[:] = residual[b]
             for i in range(flat.shape[1]):
                 for k in range(len(bias)):
                     weight[i, k] = flat[b, i] * residual[b, k]
     else:
-        matmul(native, flat.T, residual, _cut2(out[0], room.weights, 12))
-        _sum_of_rows(residual, _cut1(out[0], room.weights, 13))
+        matmul(native, flat.T, residual, array_at(out[0], room.weights, 12, 2))
+        _sum_of_rows(residual, array_at(out[0], room.weights, 13, 1))
 
 
-@exact_part
+@exact
 def _sum_of_rows(rows, out):
     out[:] = 0
     for b in range(len(rows)):
@@ -446,37 +450,40 @@ def _sum_of_rows(rows, out):
             out[k] += rows[b, k]
 
 
-@exact_part
+@exact
 def _backward(room, images, mean, row, point, codes, out, by_record):
     """Write the gradients of a batch's groups, [G, d]."""
     scratch, native = room.scratch, room.native
-    feature, count = _cut2(scratch, room.scratches, _FEATURE), len(images)
-    gradients_of_weights = _cut3(scratch, room.scratches, _PRODUCTS)
+    feature, count = array_at(scratch, room.scratches, _FEATURE, 2), len(images)
+    gradients_of_weights = array_at(scratch, room.scratches, _PRODUCTS, 3)
     _head_backward(room, point, out, by_record)
-    matmul(native, _cut2(point, room.points, _RESIDUAL), _cut2(row, room.weights, 12).T, feature)
-    _put_inside(feature, _cut4(scratch, room.scratches, 45 + _PADDED_GRADIENT))
+    matmul(native, array_at(point, room.points, _RESIDUAL, 2), array_at(row, room.weights, 12, 2).T, feature)
+    _put_inside(feature, array_at(scratch, room.scratches, 45 + _PADDED_GRADIENT, 4))
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, gradients = _cut3(point, room.points, own + _INPUTS), _cut3(point, room.points, own + _GRADIENTS)
-        code, delta = _cut2(codes, room.codes, index), _cut2(point, room.points, own + _DELTA)
-        shifts, scales = _cut2(point, room.points, own + _SHIFT), _cut2(point, room.points, own + _SCALE)
+        inputs, gradients = (
+            array_at(point, room.points, own + _INPUTS, 3),
+            array_at(point, room.points, own + _GRADIENTS, 3),
+        )
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + _DELTA, 2)
+        shifts, scales = array_at(point, room.points, own + _SHIFT, 2), array_at(point, room.points, own + _SCALE, 2)
         _pooled_gradient(
             native.addresses,
             (
-                _cut4(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT), code,
-                _cut2(point, room.points, own + _SELECTED), height, width, delta, shifts, scales,
+                array_at(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT, 4), code,
+                array_at(point, room.points, own + _SELECTED, 2), height, width, delta, shifts, scales,
             ),
         )  # fmt: skip
         for g in range(len(out)):
-            _cut1(out[g], room.weights, 3 * index + 5)[:] = shifts[g]
-            _cut1(out[g], room.weights, 3 * index + 4)[:] = scales[g]
+            array_at(out[g], room.weights, 3 * index + 5, 1)[:] = shifts[g]
+            array_at(out[g], room.weights, 3 * index + 4, 1)[:] = scales[g]
         _gradient_tiles(
             native.addresses,
             (
-                _cut3(point, room.points, own + _Z), height, width, count, _cut2(point, room.points, own + _MEAN),
-                _cut2(point, room.points, own + _STD), _cut1(row, room.weights, 3 * index + 4), code, delta, shifts,
+                array_at(point, room.points, own + _Z, 3), height, width, count, array_at(point, room.points, own + _MEAN, 2),
+                array_at(point, room.points, own + _STD, 2), array_at(row, room.weights, 3 * index + 4, 1), code, delta, shifts,
                 scales, gradients,
             ),
         )  # fmt: skip
@@ -485,33 +492,33 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
         products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
         _untransformed(room, index, out)
-        transposed = _cut3(scratch, room.scratches, _TRANSPOSED)
-        _transpose(_cut3(point, room.points, own + _WEIGHTS), transposed)  # cheaper than a transposed product
-        input_gradients = _cut3(scratch, room.scratches, shared + _INPUT_GRADIENTS)
+        transposed = array_at(scratch, room.scratches, _TRANSPOSED, 3)
+        _transpose(array_at(point, room.points, own + _WEIGHTS, 3), transposed)  # cheaper than a transposed product
+        input_gradients = array_at(scratch, room.scratches, shared + _INPUT_GRADIENTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         _input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, _cut2(scratch, room.scratches, _TILE),
-                _cut4(scratch, room.scratches, shared + _PADDED_GRADIENT),
+                input_gradients, array_at(scratch, room.scratches, _TILE, 2),
+                array_at(scratch, room.scratches, shared + _PADDED_GRADIENT, 4),
             ),
         )  # fmt: skip
     _first_backward(room, images, mean, row, point, codes, out)
 
 
-@exact_part
+@exact
 def _head_product(room, row, along, point, out):
     """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
     scratch, native = room.scratch, room.native
-    flat, residual = _cut2(point, room.points, _FLAT), _cut2(point, room.points, _RESIDUAL)
-    probabilities, weight = _cut2(point, room.points, _PROBABILITIES), _cut2(row, room.weights, 12)
-    weight_dot, bias_dot = _cut2(along, room.weights, 12), _cut1(along, room.weights, 13)
-    flat_dot, feature = _cut2(scratch, room.scratches, _FLAT_DOT), _cut2(scratch, room.scratches, _FEATURE)
-    logits, more = _cut2(scratch, room.scratches, _LOGITS), _cut2(scratch, room.scratches, _SHIFTED)
-    total, head = _cut1(scratch, room.scratches, _SUM), _cut2(scratch, room.scratches, _HEAD)
-    to = _cut2(out, room.weights, 12)
+    flat, residual = array_at(point, room.points, _FLAT, 2), array_at(point, room.points, _RESIDUAL, 2)
+    probabilities, weight = array_at(point, room.points, _PROBABILITIES, 2), array_at(row, room.weights, 12, 2)
+    weight_dot, bias_dot = array_at(along, room.weights, 12, 2), array_at(along, room.weights, 13, 1)
+    flat_dot, feature = array_at(scratch, room.scratches, _FLAT_DOT, 2), array_at(scratch, room.scratches, _FEATURE, 2)
+    logits, more = array_at(scratch, room.scratches, _LOGITS, 2), array_at(scratch, room.scratches, _SHIFTED, 2)
+    total, head = array_at(scratch, room.scratches, _SUM, 1), array_at(scratch, room.scratches, _HEAD, 2)
+    to = array_at(out, room.weights, 12, 2)
     count, ways = logits.shape
-    _inside(_cut4(scratch, room.scratches, 45 + _PADDED), flat_dot)
+    _inside(array_at(scratch, room.scratches, 45 + _PADDED, 4), flat_dot)
     matmul(native, flat_dot, weight, logits)
     matmul(native, flat, weight_dot, more)
     for b in range(count):
@@ -526,16 +533,16 @@ def _head_product(room, row, along, point, out):
     for i in range(len(head)):
         for k in range(ways):
             to[i, k] += head[i, k]
-    _sum_of_rows(logits, _cut1(out, room.weights, 13))
+    _sum_of_rows(logits, array_at(out, room.weights, 13, 1))
     matmul(native, logits, weight.T, feature)
     matmul(native, residual, weight_dot.T, flat_dot)
     for b in range(count):
         for i in range(feature.shape[1]):
             feature[b, i] = feature[b, i] + flat_dot[b, i]
-    _put_inside(feature, _cut4(scratch, room.scratches, 45 + _PADDED_GRADIENT))
+    _put_inside(feature, array_at(scratch, room.scratches, 45 + _PADDED_GRADIENT, 4))
 
 
-@exact_part
+@exact
 def _product(room, images, mean, covariance, row, along, point, codes, out):
     """Write the Hessian of a batch's loss times `along` [d] to `out` [1, d].
 
@@ -548,83 +555,89 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs_dot = _cut3(scratch, room.scratches, shared + _INPUTS)
-        weights_dot = _cut3(scratch, room.scratches, shared + _WEIGHTS)
-        z_dot, mean_dot = _cut3(scratch, room.scratches, shared + _Z), _cut1(scratch, room.scratches, shared + _MEAN)
-        slope, stds = _cut1(scratch, room.scratches, shared + _STD), _cut2(point, room.points, own + _STD)[0]
-        outputs = _cut3(scratch, room.scratches, shared + _OUTPUTS)
-        total = _cut2(scratch, room.scratches, shared + _TOTAL)
-        _tiles_of_input(native.addresses, (_cut4(scratch, room.scratches, shared + _PADDED), inputs_dot))
-        _transformed(room, _cut2(along, room.weights, 3 * index + 3), weights_dot)
-        products(native, _cut3(point, room.points, own + _INPUTS), False, weights_dot, outputs, False)
-        products(native, inputs_dot, False, _cut3(point, room.points, own + _WEIGHTS), outputs, True)
+        inputs_dot = array_at(scratch, room.scratches, shared + _INPUTS, 3)
+        weights_dot = array_at(scratch, room.scratches, shared + _WEIGHTS, 3)
+        z_dot, mean_dot = (
+            array_at(scratch, room.scratches, shared + _Z, 3),
+            array_at(scratch, room.scratches, shared + _MEAN, 1),
+        )
+        slope, stds = (
+            array_at(scratch, room.scratches, shared + _STD, 1),
+            array_at(point, room.points, own + _STD, 2)[0],
+        )
+        outputs = array_at(scratch, room.scratches, shared + _OUTPUTS, 3)
+        total = array_at(scratch, room.scratches, shared + _TOTAL, 2)
+        _tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + _PADDED, 4), inputs_dot))
+        _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
+        products(native, array_at(point, room.points, own + _INPUTS, 3), False, weights_dot, outputs, False)
+        products(native, inputs_dot, False, array_at(point, room.points, own + _WEIGHTS, 3), outputs, True)
         _outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
         _tangent_moments(
             native.addresses,
             (
-                _cut3(point, room.points, own + _Z), z_dot, total[0], count, height, width,
-                _cut2(point, room.points, own + _MEAN)[0], stds, mean_dot, slope,
+                array_at(point, room.points, own + _Z, 3), z_dot, total[0], count, height, width,
+                array_at(point, room.points, own + _MEAN, 2)[0], stds, mean_dot, slope,
             ),
         )  # fmt: skip
         _tangent_normalise_and_pool(
             native.addresses,
             (
-                z_dot, height, width, stds, mean_dot, slope, _cut1(row, room.weights, 3 * index + 4),
-                _cut1(along, room.weights, 3 * index + 4), _cut1(along, room.weights, 3 * index + 5),
-                _cut2(codes, room.codes, index), _cut2(point, room.points, own + _SELECTED),
-                _cut4(scratch, room.scratches, shared + 15 + _PADDED),
-                _cut2(scratch, room.scratches, shared + _SELECTED),
+                z_dot, height, width, stds, mean_dot, slope, array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 5, 1),
+                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + _SELECTED, 2),
+                array_at(scratch, room.scratches, shared + 15 + _PADDED, 4),
+                array_at(scratch, room.scratches, shared + _SELECTED, 2),
             ),
         )  # fmt: skip
     _head_product(room, row, along, point, out[0])
     gradients_of_weights, transposed = (
-        _cut3(scratch, room.scratches, _PRODUCTS), _cut3(scratch, room.scratches, _TRANSPOSED),
+        array_at(scratch, room.scratches, _PRODUCTS, 3), array_at(scratch, room.scratches, _TRANSPOSED, 3),
     )  # fmt: skip
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        code, delta = _cut2(codes, room.codes, index), _cut2(point, room.points, own + _DELTA)
-        delta_dot = _cut2(scratch, room.scratches, shared + _DELTA)
-        shift_dot = _cut1(scratch, room.scratches, shared + _SHIFT)
-        scale_dot = _cut1(scratch, room.scratches, shared + _SCALE)
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + _DELTA, 2)
+        delta_dot = array_at(scratch, room.scratches, shared + _DELTA, 2)
+        shift_dot = array_at(scratch, room.scratches, shared + _SHIFT, 1)
+        scale_dot = array_at(scratch, room.scratches, shared + _SCALE, 1)
         _tangent_pooled_gradient(
             native.addresses,
             (
-                _cut4(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT), code,
-                _cut2(point, room.points, own + _SELECTED), _cut2(scratch, room.scratches, shared + _SELECTED), delta,
+                array_at(scratch, room.scratches, shared + 15 + _PADDED_GRADIENT, 4), code,
+                array_at(point, room.points, own + _SELECTED, 2), array_at(scratch, room.scratches, shared + _SELECTED, 2), delta,
                 height, width, delta_dot, shift_dot, scale_dot,
             ),
         )  # fmt: skip
-        _cut1(out[0], room.weights, 3 * index + 5)[:] = shift_dot
-        _cut1(out[0], room.weights, 3 * index + 4)[:] = scale_dot
-        outputs = _cut3(scratch, room.scratches, shared + _OUTPUTS)
+        array_at(out[0], room.weights, 3 * index + 5, 1)[:] = shift_dot
+        array_at(out[0], room.weights, 3 * index + 4, 1)[:] = scale_dot
+        outputs = array_at(scratch, room.scratches, shared + _OUTPUTS, 3)
         _tangent_gradient_tiles(
             native.addresses,
             (
-                _cut3(point, room.points, own + _Z), _cut3(scratch, room.scratches, shared + _Z), height, width, count,
-                _cut2(point, room.points, own + _MEAN)[0], _cut2(point, room.points, own + _STD)[0],
-                _cut1(scratch, room.scratches, shared + _MEAN), _cut1(scratch, room.scratches, shared + _STD),
-                _cut1(row, room.weights, 3 * index + 4), _cut1(along, room.weights, 3 * index + 4), code, delta,
-                delta_dot, _cut2(point, room.points, own + _SHIFT)[0], _cut2(point, room.points, own + _SCALE)[0],
+                array_at(point, room.points, own + _Z, 3), array_at(scratch, room.scratches, shared + _Z, 3), height, width, count,
+                array_at(point, room.points, own + _MEAN, 2)[0], array_at(point, room.points, own + _STD, 2)[0],
+                array_at(scratch, room.scratches, shared + _MEAN, 1), array_at(scratch, room.scratches, shared + _STD, 1),
+                array_at(row, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 4, 1), code, delta,
+                delta_dot, array_at(point, room.points, own + _SHIFT, 2)[0], array_at(point, room.points, own + _SCALE, 2)[0],
                 shift_dot, scale_dot, outputs,
             ),
         )  # fmt: skip
-        gradients = _cut3(point, room.points, own + _GRADIENTS)
-        products(native, _cut3(point, room.points, own + _INPUTS), True, outputs, gradients_of_weights, False)
-        inputs_dot = _cut3(scratch, room.scratches, shared + _INPUTS)
+        gradients = array_at(point, room.points, own + _GRADIENTS, 3)
+        products(native, array_at(point, room.points, own + _INPUTS, 3), True, outputs, gradients_of_weights, False)
+        inputs_dot = array_at(scratch, room.scratches, shared + _INPUTS, 3)
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
-        input_gradients = _cut3(scratch, room.scratches, shared + _INPUT_GRADIENTS)
-        _transpose(_cut3(point, room.points, own + _WEIGHTS), transposed)
+        input_gradients = array_at(scratch, room.scratches, shared + _INPUT_GRADIENTS, 3)
+        _transpose(array_at(point, room.points, own + _WEIGHTS, 3), transposed)
         products(native, outputs, False, transposed, input_gradients, False)
-        _transpose(_cut3(scratch, room.scratches, shared + _WEIGHTS), transposed)
+        _transpose(array_at(scratch, room.scratches, shared + _WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
         _input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, _cut2(scratch, room.scratches, _TILE),
-                _cut4(scratch, room.scratches, shared + _PADDED_GRADIENT),
+                input_gradients, array_at(scratch, room.scratches, _TILE, 2),
+                array_at(scratch, room.scratches, shared + _PADDED_GRADIENT, 4),
             ),
         )  # fmt: skip
     _first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
@@ -637,7 +650,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
 def _prepare(room, x, padded, means, covariances):
     """`Images` of x [T, B, H, W, C]."""
     scratch, groups = room.scratch, means.shape[1]
-    patches = _cut2(scratch, room.scratches, _PATCHES)
+    patches = array_at(scratch, room.scratches, _PATCHES, 2)
     for t in range(len(x)):
         _border(x[t], padded[t])
         for g in range(groups):
@@ -647,7 +660,7 @@ def _prepare(room, x, padded, means, covariances):
             _divide(covariances[t, g], len(patches))
 
 
-@exact_part
+@exact
 def _border(x, padded):
     images, height, width, channels = x.shape
     padded[:] = 0
@@ -658,7 +671,7 @@ def _border(x, padded):
                     padded[b, i + 1, j + 1, c] = x[b, i, j, c]
 
 
-@exact_part
+@exact
 def _divide(matrix, count):
     divisor = matrix.dtype.type(count)
     for i in range(matrix.shape[0]):
@@ -672,7 +685,7 @@ def _infer(room, theta, images, point, codes, logits):
     for t in range(len(images.padded)):
         row = theta[t if len(theta) > 1 else 0]
         _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, codes)
-        logits[t] = _cut2(room.scratch, room.scratches, _LOGITS)
+        logits[t] = array_at(room.scratch, room.scratches, _LOGITS, 2)
 
 
 @compiled
@@ -685,10 +698,10 @@ def _evaluate(room, theta, images, labels, points, found):
         _means(room, labels[t], found[t])
 
 
-@exact_part
+@exact
 def _means(room, labels, found):
-    logits, total = _cut2(room.scratch, room.scratches, _LOGITS), _cut1(room.scratch, room.scratches, _SUM)
-    sum_of(room.native, _cut1(room.scratch, room.scratches, _LOSSES), total)
+    logits, total = array_at(room.scratch, room.scratches, _LOGITS, 2), array_at(room.scratch, room.scratches, _SUM, 1)
+    sum_of(room.native, array_at(room.scratch, room.scratches, _LOSSES, 1), total)
     found[0] = total[0] / logits.dtype.type(len(labels))
     right = 0
     for b in range(len(labels)):
@@ -722,7 +735,10 @@ def _records(room, theta, images, labels, point, codes, out, found):
         _logits(room, images.padded[t], images.mean[t], images.covariance[t], theta, point, codes)
         _losses(room, labels[t], point, True)
         _backward(room, images.padded[t], images.mean[t], theta, point, codes, out[t], True)
-        losses, logits = _cut1(room.scratch, room.scratches, _LOSSES), _cut2(room.scratch, room.scratches, _LOGITS)
+        losses, logits = (
+            array_at(room.scratch, room.scratches, _LOSSES, 1),
+            array_at(room.scratch, room.scratches, _LOGITS, 2),
+        )
         for b in range(len(losses)):
             found[t, b, 0] = losses[b]
             found[t, b, 1] = _largest(logits[b]) == labels[t, b]
