@@ -186,7 +186,8 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
         print(f"{name}: cannot write the log {path} ({error.strerror}): make its folder writable", file=terminal)
         sys.exit(1)
     kept, tee = _Tee(handle), _Tee(terminal, handle)
-    print(f"---- {name}, {time.strftime('%Y-%m-%d %H:%M:%S')}", file=kept)
+    # Without the time: when the job after a private training began tells how long that took.
+    print(f"---- {name}", file=kept)
     handler = logging.StreamHandler(tee)
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger.setLevel(logging.INFO)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpfedbench import jobs
 from dpfedbench.federation import engine
 
 from .conftest import LOTS, PLAIN, make_config, stop_before, train
@@ -63,3 +64,14 @@ def test_a_training_has_no_benchmark_file():
     rules = Path(__file__).resolve().parents[2] / "workflow" / "rules"
     assert "benchmark:" not in (rules / "train.smk").read_text(encoding="utf-8")
     assert "benchmark:" in (rules / "evaluate.smk").read_text(encoding="utf-8")
+
+
+def test_a_log_does_not_say_when_its_job_began(tmp_path, monkeypatch):
+    """A training's ends when the next job's begins, and logs are files of the run."""
+    said = []
+    for hour in (1, 2):
+        monkeypatch.setattr(jobs.time, "strftime", lambda *given, hour=hour: f"2026-01-01 {hour:02}:00:00")
+        with jobs.job(tmp_path / "train.log", "train"):
+            pass
+        said.append((tmp_path / "train.log").read_text(encoding="utf-8"))
+    assert said[0] == said[1] == "---- train\n"
