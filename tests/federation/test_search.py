@@ -441,3 +441,13 @@ def test_a_budget_calibrates_both_halves(silos, tmp_path):
     train(run, silos, tmp_path)
     found = account(read_ledger(tmp_path / "ledger.jsonl"), delta=run.delta, claims=run.claims)
     assert 1.9 < found.profiles["holds"].epsilon_high <= 2.0
+
+
+def test_no_budget_is_kept_over_a_search_and_the_training_that_follows():
+    """What holds is of both together (`accounting.account`), and a budget of the training alone would be exceeded."""
+    limit = {"budget": {"epsilon": 2.0}}
+    with pytest.raises(
+        BenchError, match=r"^budget\.epsilon is 2, but the network was found by a private run on the same"
+    ):
+        cells(make_config(), limit)
+    assert cells(None, limit).budget.epsilon == 2.0  # of cells that are stated

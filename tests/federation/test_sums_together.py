@@ -37,7 +37,7 @@ from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.settings.part import setting
 from tests.accounting.test_own_records import release
 
-from .conftest import LOTS, accounted, given_rounds, make_config, train
+from .conftest import LOTS, accounted, given_rounds, make_config, rounds_of, train
 from .test_book import rounds_without_data
 
 DELTA = 1e-6
@@ -245,6 +245,19 @@ def test_noise_that_moves_is_kept_together_with_a_sum_beside_it(silos, tmp_path)
     assert spent <= budget(order) < spent + moment(joint(rounds[-1][0] * 0.8, 3.0), order)
     holds = accounted(config, tmp_path)["profiles"]["holds"]
     assert holds["status"] == "proved" and holds["epsilon_high"] == pytest.approx(2.0, abs=1e-9)
+
+
+def test_two_lots_of_the_same_records_are_not_taken_for_one(silos, tmp_path, monkeypatch):
+    """With two chances of q to be in a release that tells all, delta is 2 q - q^2; by one lot it would be q."""
+
+    def lots(self, run, sum_, *, clients, records):
+        return run.participation.lots(clients=clients, seed=run.seed, steps=1, records=records, purpose=sum_.name)
+
+    monkeypatch.setattr(TwoPhases, "lots", lots)
+    with pytest.raises(
+        BenchError, match=r"^gradient-sum and second-sum read the same records but draw lots of their own"
+    ):
+        rounds_of(of_lots(), silos, tmp_path)
 
 
 # Plans that no analysis composes

@@ -389,9 +389,10 @@ class Book:
         """Take a sum into the book, before the first round; see `Entry`.
 
         Raises:
-            BenchError: another sum of the run has the same stream of noise, or no noise meets the budget.
+            BenchError: another sum of the run has the same stream of noise, or a sum of the run was opened already.
         """
-        assert not self._settled, "the noise of this run's sums is fixed already"
+        if self._settled:
+            raise BenchError(f"{sum_.name} comes after the noise of all sums was fixed: enter it with the others")
         entry = Entry(
             self, sum_, sampler=sampler, denominator=denominator, dimension=dimension, indices=indices, cohort=cohort,
             holders=holders, per_round=per_round, multiplier=multiplier, first=first, plain=plain,

@@ -9,6 +9,10 @@ For each task of a lot
 the server clips each of all tasks' query gradients to C_outer, adds them up, adds N(0, z^2 C_outer^2 I), divides by
 |D^q| L and takes a step. First order only: a second-order gradient would carry the raw support set into every query
 gradient past the inner loop's noise. Normalisation is within each record.
+
+A record is a support or a query example, and everyone sees the releases of both kinds: what holds is the worse of the
+two at one delta. The support releases tell in which round a client took part, so no account may need that secret:
+participation is one-pass.
 """
 
 from __future__ import annotations

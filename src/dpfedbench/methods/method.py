@@ -254,6 +254,13 @@ class Method(Run):
         own = [sum_ for sum_ in loop.own if sum_.private and sum_.within_task is not None]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
+        limits = [sum_.budget.epsilon for sum_ in loop.sums if sum_.private and sum_.budget is not None]
+        if any(limit is not None for limit in limits) and "ledger.jsonl" in self.model.references(self):
+            raise BenchError(
+                f"budget.epsilon is {limits[0]:g}, but the network was found by a private run on the same records, and "
+                "what holds is of both runs together: no budget is kept over both; set budget.epsilon to null and "
+                "noise.multiplier to a number"
+            )
         plan, server = loop.participation, loop.server
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))

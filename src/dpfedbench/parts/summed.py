@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dpfedbench.accounting.units import cannot_compose
+from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.privacy.private_sum import PlainSum
@@ -77,6 +79,11 @@ class Parties(Clients):
             place = blocks[name] if name else slice(0, net.dimension)
             size = len(update.places(sum_, seed=run.seed, client=0, records=held))
             lots = update.lots(run, sum_, clients=self._count, records=size)
+            for other in self._phases:
+                if sum_.private and other.entry.sum.part == sum_.part and other.lots.purpose != lots.purpose:
+                    # Described alike in the ledger, where releases of one lot are one Gaussian; of two they are not.
+                    names = other.name, sum_.name
+                    raise BenchError(cannot_compose(*names, sum_.unit, sum_.part, "draw lots of their own"))
             cut = steps[sum_.name].cut
             entry = setup.book.enter(
                 sum_, sampler=lots.describe(), denominator=lots.denominator, dimension=place.stop - place.start,
