@@ -109,14 +109,22 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
         assert part["bounds"] != [report._plain(bound) for bound in at[0.5]]
 
 
-def test_the_sample_level_is_audited_by_both_of_its_sums():
-    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at 1e-5 (closed form), of an example,
-    and not of all that a client has. A bound above it on right code has a chance of 5 % in all; the seed is fixed."""
-    config = make_config({"method": "dp-maml-sample", "clients": {"count": 800}, "participation": {"cohort": 80}})
+def sample_level(**z):
+    """A run whose examples are in the clients' sums or in the server's, of such noise, and its ledger."""
+    config = make_config(
+        {"method": "dp-maml-sample", "clients": {"count": 800}, "participation": {"cohort": 80}},
+        {name: {"multiplier": value} for name, value in z.items()},
+    )
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
-    found = audit(config, rounds.book.ledger, canaries=600)
+    return config, rounds.book.ledger
+
+
+def test_the_sample_level_is_audited_by_both_of_its_sums():
+    """An example is in the clients' sum or in the server's: one Gaussian of z = 1 at 1e-5 (closed form), of an example,
+    and not of all that a client has. A bound above it on right code has a chance of 5 % in all; the seed is fixed."""
+    found = audit(*sample_level(), canaries=600)
     parts = [found, *found["also"]]
     assert len(parts) == 2 and {part["unit"] for part in parts} == {"record"}
     assert {part["clients_audited"] is None for part in parts} == {True, False}  # the server's, the clients'
@@ -124,6 +132,29 @@ def test_the_sample_level_is_audited_by_both_of_its_sums():
         assert part["epsilon_holds"] == pytest.approx(gaussian_epsilon(1.0, 1e-5), rel=1e-6)
         assert 0.6 * part["epsilon_ideal"] < part["epsilon"] <= part["epsilon_holds"]
         assert not part["another_mechanism"]
+
+
+@pytest.mark.parametrize("loud", ["noise", "within_task"])
+def test_of_two_sums_of_one_unit_the_one_that_leaks_more_is_told(loud):
+    """At z = 0.5 and 4 there is no doubt which: 10.0 and 0.93 hold at 1e-5."""
+    quiet = {"noise": "within_task", "within_task": "noise"}[loud]
+    found = audit(*sample_level(**{loud: 4.0, quiet: 0.5}), canaries=600)
+    (other,) = found["also"]
+    assert found["epsilon"] > 5 > 1 > other["epsilon"] and (found["clients_audited"] is None) == (quiet == "noise")
+    # What another mechanism's bound says nothing of comes first, however low it is.
+    parts = [{"another_mechanism": another, "epsilon": e} for another, e in ((False, 5.0), (True, 0.1), (False, 9.0))]
+    assert [part["epsilon"] for part in sorted(parts, key=report._worst_first)] == [0.1, 9.0, 5.0]
+
+
+@pytest.mark.parametrize("name", ["clients", "records", "two-fold", "local"])
+def test_an_audit_refuses_a_ledger_that_its_own_run_does_not_give(name):
+    """Of each kind of sum: whoever releases, one line of the first round has another denominator."""
+    config, releases = AUDITED[name][0]()
+    for place, event in enumerate(releases):
+        if event.round == 0:
+            changed = [*releases[:place], dataclasses.replace(event, denominator=7.0), *releases[place + 1 :]]
+            with pytest.raises(BenchError, match=r"denominator 7\.0, the code as it is now"):
+                audit(config, changed, canaries=50)
 
 
 def test_the_attack_on_a_rule_is_at_the_same_confidence(monkeypatch):

@@ -305,15 +305,17 @@ def _is_another(headline: Bound) -> bool:
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:
-    if headline.epsilon > holds and chance <= _CHANCE:
+    if headline.epsilon > holds:
+        if chance > _CHANCE:
+            return (
+                f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
+            )
         return f"ABOVE what holds ({holds:.4g}): the mechanism leaks more than its account says"
     if _is_another(headline):
         return (
             f"ANOTHER MECHANISM ran than the ledger's, of which the best attacker shows {headline.ideal:.4g}: this "
             "bound does not see how much it leaks; right code is said to be so in one audit of ten thousand"
         )
-    if headline.epsilon > holds:
-        return f"above what holds ({holds:.4g}): a leak or chance; {100 * chance:.2g} % of audits of right code say so"
     return f"not above what holds ({holds:.4g}); a lower bound against one adversary, not a proof of privacy"
 
 

@@ -31,10 +31,9 @@ from dpfedbench.reporting.results import (
 from dpfedbench.reporting.values import Shown
 
 TITLE = "Three ε beside every private number"
+ANOTHER = "of another mechanism than the ledger's"
 PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
-
-ANOTHER = "of another mechanism than the ledger's"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
