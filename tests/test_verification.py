@@ -141,6 +141,11 @@ def test_who_leaves_out_what_a_result_was_made_from_is_told(there: Path) -> None
         forged.write_text(text)
         (line,) = found()
         assert line.startswith(f"{PLACE / 'privacy.json'} does not say that it was made from the ledger.jsonl beside")
+    forged.write_text(kept[forged])
+    for name in ("configure-config", "train-model"):  # trained by a former version, tested by this one
+        path = PLACE / FOLDER / f"{name}.sha256"
+        path.write_text(lines[path])
+    assert not found()
     for path in manifests:
         path.write_text(lines[path])
     whole = Faults(RESULTS)

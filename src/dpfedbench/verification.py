@@ -29,12 +29,12 @@ _NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
 """Folders of what a rule writes on the way, or Snakemake: nothing reads it as a result."""
 
 _SOURCES = {
-    "train": "config.yaml",
-    "meta_test": "model.safetensors",
-    "account": "ledger.jsonl",
-    "audit": "ledger.jsonl",
+    "train": ("configure", "config.yaml"),
+    "meta_test": ("train", "model.safetensors"),
+    "account": ("train", "ledger.jsonl"),
+    "audit": ("train", "ledger.jsonl"),
 }
-"""What a result of a run is made from above all, by the rule: a file of the same folder."""
+"""What a result of a run is made from above all, by its rule: a file of the same folder, and the rule that wrote it."""
 
 _CLOSE = 0.5
 """Percentage points by which a test on another processor may differ, where a task's answer is a near thing."""
@@ -92,9 +92,11 @@ class Faults:
         }
         yield from found.values()
         sound = {name for name in found if found[name] is None}
-        told = "config.yaml" in there and any(manifest.made_from is not None for manifest in manifests)
+        # What a former version trained is tested by this one, and not the other way about.
+        telling = {manifest.rule for manifest in manifests if manifest.made_from is not None}
         for manifest in manifests:
-            own, needed = sorted(sound.intersection(manifest.files)), _SOURCES.get(manifest.rule) if told else None
+            own, (before, needed) = sorted(sound.intersection(manifest.files)), _SOURCES.get(manifest.rule, ("", None))
+            needed = needed if before in telling and "config.yaml" in there else None
             if own and manifest.made_from is None and needed is None:
                 self.former += [folder / name for name in own]
             elif own:

@@ -51,7 +51,8 @@ def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
     if id(value) in above:
         raise BenchError(f"{name} refers to itself: write out what it holds")
     inside = (*above, id(value))
-    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+    pairs = sorted(value.items(), key=lambda pair: str(pair[0])) if isinstance(value, Mapping) else enumerate(value)
+    for key, item in pairs:  # in an order that is not that of the files which were laid over one another
         if isinstance(key, str):
             yield f"a key of {name or 'the configuration'}", key
         yield from _each(item, dotted(name, key), inside)
