@@ -271,23 +271,6 @@ def test_private_runs_write_nothing_that_no_noise_protects(silos, tmp_path):
     assert all(np.array_equal(model[name], tested[name]) for name in model)
 
 
-def test_a_client_moves_by_its_noise_alone_where_nobody_is_in_its_lot():
-    """Who sees a client stand still knows that its lot was empty: with one record of 100 expected that is in 37 %."""
-    config = make_config({"method": "dp-fl", "participation": {"cohort": 1}, "client_update": {"optimizer": "sgd"}})
-    held = SimpleNamespace(images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.zeros(100, np.int64)] * 4)
-    found = Rounds(
-        config, config.loop(), net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
-        gradients=Choice("given", lambda: Lots(np.zeros((100, 3))), "cpu"),
-    )  # fmt: skip
-    empty = 0
-    for index in range(5):
-        before = found.theta.clone()
-        found.round(index)
-        empty += sum(not len(found.clients._lots.lot(index, 0, client)) for client in range(4))
-        assert ((found.clients._models - before).abs() > 1e-6).all()
-    assert 0 < empty < 20
-
-
 def test_empty_lots_release_noise(silos, tmp_path):
     config = make_config({"participation": {"cohort": 1, "rounds": 4}, "method": "dp-fl"})
     train(config, silos, tmp_path)

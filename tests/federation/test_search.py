@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import time
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -19,13 +18,11 @@ from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
-from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.methods import METHODS, read_run
 from dpfedbench.methods.dp_fnas import DpFnas
-from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
@@ -218,39 +215,6 @@ def test_the_noise_of_sums_parties_and_rounds_is_independent(silos, tmp_path, mo
     monkeypatch.setattr(book, "stream", lambda *name: streams.append(name) or named_stream(*name))
     train(make_config(), silos, tmp_path)
     assert len(streams) == len(set(streams)) == 4 * 2 * 4
-
-
-@pytest.mark.parametrize("make", [make_config, cells])
-def test_a_party_releases_its_noise_alone_where_nobody_is_in_its_lot(monkeypatch, make):
-    """Who sees nothing of a party knows that its lot was empty: with one record expected that is so in 37 %."""
-    sizes, left, own = [], [], Parties._party
-
-    class Empty:
-        """In place of gradients: all are zero."""
-
-        device = "cpu"
-
-        def add_each(self, theta, images, labels, total, *, block=""):
-            sizes.append(len(images))
-            nothing = np.zeros(len(images))
-            return Found(nothing, nothing, nothing), total.add(torch.zeros(len(images), total.dimension))
-
-    def spy(self, *given):
-        found = own(self, *given)
-        left.append(found[0].clone())
-        return found
-
-    monkeypatch.setattr(Parties, "_party", spy)
-    config = make(*[None] * (make is cells), {"participation": {"cohort": 1}})
-    held = SimpleNamespace(images=[np.zeros((100, 1))] * 4, labels=[np.zeros(100, np.int64)] * 4)
-    rounds = engine.Rounds(
-        config, config.loop(), net=conftest.Flat(3), held=held, measures=NoMeasures(), ledger=[],
-        gradients=Choice("given", Empty, "cpu"),
-    )  # fmt: skip
-    for index in range(4):
-        rounds.round(index)
-    assert 0 in sizes and any(sizes) and len(left) == len(sizes)
-    assert all(released.abs().min() > 0 for released in left)
 
 
 @pytest.mark.parametrize("make", [make_config, cells])

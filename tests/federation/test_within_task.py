@@ -102,6 +102,7 @@ def test_the_ledger_has_every_release_with_the_noise_it_took(overlay, names, row
     rounds = rounds_of(config, federation, tmp_path, observer=lambda line, left: seen.append((line, left)))
     found = contributions(rounds, theta_of(rounds))
     assert rounds.clients.each == rows and len(found) == 3 * rows
+    assert rounds.server.denominator == 4 * rows  # |D^q| L of Algorithm 2, or L
     lines = {line.name: line for line in read_ledger(tmp_path / "ledger.jsonl")}
     assert set(lines) == set(names) == {line.name for line, _ in seen} and len(seen) == len(names)
     observer = "everyone" if overlay is SAMPLE else "server"

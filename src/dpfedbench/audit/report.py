@@ -284,6 +284,14 @@ def _entry(bounds: Sequence[Bound], first: Release, holds: float, *, delta: floa
     }
 
 
+def _is_another(headline: Bound) -> bool:
+    """Whether right code would hardly ever show as little, or have such scores: what ran is not what the ledger states.
+
+    There are two tests, and each has half of the chance.
+    """
+    return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
+
+
 def _worst_first(part: dict[str, Any]) -> tuple[bool, float]:
     """In what order the audits of a unit are told: first what was not seen, then by their bounds."""
     return not part["another_mechanism"], -part["epsilon"]
@@ -294,14 +302,6 @@ def _knows(first: Release) -> str:
     if of([first]).known:
         return f"{told}; who is in which block"
     return f"{told}, nor who takes part when"
-
-
-def _is_another(headline: Bound) -> bool:
-    """Whether right code would hardly ever show as little, or have such scores: what ran is not what the ledger states.
-
-    There are two tests, and each has half of the chance.
-    """
-    return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:
