@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dpfedbench import jobs
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
 
@@ -163,3 +164,12 @@ def test_which_process_is_the_workflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WORKFLOW, f"{here} {pid} {float(began) - 3600}")  # its number is another process's by now
     with pytest.raises(psutil.NoSuchProcess):
         workflow_process()
+
+
+def test_a_full_disk_is_one_also_where_numpy_gives_up_before_it_writes(tmp_path: Path) -> None:
+    """It then has no number of the operating system's (numpy/_core/src/multiarray/convert.c, `npy_fallocate`)."""
+    error = OSError("Not enough free space to write 32000000 bytes")
+    assert error.errno is None
+    assert jobs.outside(error, tmp_path / "logs" / "log") == (
+        f"{tmp_path / 'logs'}: {error}: free some space and run the same command again"
+    )
