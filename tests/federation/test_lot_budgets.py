@@ -1,6 +1,5 @@
 """Budgets of runs whose clients sum over lots: calibrated, decaying and fixed noise, and what the account finds."""
 
-import functools
 import json
 import math
 
@@ -51,8 +50,9 @@ def test_each_local_step_is_charged(silos, tmp_path):
     ledger = read_ledger(tmp_path / "ledger.jsonl")
     assert [line.round for line in ledger] == list(range(14))
     spent = pd.read_csv(tmp_path / "history.csv")["epsilon_claimed"].tolist()
-    claimed = functools.partial(calibration.epsilon_after, "as_claimed", ledger[0].sampler, 2.0, claims=config.claims)
-    assert spent == pytest.approx([claimed(2 * done, 1e-4) for done in range(1, 8)], rel=1e-9)
+    sampler, given = ledger[0].sampler, {"claims": config.claims}
+    claimed = [calibration.epsilon_after("as_claimed", sampler, 2.0, lots, 1e-4, **given) for lots in range(2, 16, 2)]
+    assert spent == pytest.approx(claimed, rel=1e-9)
 
 
 @pytest.mark.parametrize("profile", ["holds", "as_claimed"])
