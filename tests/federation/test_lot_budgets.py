@@ -1,7 +1,6 @@
 """Budgets of runs whose clients sum over lots: calibrated, decaying and fixed noise, and what the account finds."""
 
 import dataclasses
-import functools
 import json
 import math
 
@@ -45,6 +44,20 @@ def test_a_decaying_budget_is_what_the_account_says(silos, tmp_path):
         again.noise_multiplier = event.noise_multiplier
         again.took(1)
     assert not again.allows(len(ledger) + 1)
+
+
+def test_each_local_step_is_charged(silos, tmp_path):
+    """Two lots a round: what 14 lots cost is allowed, what 16 cost is not, so that the run stops after seven rounds."""
+    fourteen, sixteen = (upper_epsilon(((2.0, lots),), 8 / 100, 1e-4) for lots in (14, 16))
+    budget = {"epsilon": (fourteen + sixteen) / 2, "profile": "holds"}
+    config = make_config({"method": "dp-fl", "client_update": {"inner_steps": 2}, "budget": budget})
+    train(config, silos, tmp_path)
+    ledger = read_ledger(tmp_path / "ledger.jsonl")
+    assert [line.round for line in ledger] == list(range(14))
+    spent = pd.read_csv(tmp_path / "history.csv")["epsilon_claimed"].tolist()
+    sampler, given = ledger[0].sampler, {"claims": config.claims}
+    claimed = [calibration.epsilon_after("as_claimed", sampler, 2.0, lots, 1e-4, **given) for lots in range(2, 16, 2)]
+    assert spent == pytest.approx(claimed, rel=1e-9)
 
 
 @pytest.mark.parametrize("profile", ["holds", "as_claimed"])
@@ -177,16 +190,3 @@ def test_a_budget_that_no_round_fits_is_refused(silos, tmp_path):
     for overlay in ({}, DECAY):
         with pytest.raises(BenchError, match="first round"):
             train(make_config(overlay, {"budget": {"epsilon": 0.01}}), silos, tmp_path)
-
-
-def test_each_local_step_is_charged(silos, tmp_path):
-    """Two lots a round: what 14 lots cost is allowed, what 16 cost is not, so that the run stops after seven rounds."""
-    fourteen, sixteen = (upper_epsilon(((2.0, lots),), 8 / 100, 1e-4) for lots in (14, 16))
-    budget = {"epsilon": (fourteen + sixteen) / 2, "profile": "holds"}
-    config = make_config({"method": "dp-fl", "client_update": {"inner_steps": 2}, "budget": budget})
-    train(config, silos, tmp_path)
-    ledger = read_ledger(tmp_path / "ledger.jsonl")
-    assert [line.round for line in ledger] == list(range(14))
-    spent = pd.read_csv(tmp_path / "history.csv")["epsilon_claimed"].tolist()
-    claimed = functools.partial(calibration.epsilon_after, "as_claimed", ledger[0].sampler, 2.0, claims=config.claims)
-    assert spent == pytest.approx([claimed(2 * done, 1e-4) for done in range(1, 8)], rel=1e-9)
