@@ -1,12 +1,14 @@
 """One action of the workflow as a job: its log, its errors, its exit code."""
 
 import contextlib
+import copy
 import errno
 import gc
 import io
 import logging
 import os
 import platform
+import re
 import resource
 import sys
 import threading
@@ -148,14 +150,17 @@ def measured(cost: Path) -> Iterator[None]:
     from snakemake.benchmark import benchmarked, write_benchmark_records
 
     cost.unlink(missing_ok=True)
-    with benchmarked() as found:
+    with benchmarked() as sampled:
         yield
+    found = copy.copy(sampled)  # a thread may still be writing to the other
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     found.running_time = time.time() - psutil.Process().create_time()
     found.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
     found.cpu_usage = 100 * found.cpu_time
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss in a MiB
-    found.max_rss = max(found.max_rss or 0, used[0].ru_maxrss / unit)
+    # Not getrusage's: that is also of what the process was before it was this program, a copy of Snakemake.
+    with contextlib.suppress(OSError):
+        peak = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+        found.max_rss = max(found.max_rss or 0, int(peak[0]) / 1024)
     with files.atomic_path(cost) as temporary:
         write_benchmark_records([found], str(temporary), False)
 
