@@ -30,7 +30,7 @@ def choose(net: Net, *, device: str = "cpu", enabled: bool = True, dtype: torch.
     """
     kernel = _kernel(net, dtype) if enabled and device == "cpu" else None
     if kernel is not None:
-        return Choice(kernel.name, functools.partial(kernel, net, dtype=dtype), device)
+        return Choice(kernel.name, functools.partial(kernel, net, dtype=dtype), device, kernel.tasks(net))
     make: Callable[[], Gradients] = functools.partial(TorchGradients, net, device=device, dtype=dtype)
     return Choice(TorchGradients(net, device=device, dtype=dtype).way, make, device)
 

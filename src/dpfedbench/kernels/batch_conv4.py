@@ -21,6 +21,10 @@ from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
+_MOST = 4
+_OUTPUTS = 28 * 28 * 64
+"""Outputs of an image's first convolution from which on a task is computed alone."""
+
 
 class BatchConv4(TorchGradients):
     """Gradients of a Conv-4 that is normalised over the task's batch; arguments are those of `Gradients`."""
@@ -30,6 +34,13 @@ class BatchConv4(TorchGradients):
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
         self._passes: dict[int, Passes] = {}
+
+    @staticmethod
+    def tasks(net: Net) -> int:
+        """So many that Python's part is small beside them, and few enough that what they keep is: 4 of 16 filters."""
+        height, width, _ = net.input_shape
+        assert isinstance(net.module, Conv4)
+        return max(1, min(_MOST, _OUTPUTS // (height * width * net.module.filters)))
 
     def _prepared(self, x: Array) -> Images:
         images = as_floats(x, self.number)
@@ -62,10 +73,11 @@ class _Tasks(Point):
         super().__init__(theta)
         self.passes, self._theta, self._images = passes, theta, images
         self.places = passes.points(len(theta)) if places is None else places
-        self._found = passes.losses(theta, images, labels, self.places).T
+        losses, right = passes.losses(theta, images, labels, self.places)
+        self._found = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._found[0], self._found[1]
+        return self._found
 
     def _gradient(self, out: Array) -> None:
         self.passes.gradients(self._theta, self._images, self.places, np.asarray(out))

@@ -145,6 +145,13 @@ def array_at(_, memory, table, part, dimensions):
     return kind(memory, table, part, dimensions), code
 
 
+@exact
+def copy(numbers, to):
+    """to[:] = numbers, of one dimension."""
+    for i in range(len(to)):
+        to[i] = numbers[i]
+
+
 # numpy's own loops
 
 _UFUNCS = (np.matmul, np.add, np.exp, np.log, np.power)
@@ -304,7 +311,9 @@ def products(native, a, turned, b, out, adds):
             else:
                 matmul(native, a[n], b[n], to)
             if adds:
-                out[n] += spare
+                for i in range(rows):
+                    for j in range(columns):
+                        out[n, i, j] += spare[i, j]
     else:
         ints, words, one = native.ints, native.words, address_of(native.factors)
         ints[0], ints[1] = 111, 112 if turned else 111

@@ -27,6 +27,7 @@ from dpfedbench.kernels.calls import (
     Call,
     Native,
     array_at,
+    copy,
     caller,
     elementwise,
     matmul,
@@ -118,13 +119,6 @@ def _table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]
     return table, start
 
 
-@exact
-def _some(images, groups, group):
-    """The images of a group."""
-    each = len(images) // groups
-    return images[group * each : (group + 1) * each]
-
-
 # The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
 # The normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
 # k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group
@@ -152,6 +146,7 @@ def _first_forward(room, images, mean, covariance, row, point, codes):
     padded = array_at(scratch, room.scratches, _PADDED, 4)
     one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
+    each = len(images) // groups
     matmul(native, mean, weight, means)
     for g in range(groups):
         matmul(native, covariance[g], weight, spread[g])
@@ -165,7 +160,7 @@ def _first_forward(room, images, mean, covariance, row, point, codes):
                 folded[r, f] = weight[r, f] * gains[g, f]
         _first_layer(
             native.addresses,
-            (_some(images, groups, g), folded, shifts, window, _some(padded, groups, g), code[g]),
+            (images[g * each : (g + 1) * each], folded, shifts, window, padded[g * each : (g + 1) * each], code[g]),
         )  # fmt: skip
 
 
@@ -181,10 +176,11 @@ def _first_backward(room, images, mean, row, point, codes, out):
     window, code = array_at(scratch, room.scratches, _WINDOW, 2), array_at(codes, room.codes, 3, 3)
     padded = array_at(scratch, room.scratches, _PADDED_GRADIENT, 4)
     groups, filters = len(mean), weight.shape[1]
+    each = len(images) // groups
     for g in range(groups):
         _first_layer_gradient(
             native.addresses,
-            (_some(images, groups, g), _some(padded, groups, g), code[g], window, plain[g], shifts[g]),
+            (images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], window, plain[g], shifts[g]),
         )  # fmt: skip
         _sum_of_products(weight, plain[g], moments[g])
         to, scale, shift = (
@@ -311,7 +307,7 @@ def _untransformed(room, index, out):
     for g in range(len(out)):
         weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
         for tap in range(9):
-            weight[tap] = taps[tap, g * each : (g + 1) * each]
+            copy(taps[tap, g * each : (g + 1) * each], weight[tap])
 
 
 @exact
@@ -330,7 +326,7 @@ def _inside(padded, flat):
         for i in range(height - 2):
             for j in range(width - 2):
                 start = (i * (width - 2) + j) * filters
-                flat[b, start : start + filters] = padded[b, i + 1, j + 1]
+                copy(padded[b, i + 1, j + 1], flat[b, start : start + filters])
 
 
 @exact
@@ -341,7 +337,7 @@ def _put_inside(flat, padded):
         for i in range(height - 2):
             for j in range(width - 2):
                 start = (i * (width - 2) + j) * filters
-                padded[b, i + 1, j + 1] = flat[b, start : start + filters]
+                copy(flat[b, start : start + filters], padded[b, i + 1, j + 1])
 
 
 @exact
@@ -433,7 +429,7 @@ def _head_backward(room, point, out, by_record):
     if by_record:
         for b in range(len(flat)):
             weight, bias = array_at(out[b], room.weights, 12, 2), array_at(out[b], room.weights, 13, 1)
-            bias[:] = residual[b]
+            copy(residual[b], bias)
             for i in range(flat.shape[1]):
                 for k in range(len(bias)):
                     weight[i, k] = flat[b, i] * residual[b, k]
@@ -477,8 +473,8 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
             ),
         )  # fmt: skip
         for g in range(len(out)):
-            array_at(out[g], room.weights, 3 * index + 5, 1)[:] = shifts[g]
-            array_at(out[g], room.weights, 3 * index + 4, 1)[:] = scales[g]
+            copy(shifts[g], array_at(out[g], room.weights, 3 * index + 5, 1))
+            copy(scales[g], array_at(out[g], room.weights, 3 * index + 4, 1))
         _gradient_tiles(
             native.addresses,
             (
@@ -609,8 +605,8 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 height, width, delta_dot, shift_dot, scale_dot,
             ),
         )  # fmt: skip
-        array_at(out[0], room.weights, 3 * index + 5, 1)[:] = shift_dot
-        array_at(out[0], room.weights, 3 * index + 4, 1)[:] = scale_dot
+        copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
+        copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
         outputs = array_at(scratch, room.scratches, shared + _OUTPUTS, 3)
         _tangent_gradient_tiles(
             native.addresses,
@@ -650,12 +646,13 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
 def _prepare(room, x, padded, means, covariances):
     """`Images` of x [T, B, H, W, C]."""
     scratch, groups = room.scratch, means.shape[1]
+    each = x.shape[1] // groups
     patches = array_at(scratch, room.scratches, _PATCHES, 2)
     for t in range(len(x)):
         _border(x[t], padded[t])
         for g in range(groups):
             mean = means[t, g]
-            _patches_of_images(room.native.addresses, (_some(padded[t], groups, g), mean, patches))
+            _patches_of_images(room.native.addresses, (padded[t, g * each : (g + 1) * each], mean, patches))
             matmul(room.native, patches.T, patches, covariances[t, g])
             _divide(covariances[t, g], len(patches))
 
@@ -680,42 +677,31 @@ def _divide(matrix, count):
 
 
 @compiled
-def _infer(room, theta, images, point, codes, logits):
-    """Logits [T, B, ways]; one point is enough."""
-    for t in range(len(images.padded)):
-        row = theta[t if len(theta) > 1 else 0]
-        _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, codes)
-        logits[t] = array_at(room.scratch, room.scratches, _LOGITS, 2)
+def _evaluate(room, theta, images, labels, points, by_record, logits, losses, right):
+    """Logits [T, B, ways] of batches at weights [T, d] and, unless `losses` is empty, losses and right answers [T, B].
+
+    Weights and points may be one for all.
+    """
+    for t in range(len(logits)):
+        row, place = theta[t if len(theta) > 1 else 0], t if len(points.floats) > 1 else 0
+        point = points.floats[place]
+        _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, points.codes[place])
+        found = array_at(room.scratch, room.scratches, _LOGITS, 2)
+        for b in range(len(found)):
+            copy(found[b], logits[t, b])
+        if len(losses) > 0:
+            _losses(room, labels[t], point, by_record)
+            copy(array_at(room.scratch, room.scratches, _LOSSES, 1), losses[t])
+            for b in range(len(found)):
+                right[t, b] = _largest(found[b]) == labels[t, b]
 
 
 @compiled
-def _evaluate(room, theta, images, labels, points, found):
-    """Mean loss and accuracy [T, 2] of tasks, each at a point of its own."""
-    for t in range(len(labels)):
-        point, codes = points.floats[t], points.codes[t]
-        _logits(room, images.padded[t], images.mean[t], images.covariance[t], theta[t], point, codes)
-        _losses(room, labels[t], point, False)
-        _means(room, labels[t], found[t])
-
-
-@exact
-def _means(room, labels, found):
-    logits, total = array_at(room.scratch, room.scratches, _LOGITS, 2), array_at(room.scratch, room.scratches, _SUM, 1)
-    sum_of(room.native, array_at(room.scratch, room.scratches, _LOSSES, 1), total)
-    found[0] = total[0] / logits.dtype.type(len(labels))
-    right = 0
-    for b in range(len(labels)):
-        right += _largest(logits[b]) == labels[b]
-    found[1] = right / len(labels)
-
-
-@compiled
-def _gradients(room, theta, images, points, out):
-    """Gradients [T, d] of tasks, of which `_evaluate` made the points."""
-    for t in range(len(theta)):
-        _backward(
-            room, images.padded[t], images.mean[t], theta[t], points.floats[t], points.codes[t], out[t : t + 1], False
-        )
+def _gradients(room, theta, images, points, by_record, out):
+    """Gradients [T, G, d] of batches' groups, of which `_evaluate` made the points."""
+    for t in range(len(out)):
+        floats, codes = points.floats[t], points.codes[t]
+        _backward(room, images.padded[t], images.mean[t], theta[t], floats, codes, out[t], by_record)
 
 
 @compiled
@@ -728,22 +714,6 @@ def _hessian_products(room, theta, images, direction, points, out):
         )  # fmt: skip
 
 
-@compiled
-def _records(room, theta, images, labels, point, codes, out, found):
-    """Gradients [T, B, d], and losses and right answers [T, B, 2], of records that are each a group by itself."""
-    for t in range(len(labels)):
-        _logits(room, images.padded[t], images.mean[t], images.covariance[t], theta, point, codes)
-        _losses(room, labels[t], point, True)
-        _backward(room, images.padded[t], images.mean[t], theta, point, codes, out[t], True)
-        losses, logits = (
-            array_at(room.scratch, room.scratches, _LOSSES, 1),
-            array_at(room.scratch, room.scratches, _LOGITS, 2),
-        )
-        for b in range(len(losses)):
-            found[t, b, 0] = losses[b]
-            found[t, b, 1] = _largest(logits[b]) == labels[t, b]
-
-
 class Passes:
     """Passes over batches of one size, for weights given as flat vectors.
 
@@ -751,13 +721,15 @@ class Passes:
         net: the network's shapes.
         batch: images in a batch.
         dtype: numpy float32 or float64.
-        groups: how many groups of a batch are normalised, each by itself: 1, or as many as there are images.
+        by_record: whether each image is normalised by itself and has a gradient of its own.
 
     Not safe for use by two threads at once: give each its own object.
     """
 
-    def __init__(self, net: Conv4, batch: int, dtype: type, groups: int = 1) -> None:
-        self.batch, self.groups, self.number, self.ways = batch, groups, np.dtype(dtype), net.ways
+    def __init__(self, net: Conv4, batch: int, dtype: type, by_record: bool = False) -> None:
+        groups = batch if by_record else 1
+        self.batch, self.groups, self.by_record = batch, groups, by_record
+        self.number, self.ways = np.dtype(dtype), net.ways
         height, width, channels = net.image_shape
         f, patch, line = net.filters, 9 * channels, 64 // self.number.itemsize
         planes = [(height >> level, width >> level) for level in (1, 2, 3)]
@@ -774,7 +746,7 @@ class Passes:
             codes[index] = (tiles, f)
             own: dict[int, Sequence[int]] = {part: padded for part in (_PADDED, _PADDED_GRADIENT)}
             own |= {part: (16, tiles, f) for part in (_OUTPUTS, _INPUT_GRADIENTS)} | {_TOTAL: (groups, f)}
-            if groups == 1:
+            if not by_record:
                 own |= {_INPUTS: (16, tiles, f), _WEIGHTS: (16, f, f), _Z: (tiles, 4, f)}
                 own |= {part: (tiles, f) for part in (_SELECTED, _DELTA)}
                 own |= {part: (f,) for part in (_MEAN, _STD, _SCALE, _SHIFT)}
@@ -829,20 +801,30 @@ class Passes:
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
-        found = np.empty((len(images.padded), self.batch, self.ways), self.number)
-        _infer(self._room, _plain(theta), images, at.floats[0], at.codes[0], found)
-        return found
+        labels = np.empty((0, self.batch), np.int64)
+        return self._evaluated(theta, images, labels, at)[0]
 
-    def losses(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points) -> np.ndarray:
-        """Mean cross-entropy and accuracy (0 to 1) of tasks [T, 2] at weights [T, d]; `at` has what derivatives need."""
-        found = np.empty((len(labels), 2))
-        _evaluate(self._room, _plain(theta), images, _plain(labels), at, found)
-        return found
+    def losses(
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Losses, and which answers are right, of images [T, B] at weights [T, d]; stores what derivatives need."""
+        return self._evaluated(theta, images, labels, at)[1:]
+
+    def _evaluated(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points) -> tuple[np.ndarray, ...]:
+        logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
+        losses, right = np.empty(labels.shape, self.number), np.empty(labels.shape, np.bool_)
+        given = _plain(theta), images, _plain(labels), at, self.by_record
+        _evaluate(self._room, *given, logits, losses, right)
+        return logits, losses, right
 
     def gradients(self, theta: np.ndarray, images: Images, at: Points, out: np.ndarray) -> None:
-        """Gradients of the losses that were last evaluated, at the same weights, to `out` [T, d]."""
+        """Gradients of the groups' losses that were last evaluated, at the same weights, to `out` [T * G, d].
+
+        A task's is that of its mean loss, a record's that of its own.
+        """
         to = _plain(out)
-        _gradients(self._room, _plain(theta), images, at, to)
+        rows = to.reshape(-1, self.groups, to.shape[-1])
+        _gradients(self._room, _plain(theta), images, at, self.by_record, rows)
         if to is not out:
             out[:] = to
 
@@ -855,12 +837,6 @@ class Passes:
         if to is not out:
             out[:] = to
 
-    def records(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray) -> np.ndarray:
-        """Gradients of records [T, B] at weights [d] to `out` [T, B, d]; losses and right answers [T, B, 2]."""
-        found = np.empty((*labels.shape, 2))
-        _records(self._room, _plain(theta), images, _plain(labels), at.floats[0], at.codes[0], _plain(out), found)
-        return found
-
 
 def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
     """Images of numpy's or torch's uint8 or floats as floats in [0, 1]."""
@@ -870,7 +846,8 @@ def as_floats(x: Array, dtype: np.dtype) -> np.ndarray:
 
 def _plain(array: np.ndarray) -> np.ndarray:
     """A contiguous, writable array: each other kind would be compiled for anew."""
-    return np.require(array, requirements=("C", "A", "W"))
+    flags = array.flags
+    return array if flags.carray else np.require(array, requirements=("C", "A", "W"))
 
 
 def _zeros(size: int, number: np.dtype) -> np.ndarray:

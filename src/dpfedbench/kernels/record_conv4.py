@@ -35,25 +35,24 @@ class RecordConv4(TorchGradients):
         return _TOGETHER
 
     def _batches(self, x: Array) -> Iterator[tuple[slice, np.ndarray, Passes, Points]]:
-        """Which records [n, ...] a pass takes, as floats [T, B, ...]: all whole batches first, then what is left."""
-        whole = len(x) - len(x) % _TOGETHER
-        for some, size in ((slice(0, whole), _TOGETHER), (slice(whole, len(x)), len(x) - whole)):
-            if some.stop > some.start:
-                if size not in self._passes:
-                    assert isinstance(self.net.module, Conv4)
-                    passes = Passes(self.net.module, size, self.number.type, groups=size)
-                    self._passes[size] = passes, passes.points(1)
-                images = as_floats(x[some], self.number)
-                yield some, images.reshape(-1, size, *images.shape[1:]), *self._passes[size]
+        """Which records [n, ...] a pass takes, as floats [1, B, ...]."""
+        for start in range(0, len(x), _TOGETHER):
+            some = slice(start, min(start + _TOGETHER, len(x)))
+            size = some.stop - start
+            if size not in self._passes:
+                assert isinstance(self.net.module, Conv4)
+                passes = Passes(self.net.module, size, self.number.type, by_record=True)
+                self._passes[size] = passes, passes.points(1)
+            yield some, as_floats(x[some], self.number)[None], *self._passes[size]
 
     def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
-        found, own, labels, rows = np.empty((len(y), 2)), np.asarray(theta), np.asarray(y), np.asarray(out)
-        for some, images, passes, at in self._batches(x):
-            shape = images.shape[:2]
-            to = rows[some].reshape(*shape, -1)
-            measured = passes.records(own, passes.images(images), labels[some].reshape(shape), at, to)
-            found[some] = measured.reshape(-1, 2)
-        return _found(*found.T)
+        own, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
+        losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
+        for some, x_some, passes, at in self._batches(x):
+            images = passes.images(x_some)
+            (losses[some],), (right[some],) = passes.losses(own, images, labels[some][None], at)
+            passes.gradients(own, images, at, rows[some])
+        return _found(losses, right)
 
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
@@ -65,10 +64,7 @@ class RecordConv4(TorchGradients):
         return np.stack([self._logits_of(own, some) for own, some in zip(np.asarray(theta), x.value, strict=True)])
 
     def _logits_of(self, theta: np.ndarray, x: Array) -> np.ndarray:
-        rows = [
-            passes.logits(theta[None], passes.images(images), at).reshape(-1, self.net.outputs)
-            for _, images, passes, at in self._batches(x)
-        ]
+        rows = [passes.logits(theta[None], passes.images(images), at)[0] for _, images, passes, at in self._batches(x)]
         return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:

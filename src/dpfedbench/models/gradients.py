@@ -312,11 +312,15 @@ class Gradients(ABC):
 
 
 class Choice(NamedTuple):
-    """An implementation for a network on a device: its name, which a run records, and what makes a new one."""
+    """An implementation for a network on a device: its name, which a run records, and what makes a new one.
+
+    `tasks`: how many of them a CPU thread is given at once; no bit depends on it.
+    """
 
     name: str
     make: Callable[[], Gradients]
     device: str
+    tasks: int = 1
 
 
 def device_of(asked: str) -> str:
@@ -339,7 +343,7 @@ def chunk_of(choice: Choice, threads: int) -> int:
 
 
 class Workers(Threads[Worker]):
-    """Gradients for each CPU thread, which compute one task at a time; or one on a GPU, which computes many at once.
+    """Gradients for each CPU thread, which compute few tasks at a time; or one on a GPU, which computes many at once.
 
     Args:
         choice: the implementation.
@@ -354,11 +358,12 @@ class Workers(Threads[Worker]):
         self.name, self.device = choice.name, choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk = chunk_of(choice, threads)
+        self.chunk, self._tasks = chunk_of(choice, threads), choice.tasks
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once."""
-        return [slice(i, i + 1) for i in range(count)] if self.device == "cpu" else [slice(0, count)]
+        size = self._tasks if self.device == "cpu" else max(1, count)
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def joined(parts: list[Found]) -> Found:

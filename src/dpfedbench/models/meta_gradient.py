@@ -211,8 +211,9 @@ def _weighted(weights: np.ndarray, rows: torch.Tensor) -> torch.Tensor:
     """The weighted sum [T, w] of rows [K, T, w]."""
     if rows.is_cuda:
         return torch.tensordot(torch.from_numpy(weights).to(rows), rows, dims=1)
-    values = rows.numpy()
-    return torch.from_numpy((weights.astype(values.dtype) @ values.reshape(len(rows), -1)).reshape(rows.shape[1:]))
+    # Task by task: a product's last bits may depend on how many columns it has.
+    values = weights.astype(rows.numpy().dtype)
+    return torch.from_numpy(np.stack([values @ task for task in rows.numpy().transpose(1, 0, 2)]))
 
 
 def _by_tensor(rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:

@@ -55,6 +55,11 @@ class TorchGradients(Gradients):
         self._like = torch.empty(0, device=device, dtype=dtype)
         self._limit = _MOST[self._kind]
 
+    @staticmethod
+    def tasks(net: Net) -> int:
+        """How many tasks of a network a CPU thread is best given at once."""
+        return 1
+
     @property
     def way(self) -> str:
         """How records' gradients are had: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""

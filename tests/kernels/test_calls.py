@@ -1,0 +1,107 @@
+"""What compiled loops call by its address has the bits that it has where Python calls it."""
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedbench.compiled import compiled
+from dpfedbench.kernels import calls
+
+
+@compiled
+def run_products(native, a, turned, b, out, adds):
+    calls.products(native, a, turned, b, out, adds)
+
+
+@compiled
+def run_product(native, a, turned, b, out):
+    calls.product(native, a, turned, b, out)
+
+
+@compiled
+def run_matmul(native, a, b, out):
+    calls.matmul(native, a.T, b, out)
+
+
+@compiled
+def run_functions(native, array, exponent, found):
+    calls.elementwise(native, calls.EXP, array, found[0])
+    calls.elementwise(native, calls.LOG, array, found[1])
+    calls.power(native, array, exponent, found[2])
+    calls.sum_of(native, array, found[3])
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def number(request):
+    return np.dtype(request.param)
+
+
+@pytest.fixture
+def native(number):
+    return calls.native([], number, products=16, largest=10_000)
+
+
+def drawn(*shapes, number):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(number) for shape in shapes]
+
+
+@pytest.mark.parametrize("size", [1, 5, 25, 333])
+def test_functions_are_numpys(native, number, size):
+    array = np.random.default_rng(size).random(size).astype(number) + number.type(0.1)
+    found = np.empty((4, size), number)
+    run_functions(native, array, np.array([3], number), found)
+    assert (found[:3] == [np.exp(array), np.log(array), array**3]).all() and found[3, 0] == array.sum()
+
+
+def test_matrix_products_are_numpys(native, number):
+    a, b, out = drawn((31, 7), (31, 9), (7, 9), number=number)
+    run_matmul(native, a, b, out)
+    assert (out == a.T @ b).all()
+
+
+@pytest.mark.parametrize("mkl", [True, False])
+@pytest.mark.parametrize("filters", [3, 16, 33])
+@pytest.mark.parametrize("tiles", [4, 80, 245])
+def test_products_are_torchs(native, number, tiles, filters, mkl):
+    """All bits where torch brings MKL; else, as here where its addresses are taken out, up to rounding."""
+    has_it = native.addresses[calls.BATCH] and native.addresses[calls.MULTIPLY]
+    native = native._replace(spare=np.empty(10_000, number))
+    if not mkl:
+        native.addresses[[calls.BATCH, calls.MULTIPLY]] = 0
+    x, gradient, w, taps = drawn((16, tiles, filters), (16, tiles, filters), (16, filters, filters), (9, 50), number=number)
+    pairs = []
+    for a, turned, b in ((x, False, w), (x, True, gradient)):
+        left = torch.from_numpy(a).mT if turned else torch.from_numpy(a)
+        wanted = torch.bmm(left, torch.from_numpy(b))
+        out = np.empty(wanted.shape, number)
+        run_products(native, a, turned, b, out, False)
+        pairs.append((out, wanted.numpy().copy()))
+        twice = out.copy()
+        run_products(native, a, turned, b, twice, True)
+        pairs.append((twice, torch.baddbmm(wanted, left, torch.from_numpy(b)).numpy()))
+    (transform,) = drawn((16, 9), number=number)
+    out, back = np.empty((16, 50), number), np.empty((9, 50), number)
+    run_product(native, transform, False, taps, out)
+    run_product(native, transform, True, out, back)
+    t = torch.from_numpy(transform)
+    pairs += [(out, (t @ torch.from_numpy(taps)).numpy()), (back, (t.T @ torch.from_numpy(out)).numpy())]
+    for found, wanted in pairs:
+        if mkl and has_it:
+            assert (found == wanted).all()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e3 * np.finfo(number).eps)
+
+
+def test_a_loop_is_not_called_with_other_types():
+    from numba.core.errors import TypingError
+
+    from dpfedbench.kernels import winograd
+
+    enter = calls.caller(0, calls.Call(winograd.tiles_of_input, "4,3"))
+
+    @compiled
+    def wrong(addresses, padded, out):
+        enter(addresses, (out, padded))
+
+    with pytest.raises(TypingError, match="tiles_of_input takes 4,3"):
+        wrong(np.zeros(1, np.int64), np.zeros((1, 4, 4, 1), np.float32), np.zeros((16, 1, 1), np.float32))
