@@ -31,3 +31,11 @@ def test_a_part_that_changes_in_another_file_is_compiled_anew(tmp_path):
     assert [run(tmp_path), run(tmp_path)] == [["2.0", "0"], ["2.0", "1"]]
     (tmp_path / "parts.py").write_text(part.format(20))
     assert run(tmp_path) == ["21.0", "0"]
+
+
+def test_loops_are_loaded_before_they_are_called(tmp_path):
+    """What the warm process does, so that no fork of it has to."""
+    loads = "from dpfedbench.compiled import load_all\nload_all()\nprint(len(loop.overloads))\nprint"
+    (tmp_path / "caller.py").write_text(CALLER.replace("print", loads))
+    (tmp_path / "parts.py").write_text("from dpfedbench.compiled import part\n\n@part\ndef add(x):\n    return x + 1\n")
+    assert [run(tmp_path), run(tmp_path)] == [["0", "2.0", "0"], ["1", "2.0", "1"]]

@@ -17,8 +17,12 @@ import pytest
 
 from dpfedbench.jobs import WORKFLOW, place
 from dpfedbench.warm import WARM, _refuse_others
+from tests.federation.conftest import federation
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "dpfedbench"
+__all__ = ["federation"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "dpfedbench"
 SOON = 2.0  # seconds in which nothing is left of what was killed
 if not hasattr(os, "pidfd_open"):
     pytest.skip("no warm process outside Linux", allow_module_level=True)
@@ -274,8 +278,8 @@ def test_another_users_process_is_not_talked_to(monkeypatch: pytest.MonkeyPatch)
         end.close()
 
 
-def test_the_warm_process_imports_all_and_computes_nothing(tmp_path: Path) -> None:
-    """One thread, no GPU begun, no loop left to load; a fork has the threads that its job asks for."""
+def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Path, Path], tmp_path: Path) -> None:
+    """One thread, no GPU begun; a fork has the threads that its job asks for, and trains and tests to the same bits."""
     workflow = Workflow(tmp_path, PACKAGE)
     lines = (
         "import torch, numpy, dpfedbench.kernels.fused_cnn, dpfedbench.compiled",
@@ -293,6 +297,20 @@ def test_the_warm_process_imports_all_and_computes_nothing(tmp_path: Path) -> No
             )  # fmt: skip
             assert (code, errors) == (0, "")
             assert out == f"True 1 False {count}\n64000000.0 64000000.0\n"
+        made = []
+        for warm in (False, True):
+            run = tmp_path / f"run-{warm}"
+            code, _, errors, _ = workflow.run(
+                f"sys.path.insert(0, {str(ROOT)!r})",
+                "from tests.federation.conftest import make_config, train",
+                "config = make_config({'participation': {'rounds': 3}, 'model': {'filters': 16}})",
+                f"train(config, {[str(path) for path in federation]}, pathlib.Path({str(run)!r}), threads=2)",
+                warm=warm, OMP_NUM_THREADS="2",
+            )  # fmt: skip
+            assert code == 0, errors
+            names = ("model.safetensors", "ledger.jsonl", "metrics.json")
+            made.append([(run / name).read_bytes() for name in names])
+        assert made[0] == made[1]
     finally:
         workflow.end()
     until(lambda: not workflow.processes(), SOON)
