@@ -42,7 +42,8 @@ exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 
 
 # The same as a function of its own: its bits are those of each copy of it, and its callers are compiled sooner.
-exact: Any = njit(**_OPTIONS, fastmath=False, _nrt=False)
+# It can make and return no arrays, so that none of its code counts who holds them.
+exact: Any = njit(**_OPTIONS | {"fastmath": False, "_nrt": False})
 
 _COMPILED: list[Any] = []
 _COMMON = {Path(__file__), *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py"))}

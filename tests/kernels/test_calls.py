@@ -69,7 +69,9 @@ def test_products_are_torchs(native, number, tiles, filters, mkl):
     native = native._replace(spare=np.empty(10_000, number))
     if not mkl:
         native.addresses[[calls.BATCH, calls.MULTIPLY]] = 0
-    x, gradient, w, taps = drawn((16, tiles, filters), (16, tiles, filters), (16, filters, filters), (9, 50), number=number)
+    x, gradient, w, taps = drawn(
+        (16, tiles, filters), (16, tiles, filters), (16, filters, filters), (9, 50), number=number
+    )
     pairs = []
     for a, turned, b in ((x, False, w), (x, True, gradient)):
         left = torch.from_numpy(a).mT if turned else torch.from_numpy(a)

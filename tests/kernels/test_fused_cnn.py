@@ -11,7 +11,7 @@ import torch
 from numba.core.dispatcher import Dispatcher
 from torch.nn import functional
 
-from dpfedbench.kernels import calls, clipped_sum, conv4_passes, fused_cnn, winograd
+from dpfedbench.kernels import calls, clipped_sum, conv4_first, conv4_order, fused_cnn, winograd
 from dpfedbench.kernels.fused_cnn import FusedCnn
 from dpfedbench.privacy import private_sum
 from tests.models.nets import cnn
@@ -237,10 +237,12 @@ def test_loops_called_by_a_loop_exist_only_inside_it():
     order written (no `fastmath`) has the same bits wherever it is.
     """
     checked = 0
-    for module in (fused_cnn, conv4_passes, calls, winograd, clipped_sum):
+    for module in (fused_cnn, conv4_first, conv4_order, calls, winograd, clipped_sum):
         for loop in [value for value in vars(module).values() if isinstance(value, Dispatcher)]:
             for name, called in called_loops(loop).items():
                 inside = called.targetoptions.get("forceinline") or called.targetoptions.get("inline") == "always"
-                assert inside or called.targetoptions["fastmath"] is False, f"{module.__name__}.{loop.__name__} calls {name}, which also exists outside it"
+                assert inside or called.targetoptions["fastmath"] is False, (
+                    f"{module.__name__}.{loop.__name__} calls {name}, which also exists outside it"
+                )
                 checked += 1
     assert checked > 10

@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dpfedbench.kernels.conv4_passes import Images, Passes, Points, as_floats
+from dpfedbench.kernels.conv4_passes import Passes, as_floats
+from dpfedbench.kernels.conv4_room import Images, Points
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
@@ -53,6 +54,8 @@ class BatchConv4(TorchGradients):
         return self._passes[batch]
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+        if tuple(y.shape) != x.shape[:2]:
+            raise ValueError(f"{list(x.shape[:2])} images need as many labels, not {list(y.shape)}")
         passes = self._of(x.shape[1])
         places = None
         if isinstance(into, _Tasks) and into.passes is passes and len(into.places.floats) == len(theta):

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from dpfedbench.kernels.conv4_passes import Passes, Points, as_floats
+from dpfedbench.kernels.conv4_passes import Passes, as_floats
+from dpfedbench.kernels.conv4_room import Points
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Found, Inputs, Means, Point
 from dpfedbench.models.net import Array, Net

@@ -143,8 +143,16 @@ class Gradients(ABC):
         return np.dtype(_name(self.dtype))
 
     def prepared(self, x: Array | Inputs) -> Inputs:
-        """Records [T, n, ...] made ready for several calls of `at` and `logits`."""
-        return x if isinstance(x, Inputs) else Inputs(tuple(x.shape), self._prepared(x))
+        """Records [T, n, ...] made ready for several calls of `at` and `logits`.
+
+        Raises:
+            ValueError: the network takes records of another shape.
+        """
+        if isinstance(x, Inputs):
+            return x
+        if tuple(x.shape[2:]) != self.net.input_shape:
+            raise ValueError(f"records must be [T, n, {self.net.input_shape}], not {list(x.shape)}")
+        return Inputs(tuple(x.shape), self._prepared(x))
 
     def at(
         self, theta: Array, x: Array | Inputs, y: Array, *, products: bool = False, into: Point | None = None
@@ -282,8 +290,6 @@ class Gradients(ABC):
 
     def _inputs(self, theta: Array, x: Array | Inputs) -> Inputs:
         inputs = self.prepared(x)
-        if inputs.shape[2:] != self.net.input_shape:
-            raise ValueError(f"records must be [T, n, {self.net.input_shape}], not {list(inputs.shape)}")
         _fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
         return inputs
 

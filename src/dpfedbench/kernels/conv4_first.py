@@ -1,0 +1,202 @@
+"""The first layer of Conv-4, whose outputs are never stored (see `winograd`): its part in `conv4_order`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpfedbench.compiled import exact
+from dpfedbench.kernels.calls import array_at, matmul, power
+from dpfedbench.kernels.conv4_room import (
+    CENTRED,
+    FIRST,
+    FIRST_MEAN,
+    FIRST_STD,
+    FOLDED,
+    GAIN,
+    MOMENT,
+    PADDED,
+    PADDED_GRADIENT,
+    PULL,
+    SHIFT_GRADIENT,
+    SPREAD,
+    SPREAD_DOT,
+    THREE,
+    WEIGHTS_GRADIENT,
+    WEIGHTS_GRADIENT_DOT,
+    WINDOW,
+    first_layer,
+    first_layer_gradient,
+    first_layer_tangent,
+)
+from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+
+# The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
+# The normalised layer is therefore the plain layer with weights A = k w and shift a = shift - k m.w, where
+# k = scale / sqrt(w.S.w + eps); gradients in A and a are carried to w, scale and shift by these formulas. Each group
+# has its own m, S, A and a, and its own gradient.
+
+
+@exact
+def _sum_of_products(a, b, out):
+    """out[F] = the sum of a * b over rows."""
+    out[:] = 0
+    for r in range(a.shape[0]):
+        for f in range(a.shape[1]):
+            out[f] += a[r, f] * b[r, f]
+
+
+@exact
+def first_forward(room, images, mean, covariance, row, point, codes):
+    """Write what the next layer reads, at weights `row` [d]."""
+    scratch, native = room.scratch, room.native
+    weight = array_at(row, room.weights, 0, 2)
+    scale, shift = array_at(row, room.weights, 1, 1), array_at(row, room.weights, 2, 1)
+    spread, means = array_at(point, room.points, SPREAD, 3), array_at(point, room.points, FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, FIRST_STD, 2), array_at(point, room.points, GAIN, 2)
+    folded, shifts = array_at(scratch, room.scratches, FOLDED, 2), array_at(scratch, room.scratches, FIRST, 2)[0]
+    window, code = array_at(scratch, room.scratches, WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, PADDED, 4)
+    one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
+    groups = len(mean)
+    each = len(images) // groups
+    matmul(native, mean, weight, means)
+    for g in range(groups):
+        matmul(native, covariance[g], weight, spread[g])
+        _sum_of_products(weight, spread[g], stds[g])
+        for f in range(len(scale)):
+            stds[g, f] = one / np.sqrt(stds[g, f] + epsilon)
+            gains[g, f] = scale[f] * stds[g, f]
+            shifts[f] = shift[f] - gains[g, f] * means[g, f]
+        for r in range(len(weight)):
+            for f in range(len(scale)):
+                folded[r, f] = weight[r, f] * gains[g, f]
+        first_layer(
+            native.addresses,
+            (images[g * each : (g + 1) * each], folded, shifts, window, padded[g * each : (g + 1) * each], code[g]),
+        )  # fmt: skip
+
+
+@exact
+def first_backward(room, images, mean, row, point, codes, out):
+    """Write the gradients of the layer's weights, of each group, to `out` [G, d]."""
+    scratch, native = room.scratch, room.native
+    weight = array_at(row, room.weights, 0, 2)
+    spread, means = array_at(point, room.points, SPREAD, 3), array_at(point, room.points, FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, FIRST_STD, 2), array_at(point, room.points, GAIN, 2)
+    plain, centred = array_at(point, room.points, WEIGHTS_GRADIENT, 3), array_at(point, room.points, CENTRED, 3)
+    moments, pulls = array_at(point, room.points, MOMENT, 2), array_at(point, room.points, PULL, 2)
+    shifts = array_at(point, room.points, SHIFT_GRADIENT, 2)
+    window, code = array_at(scratch, room.scratches, WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, PADDED_GRADIENT, 4)
+    groups, filters = len(mean), weight.shape[1]
+    each = len(images) // groups
+    for g in range(groups):
+        first_layer_gradient(
+            native.addresses,
+            (
+                images[g * each : (g + 1) * each],
+                padded[g * each : (g + 1) * each],
+                code[g],
+                window,
+                plain[g],
+                shifts[g],
+            ),
+        )
+        _sum_of_products(weight, plain[g], moments[g])
+        to, scale, shift = (
+            array_at(out[g], room.weights, 0, 2),
+            array_at(out[g], room.weights, 1, 1),
+            array_at(out[g], room.weights, 2, 1),
+        )
+        for f in range(filters):
+            moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
+            pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
+            scale[f], shift[f] = stds[g, f] * moments[g, f], shifts[g, f]
+        for r in range(len(weight)):
+            for f in range(filters):
+                centred[g, r, f] = plain[g, r, f] - mean[g, r] * shifts[g, f]
+                to[r, f] = gains[g, f] * centred[g, r, f] - pulls[g, f] * spread[g, r, f]
+
+
+@exact
+def first_tangent(room, images, mean, covariance, row, along, point, codes):
+    """The derivative of `first_forward` along `along` [d]."""
+    scratch, native = room.scratch, room.native
+    weight, scale = array_at(row, room.weights, 0, 2), array_at(row, room.weights, 1, 1)
+    weight_dot = array_at(along, room.weights, 0, 2)
+    scale_dot, shift_dot = array_at(along, room.weights, 1, 1), array_at(along, room.weights, 2, 1)
+    means, stds = array_at(point, room.points, FIRST_MEAN, 2)[0], array_at(point, room.points, FIRST_STD, 2)[0]
+    gains = array_at(point, room.points, GAIN, 2)[0]
+    folded, spread_dot = (
+        array_at(scratch, room.scratches, FOLDED, 2),
+        array_at(scratch, room.scratches, SPREAD_DOT, 2),
+    )
+    rows = array_at(scratch, room.scratches, FIRST, 2)
+    mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
+    matmul(native, covariance[0], weight_dot, spread_dot)
+    matmul(native, mean, weight_dot, mean_dot)
+    power(native, stds, array_at(scratch, room.scratches, THREE, 1), cubes)
+    _sum_of_products(weight, spread_dot, std_dot)
+    for f in range(len(scale)):
+        std_dot[f] = -cubes[f] * std_dot[f]
+        gain_dot[f] = scale_dot[f] * stds[f] + scale[f] * std_dot[f]
+        shifts[f] = shift_dot[f] - gain_dot[f] * means[f] - gains[f] * mean_dot[0, f]
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            folded[r, f] = weight_dot[r, f] * gains[f] + weight[r, f] * gain_dot[f]
+    first_layer_tangent(
+        native.addresses,
+        (
+            images, folded, shifts, array_at(codes, room.codes, 3, 3)[0], array_at(scratch, room.scratches, WINDOW, 2),
+            array_at(scratch, room.scratches, PADDED, 4),
+        ),
+    )  # fmt: skip
+
+
+@exact
+def first_tangent_backward(room, images, mean, row, along, point, codes, out):
+    """After `first_tangent`, whose rows of the scratch it goes on with."""
+    scratch, native = room.scratch, room.native
+    weight, weight_dot = array_at(row, room.weights, 0, 2), array_at(along, room.weights, 0, 2)
+    spread, means = array_at(point, room.points, SPREAD, 3)[0], array_at(point, room.points, FIRST_MEAN, 2)[0]
+    stds, gains = array_at(point, room.points, FIRST_STD, 2)[0], array_at(point, room.points, GAIN, 2)[0]
+    plain, centred = array_at(point, room.points, WEIGHTS_GRADIENT, 3)[0], array_at(point, room.points, CENTRED, 3)[0]
+    moments, pulls = array_at(point, room.points, MOMENT, 2)[0], array_at(point, room.points, PULL, 2)[0]
+    shifts = array_at(point, room.points, SHIFT_GRADIENT, 2)[0]
+    spread_dot = array_at(scratch, room.scratches, SPREAD_DOT, 2)
+    plain_dot = array_at(scratch, room.scratches, WEIGHTS_GRADIENT_DOT, 2)
+    rows = array_at(scratch, room.scratches, FIRST, 2)
+    mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
+    two = scratch.dtype.type(2)
+    to, scale, shift = (
+        array_at(out, room.weights, 0, 2),
+        array_at(out, room.weights, 1, 1),
+        array_at(out, room.weights, 2, 1),
+    )
+    first_layer_gradient(
+        native.addresses,
+        (
+            images, array_at(scratch, room.scratches, PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, room.scratches, WINDOW, 2), plain_dot, shifts_dot,
+        ),
+    )  # fmt: skip
+    moment_dot[:] = 0
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            moment_dot[f] += weight_dot[r, f] * plain[r, f] + weight[r, f] * plain_dot[r, f]
+    for f in range(len(scale)):
+        s, t = stds[f], std_dot[f]
+        moment_dot[f] = moment_dot[f] - mean_dot[f] * shifts[f] - means[f] * shifts_dot[f]
+        pull_dot[f] = (
+            gain_dot[f] * s * s * moments[f] + two * gains[f] * s * t * moments[f] + gains[f] * s * s * moment_dot[f]
+        )
+        scale[f], shift[f] = t * moments[f] + s * moment_dot[f], shifts_dot[f]
+    for r in range(len(weight)):
+        for f in range(len(scale)):
+            centred_dot = plain_dot[r, f] - mean[0, r] * shifts_dot[f]
+            to[r, f] = (
+                gain_dot[f] * centred[r, f]
+                + gains[f] * centred_dot
+                - pull_dot[f] * spread[r, f]
+                - pulls[f] * spread_dot[r, f]
+            )

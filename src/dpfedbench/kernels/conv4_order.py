@@ -1,0 +1,503 @@
+"""The order of the passes over Conv-4, compiled: what Python calls, T batches in a call.
+
+All of a network's floats are of one type, in which each operation here is rounded.
+"""
+
+from __future__ import annotations
+
+from dpfedbench.compiled import compiled, exact
+from dpfedbench.kernels import calls
+from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, product, products, sum_of
+from dpfedbench.kernels.conv4_first import first_backward, first_forward, first_tangent, first_tangent_backward
+from dpfedbench.kernels.conv4_room import (
+    DELTA,
+    FEATURE,
+    FLAT,
+    FLAT_DOT,
+    GRADIENTS,
+    HEAD,
+    INPUT_GRADIENTS,
+    INPUTS,
+    LOGITS,
+    LOSSES,
+    MEAN,
+    OUTPUTS,
+    PADDED,
+    PADDED_GRADIENT,
+    PATCHES,
+    PROBABILITIES,
+    PRODUCTS,
+    RESIDUAL,
+    SCALE,
+    SELECTED,
+    SHIFT,
+    SHIFTED,
+    STD,
+    SUM,
+    TAPS,
+    TILE,
+    TOTAL,
+    TRANSPOSED,
+    WEIGHTS,
+    Z,
+    gradient_tiles,
+    input_gradient_of_tiles,
+    inside,
+    moments,
+    normalise_and_pool,
+    outputs_of_tiles,
+    patches_of_images,
+    pooled_gradient,
+    put_inside,
+    tangent_gradient_tiles,
+    tangent_moments,
+    tangent_normalise_and_pool,
+    tangent_pooled_gradient,
+    tiles_of_input,
+)
+from dpfedbench.models.conv4 import NORMALISATION_EPSILON
+
+
+@exact
+def _transformed(room, weight, out):
+    """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
+    size = weight.size // 9
+    product(room.native, room.transform, False, weight.reshape((9, size)), out.reshape((16, size)))
+
+
+@exact
+def _untransformed(room, index, out):
+    """Carry the gradients in the 16 products' weights to a later layer's own, of each group [G, d].
+
+    `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
+    begins in memory (MKL on two threads).
+    """
+    gradients, taps = (
+        array_at(room.scratch, room.scratches, PRODUCTS, 3),
+        array_at(room.scratch, room.scratches, TAPS, 2),
+    )
+    product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
+    each = taps.shape[1] // len(out)
+    for g in range(len(out)):
+        weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
+        for tap in range(9):
+            copy(taps[tap, g * each : (g + 1) * each], weight[tap])
+
+
+@exact
+def _transpose(weights, out):
+    for n in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            for j in range(weights.shape[2]):
+                out[n, j, i] = weights[n, i, j]
+
+
+@exact
+def _logits(room, images, mean, covariance, row, point, codes):
+    """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
+    scratch, native = room.scratch, room.native
+    transformed, flat = array_at(scratch, room.scratches, LOGITS, 2), array_at(point, room.points, FLAT, 2)
+    first_forward(room, images, mean, covariance, row, point, codes)
+    count = len(images)
+    for index in range(3):
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs, weights = (
+            array_at(point, room.points, own + INPUTS, 3),
+            array_at(point, room.points, own + WEIGHTS, 3),
+        )
+        z, means, stds = (
+            array_at(point, room.points, own + Z, 3), array_at(point, room.points, own + MEAN, 2),
+            array_at(point, room.points, own + STD, 2),
+        )  # fmt: skip
+        outputs, total = (
+            array_at(scratch, room.scratches, shared + OUTPUTS, 3),
+            array_at(scratch, room.scratches, shared + TOTAL, 2),
+        )
+        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs))
+        _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
+        products(native, inputs, False, weights, outputs, False)
+        outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
+        moments(native.addresses, (z, total, count, height, width, NORMALISATION_EPSILON, means, stds))
+        normalise_and_pool(
+            native.addresses,
+            (
+                z,
+                height,
+                width,
+                means,
+                stds,
+                array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(row, room.weights, 3 * index + 5, 1),
+                array_at(scratch, room.scratches, shared + 15 + PADDED, 4),
+                array_at(codes, room.codes, index, 2),
+                array_at(point, room.points, own + SELECTED, 2),
+            ),
+        )
+    inside(array_at(scratch, room.scratches, 45 + PADDED, 4), flat)
+    matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
+    bias = array_at(row, room.weights, 13, 1)
+    for b in range(count):
+        for k in range(len(bias)):
+            transformed[b, k] = transformed[b, k] + bias[k]
+
+
+@exact
+def _largest(row):
+    """Where a row's maximum is, or its first NaN."""
+    best = 0
+    for k in range(1, len(row)):
+        if row[best] == row[best] and not row[k] <= row[best]:
+            best = k
+    return best
+
+
+@exact
+def _losses(room, labels, point, by_record):
+    """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
+    scratch, native = room.scratch, room.native
+    logits, shifted = array_at(scratch, room.scratches, LOGITS, 2), array_at(scratch, room.scratches, SHIFTED, 2)
+    losses, total = array_at(scratch, room.scratches, LOSSES, 1), array_at(scratch, room.scratches, SUM, 1)
+    probabilities, residual = (
+        array_at(point, room.points, PROBABILITIES, 2),
+        array_at(point, room.points, RESIDUAL, 2),
+    )
+    count, ways = logits.shape
+    for b in range(count):
+        top = logits[b, _largest(logits[b])]
+        for k in range(ways):
+            shifted[b, k] = logits[b, k] - top
+    elementwise(native, calls.EXP, shifted, probabilities)
+    divisor = scratch.dtype.type(1 if by_record else count)
+    for b in range(count):
+        sum_of(native, probabilities[b], total[b : b + 1])
+        for k in range(ways):
+            probabilities[b, k] = probabilities[b, k] / total[b]
+            residual[b, k] = probabilities[b, k]
+        residual[b, labels[b]] -= scratch.dtype.type(1)
+        for k in range(ways):
+            residual[b, k] = residual[b, k] / divisor
+    elementwise(native, calls.LOG, total, losses)
+    for b in range(count):
+        losses[b] = losses[b] - shifted[b, labels[b]]
+
+
+@exact
+def _head_backward(room, point, out, by_record):
+    native = room.native
+    flat, residual = array_at(point, room.points, FLAT, 2), array_at(point, room.points, RESIDUAL, 2)
+    if by_record:
+        for b in range(len(flat)):
+            weight, bias = array_at(out[b], room.weights, 12, 2), array_at(out[b], room.weights, 13, 1)
+            copy(residual[b], bias)
+            for i in range(flat.shape[1]):
+                for k in range(len(bias)):
+                    weight[i, k] = flat[b, i] * residual[b, k]
+    else:
+        matmul(native, flat.T, residual, array_at(out[0], room.weights, 12, 2))
+        _sum_of_rows(residual, array_at(out[0], room.weights, 13, 1))
+
+
+@exact
+def _sum_of_rows(rows, out):
+    out[:] = 0
+    for b in range(len(rows)):
+        for k in range(len(out)):
+            out[k] += rows[b, k]
+
+
+@exact
+def _backward(room, images, mean, row, point, codes, out, by_record):
+    """Write the gradients of a batch's groups, [G, d]."""
+    scratch, native = room.scratch, room.native
+    feature, count = array_at(scratch, room.scratches, FEATURE, 2), len(images)
+    gradients_of_weights = array_at(scratch, room.scratches, PRODUCTS, 3)
+    _head_backward(room, point, out, by_record)
+    matmul(native, array_at(point, room.points, RESIDUAL, 2), array_at(row, room.weights, 12, 2).T, feature)
+    put_inside(feature, array_at(scratch, room.scratches, 45 + PADDED_GRADIENT, 4))
+    for after in range(3):
+        index = 2 - after
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs, gradients = (
+            array_at(point, room.points, own + INPUTS, 3),
+            array_at(point, room.points, own + GRADIENTS, 3),
+        )
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + DELTA, 2)
+        shifts, scales = array_at(point, room.points, own + SHIFT, 2), array_at(point, room.points, own + SCALE, 2)
+        pooled_gradient(
+            native.addresses,
+            (
+                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4), code,
+                array_at(point, room.points, own + SELECTED, 2), height, width, delta, shifts, scales,
+            ),
+        )  # fmt: skip
+        for g in range(len(out)):
+            copy(shifts[g], array_at(out[g], room.weights, 3 * index + 5, 1))
+            copy(scales[g], array_at(out[g], room.weights, 3 * index + 4, 1))
+        gradient_tiles(
+            native.addresses,
+            (
+                array_at(point, room.points, own + Z, 3),
+                height,
+                width,
+                count,
+                array_at(point, room.points, own + MEAN, 2),
+                array_at(point, room.points, own + STD, 2),
+                array_at(row, room.weights, 3 * index + 4, 1),
+                code,
+                delta,
+                shifts,
+                scales,
+                gradients,
+            ),
+        )
+        # A group's tiles lie side by side, so that each group has its own 16 products.
+        _, tiles, filters = inputs.shape
+        each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
+        products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
+        _untransformed(room, index, out)
+        transposed = array_at(scratch, room.scratches, TRANSPOSED, 3)
+        _transpose(array_at(point, room.points, own + WEIGHTS, 3), transposed)  # cheaper than a transposed product
+        input_gradients = array_at(scratch, room.scratches, shared + INPUT_GRADIENTS, 3)
+        products(native, gradients, False, transposed, input_gradients, False)
+        input_gradient_of_tiles(
+            native.addresses,
+            (
+                input_gradients, array_at(scratch, room.scratches, TILE, 2),
+                array_at(scratch, room.scratches, shared + PADDED_GRADIENT, 4),
+            ),
+        )  # fmt: skip
+    first_backward(room, images, mean, row, point, codes, out)
+
+
+@exact
+def _head_product(room, row, along, point, out):
+    """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
+    scratch, native = room.scratch, room.native
+    flat, residual = array_at(point, room.points, FLAT, 2), array_at(point, room.points, RESIDUAL, 2)
+    probabilities, weight = array_at(point, room.points, PROBABILITIES, 2), array_at(row, room.weights, 12, 2)
+    weight_dot, bias_dot = array_at(along, room.weights, 12, 2), array_at(along, room.weights, 13, 1)
+    flat_dot, feature = array_at(scratch, room.scratches, FLAT_DOT, 2), array_at(scratch, room.scratches, FEATURE, 2)
+    logits, more = array_at(scratch, room.scratches, LOGITS, 2), array_at(scratch, room.scratches, SHIFTED, 2)
+    total, head = array_at(scratch, room.scratches, SUM, 1), array_at(scratch, room.scratches, HEAD, 2)
+    to = array_at(out, room.weights, 12, 2)
+    count, ways = logits.shape
+    inside(array_at(scratch, room.scratches, 45 + PADDED, 4), flat_dot)
+    matmul(native, flat_dot, weight, logits)
+    matmul(native, flat, weight_dot, more)
+    for b in range(count):
+        for k in range(ways):
+            logits[b, k] = logits[b, k] + more[b, k] + bias_dot[k]
+            more[b, k] = probabilities[b, k] * logits[b, k]
+        sum_of(native, more[b], total[b : b + 1])
+        for k in range(ways):
+            logits[b, k] = probabilities[b, k] * (logits[b, k] - total[b]) / scratch.dtype.type(count)
+    matmul(native, flat_dot.T, residual, to)
+    matmul(native, flat.T, logits, head)
+    for i in range(len(head)):
+        for k in range(ways):
+            to[i, k] += head[i, k]
+    _sum_of_rows(logits, array_at(out, room.weights, 13, 1))
+    matmul(native, logits, weight.T, feature)
+    matmul(native, residual, weight_dot.T, flat_dot)
+    for b in range(count):
+        for i in range(feature.shape[1]):
+            feature[b, i] = feature[b, i] + flat_dot[b, i]
+    put_inside(feature, array_at(scratch, room.scratches, 45 + PADDED_GRADIENT, 4))
+
+
+@exact
+def _product(room, images, mean, covariance, row, along, point, codes, out):
+    """Write the Hessian of a batch's loss times `along` [d] to `out` [1, d].
+
+    The product is the directional derivative of the gradient: each pass here is the derivative of the pass of the same
+    place in `_logits` and `_backward`.
+    """
+    scratch, native = room.scratch, room.native
+    count = len(images)
+    first_tangent(room, images, mean, covariance, row, along, point, codes)
+    for index in range(3):
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
+        weights_dot = array_at(scratch, room.scratches, shared + WEIGHTS, 3)
+        z_dot, mean_dot = (
+            array_at(scratch, room.scratches, shared + Z, 3),
+            array_at(scratch, room.scratches, shared + MEAN, 1),
+        )
+        slope, stds = (
+            array_at(scratch, room.scratches, shared + STD, 1),
+            array_at(point, room.points, own + STD, 2)[0],
+        )
+        outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
+        total = array_at(scratch, room.scratches, shared + TOTAL, 2)
+        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs_dot))
+        _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
+        products(native, array_at(point, room.points, own + INPUTS, 3), False, weights_dot, outputs, False)
+        products(native, inputs_dot, False, array_at(point, room.points, own + WEIGHTS, 3), outputs, True)
+        outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
+        tangent_moments(
+            native.addresses,
+            (
+                array_at(point, room.points, own + Z, 3), z_dot, total[0], count, height, width,
+                array_at(point, room.points, own + MEAN, 2)[0], stds, mean_dot, slope,
+            ),
+        )  # fmt: skip
+        tangent_normalise_and_pool(
+            native.addresses,
+            (
+                z_dot, height, width, stds, mean_dot, slope, array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 5, 1),
+                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + SELECTED, 2),
+                array_at(scratch, room.scratches, shared + 15 + PADDED, 4),
+                array_at(scratch, room.scratches, shared + SELECTED, 2),
+            ),
+        )  # fmt: skip
+    _head_product(room, row, along, point, out[0])
+    gradients_of_weights, transposed = (
+        array_at(scratch, room.scratches, PRODUCTS, 3), array_at(scratch, room.scratches, TRANSPOSED, 3),
+    )  # fmt: skip
+    for after in range(3):
+        index = 2 - after
+        height, width = room.planes[index, 0], room.planes[index, 1]
+        own, shared = 10 * index, 15 * index
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + DELTA, 2)
+        delta_dot = array_at(scratch, room.scratches, shared + DELTA, 2)
+        shift_dot = array_at(scratch, room.scratches, shared + SHIFT, 1)
+        scale_dot = array_at(scratch, room.scratches, shared + SCALE, 1)
+        tangent_pooled_gradient(
+            native.addresses,
+            (
+                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4),
+                code,
+                array_at(point, room.points, own + SELECTED, 2),
+                array_at(scratch, room.scratches, shared + SELECTED, 2),
+                delta,
+                height,
+                width,
+                delta_dot,
+                shift_dot,
+                scale_dot,
+            ),
+        )
+        copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
+        copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
+        outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
+        tangent_gradient_tiles(
+            native.addresses,
+            (
+                array_at(point, room.points, own + Z, 3),
+                array_at(scratch, room.scratches, shared + Z, 3),
+                height,
+                width,
+                count,
+                array_at(point, room.points, own + MEAN, 2)[0],
+                array_at(point, room.points, own + STD, 2)[0],
+                array_at(scratch, room.scratches, shared + MEAN, 1),
+                array_at(scratch, room.scratches, shared + STD, 1),
+                array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1),
+                code,
+                delta,
+                delta_dot,
+                array_at(point, room.points, own + SHIFT, 2)[0],
+                array_at(point, room.points, own + SCALE, 2)[0],
+                shift_dot,
+                scale_dot,
+                outputs,
+            ),
+        )
+        gradients = array_at(point, room.points, own + GRADIENTS, 3)
+        products(native, array_at(point, room.points, own + INPUTS, 3), True, outputs, gradients_of_weights, False)
+        inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
+        products(native, inputs_dot, True, gradients, gradients_of_weights, True)
+        _untransformed(room, index, out)
+        input_gradients = array_at(scratch, room.scratches, shared + INPUT_GRADIENTS, 3)
+        _transpose(array_at(point, room.points, own + WEIGHTS, 3), transposed)
+        products(native, outputs, False, transposed, input_gradients, False)
+        _transpose(array_at(scratch, room.scratches, shared + WEIGHTS, 3), transposed)
+        products(native, gradients, False, transposed, input_gradients, True)
+        input_gradient_of_tiles(
+            native.addresses,
+            (
+                input_gradients, array_at(scratch, room.scratches, TILE, 2),
+                array_at(scratch, room.scratches, shared + PADDED_GRADIENT, 4),
+            ),
+        )  # fmt: skip
+    first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
+
+
+# What Python calls: T batches, one after another.
+
+
+@compiled
+def prepare(room, x, padded, means, covariances):
+    """`Images` of x [T, B, H, W, C]."""
+    scratch, groups = room.scratch, means.shape[1]
+    each = x.shape[1] // groups
+    patches = array_at(scratch, room.scratches, PATCHES, 2)
+    for t in range(len(x)):
+        _border(x[t], padded[t])
+        for g in range(groups):
+            mean = means[t, g]
+            patches_of_images(room.native.addresses, (padded[t, g * each : (g + 1) * each], mean, patches))
+            matmul(room.native, patches.T, patches, covariances[t, g])
+            _divide(covariances[t, g], len(patches))
+
+
+@exact
+def _border(x, padded):
+    images, height, width, channels = x.shape
+    padded[:] = 0
+    for b in range(images):
+        for i in range(height):
+            for j in range(width):
+                for c in range(channels):
+                    padded[b, i + 1, j + 1, c] = x[b, i, j, c]
+
+
+@exact
+def _divide(matrix, count):
+    divisor = matrix.dtype.type(count)
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            matrix[i, j] = matrix[i, j] / divisor
+
+
+@compiled
+def evaluate(room, theta, images, labels, points, by_record, logits, losses, right):
+    """Logits [T, B, ways] of batches at weights [T, d] and, unless `losses` is empty, losses and right answers [T, B].
+
+    Weights and points may be one for all.
+    """
+    for t in range(len(logits)):
+        row, place = theta[t if len(theta) > 1 else 0], t if len(points.floats) > 1 else 0
+        point = points.floats[place]
+        _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, points.codes[place])
+        found = array_at(room.scratch, room.scratches, LOGITS, 2)
+        for b in range(len(found)):
+            copy(found[b], logits[t, b])
+        if len(losses) > 0:
+            _losses(room, labels[t], point, by_record)
+            copy(array_at(room.scratch, room.scratches, LOSSES, 1), losses[t])
+            for b in range(len(found)):
+                right[t, b] = _largest(found[b]) == labels[t, b]
+
+
+@compiled
+def gradients(room, theta, images, points, by_record, out):
+    """Gradients [T, G, d] of batches' groups, of which `evaluate` made the points."""
+    for t in range(len(out)):
+        floats, codes = points.floats[t], points.codes[t]
+        _backward(room, images.padded[t], images.mean[t], theta[t], floats, codes, out[t], by_record)
+
+
+@compiled
+def hessian_products(room, theta, images, direction, points, out):
+    """Hessians of tasks times directions [T, d], after `gradients`."""
+    for t in range(len(theta)):
+        _product(
+            room, images.padded[t], images.mean[t], images.covariance[t], theta[t], direction[t], points.floats[t],
+            points.codes[t], out[t : t + 1],
+        )  # fmt: skip

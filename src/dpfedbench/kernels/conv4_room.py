@@ -1,0 +1,118 @@
+"""Where the passes of Conv-4 (`conv4_order`) have what, and the loops that they call.
+
+A *point* holds what the derivatives of one batch at one set of weights need, the *scratch* of a thread what no later
+pass needs; a table says what lies where in either. Of padded arrays the outer zeros are never written to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpfedbench.compiled import exact
+from dpfedbench.kernels import winograd
+from dpfedbench.kernels.calls import Call, Native, caller, copy
+
+LOOPS = [
+    Call(winograd.patches_of_images, "4,1,2"),
+    Call(winograd.first_layer, "4,2,1,2,4,c2"),
+    Call(winograd.first_layer_gradient, "4,4,c2,2,2,1"),
+    Call(winograd.first_layer_tangent, "4,2,1,c2,2,4"),
+    Call(winograd.tiles_of_input, "4,3"),
+    Call(winograd.input_gradient_of_tiles, "3,2,4"),
+    Call(winograd.outputs_of_tiles, "3,i,i,i,3,2"),
+    Call(winograd.moments, "3,2,i,i,i,f,2,2"),
+    Call(winograd.normalise_and_pool, "3,i,i,2,2,1,1,4,c2,2"),
+    Call(winograd.pooled_gradient, "4,c2,2,i,i,2,2,2"),
+    Call(winograd.gradient_tiles, "3,i,i,i,2,2,1,c2,2,2,2,3"),
+    Call(winograd.tangent_moments, "3,3,1,i,i,i,1,1,1,1"),
+    Call(winograd.tangent_normalise_and_pool, "3,i,i,1,1,1,1,1,1,c2,2,4,2"),
+    Call(winograd.tangent_pooled_gradient, "4,c2,2,2,2,i,i,2,1,1"),
+    Call(winograd.tangent_gradient_tiles, "3,3,i,i,i,1,1,1,1,1,1,c2,2,2,1,1,1,1,3"),
+]
+(
+    patches_of_images, first_layer, first_layer_gradient, first_layer_tangent, tiles_of_input,
+    input_gradient_of_tiles, outputs_of_tiles, moments, normalise_and_pool, pooled_gradient, gradient_tiles,
+    tangent_moments, tangent_normalise_and_pool, tangent_pooled_gradient, tangent_gradient_tiles,
+) = (caller(place, call) for place, call in enumerate(LOOPS))  # fmt: skip
+
+# What lies in a point: of each of the three later layers, then of the first layer and the head.
+INPUTS, WEIGHTS, GRADIENTS, Z, SELECTED, DELTA, MEAN, STD, SCALE, SHIFT = range(10)
+SPREAD, WEIGHTS_GRADIENT, CENTRED = range(30, 33)  # [G, 9*C, F]
+FIRST_MEAN, FIRST_STD, GAIN, MOMENT, PULL, SHIFT_GRADIENT = range(33, 39)  # [G, F]
+FLAT, PROBABILITIES, RESIDUAL = range(39, 42)
+
+# In the scratch: of each later layer and, its first two, of the features; then of all. Tangents have the names above.
+PADDED, PADDED_GRADIENT, OUTPUTS, INPUT_GRADIENTS, TOTAL = range(10, 15)
+WINDOW, TILE, TRANSPOSED, PRODUCTS, TAPS = range(60, 65)
+FOLDED, SPREAD_DOT, WEIGHTS_GRADIENT_DOT = range(65, 68)  # [9*C, F]
+FIRST = 68  # [8, F]
+LOGITS, SHIFTED, LOSSES, SUM, THREE, FLAT_DOT, FEATURE, HEAD, PATCHES = range(69, 78)
+
+
+class Room(NamedTuple):
+    """What a thread's passes compute with."""
+
+    native: Native
+    scratch: np.ndarray
+    weights: np.ndarray
+    """Where a tensor's rows of weights are, as all tables: int64 [parts, 5], the start and four sizes."""
+    points: np.ndarray
+    codes: np.ndarray
+    scratches: np.ndarray
+    planes: np.ndarray
+    """int64 [3, 2]: later layers' heights and widths."""
+    transform: np.ndarray
+    """[16, 9], that of weights into their 16 products' form."""
+
+
+class Images(NamedTuple):
+    """Batches of images as the first layer reads them: zero-padded, with the moments of their groups' 3x3 patches."""
+
+    padded: np.ndarray
+    """[T, B, H+2, W+2, C]."""
+    mean: np.ndarray
+    """[T, G, 9*C]."""
+    covariance: np.ndarray
+    """[T, G, 9*C, 9*C]."""
+
+
+class Points(NamedTuple):
+    """Memory of T points."""
+
+    floats: np.ndarray
+    codes: np.ndarray
+
+
+def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
+    """Where arrays of these shapes are that each begin at a multiple of `line`; their size together."""
+    table, start = np.zeros((max(parts) + 1, 5), np.int64), 0
+    for place, shape in parts.items():
+        table[place] = [start, *shape, *[1] * (4 - len(shape))]
+        start += -(-math.prod(shape) // line) * line
+    return table, start
+
+
+@exact
+def inside(padded, flat):
+    """What is inside the border of zeros, an image a row."""
+    images, height, width, filters = padded.shape
+    for b in range(images):
+        for i in range(height - 2):
+            for j in range(width - 2):
+                start = (i * (width - 2) + j) * filters
+                copy(padded[b, i + 1, j + 1], flat[b, start : start + filters])
+
+
+@exact
+def put_inside(flat, padded):
+    """The inverse of `inside`."""
+    images, height, width, filters = padded.shape
+    for b in range(images):
+        for i in range(height - 2):
+            for j in range(width - 2):
+                start = (i * (width - 2) + j) * filters
+                copy(flat[b, start : start + filters], padded[b, i + 1, j + 1])
