@@ -202,6 +202,6 @@ def test_every_function_that_a_stage_calls_is_in_its_code(there: Path, stage: st
         sys.setprofile(None)
         threading.setprofile(None)
     ran = {path for path in called if imports.PACKAGE in path.parents}
-    of_jobs = {imports.PACKAGE / f"{name}.py" for name in ("jobs", "manifest", "progress")}
+    of_jobs = {imports.PACKAGE / f"{name}.py" for name in ("jobs", "manifest", "progress", "warm")}
     found = set(imports.of_stage(ROOT / "workflow" / "scripts" / f"{stage}.py", runs.RUN.modules))
     assert len(ran) > 12 and ran - of_jobs <= found, sorted(path.name for path in ran - found)

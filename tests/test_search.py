@@ -129,7 +129,7 @@ def test_the_best_on_validation_tasks_is_chosen_whatever_the_test_says(tmp_path:
     tidy = tables.tidy(table)
     assert tidy["value"].tolist() == pytest.approx([20.5, 20.5, 20.5, 30.0, 20.5, 20.5]) and tidy["chosen"].sum() == 1
     text = tables.to_markdown(table, "it")
-    assert "A search of 12 runs" in text and "55.0" in text
+    assert "searched with at most 12 runs" in text and "55.0" in text
     assert "85.0" not in text and "75.0" not in text  # what the others come to at the meta-test is not told
     kept = [list(table.fields(row)) for row in table.rows]
     assert all(heading.split(",")[0] in page.ORDER for headings in kept for heading in headings)

@@ -33,7 +33,7 @@ import json, os, pathlib, signal, sys, time
 from types import SimpleNamespace
 place = pathlib.Path(sys.argv[0]).parent
 name = pathlib.Path(sys.argv[0]).stem
-snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[], output=[], rule="test")
+snakemake = SimpleNamespace(log=[str(place / "logs" / f"{name}.log")], input=[], output=[], rule="test", params=None)
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import rule_job
 with rule_job(snakemake, "test") as logger:
@@ -119,8 +119,11 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workflow(light: Path, tmp_path: Path) -> Iterator[Workflow]:
+    # Tests in the background of a shell ignore interrupts, and so would the processes that they start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     found = Workflow(tmp_path, light)
     yield found
+    signal.signal(signal.SIGINT, before)
     found.end()
     until(lambda: not found.processes(), SOON)
 

@@ -16,7 +16,7 @@ from dpfedbench.audit.bounds import Bound
 from dpfedbench.audit.report import _entry
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.privacy.ledger import Release
-from dpfedbench.reporting import answer, page, privacy, tables
+from dpfedbench.reporting import answer, page, privacy, privacy_figure, tables
 from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, parts_of
 from dpfedbench.reporting.described import Item, Private
 from dpfedbench.reporting.results import Epsilon
@@ -117,7 +117,8 @@ def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
     assert set(rest["holds_status"]) == {"proved"}
     text = privacy.to_markdown(rows, "it")
     assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
-    drawn = [label.get_text() for label in privacy.draw(rows).axes[0].get_yticklabels()]
+    figure = privacy_figure.draw(rows)
+    drawn = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
     assert any("refuted by its audit" in label for label in drawn) and any("audited above" in label for label in drawn)
 
 
@@ -131,7 +132,7 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     assert shown["dp-agr"] == f"4.89 ({LEAK})" and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
     assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
     # The file of the table does not wait for audits, and says where they are.
-    where = "whether an audit is above it stands in the table of privacy and on the page."
+    where = "The table of privacy and the page say whether an audit is above it."
     alone = tables.to_markdown(tables.read(item, results, published), "it")
     assert where in alone and LEAK not in alone and where not in tables.to_markdown(read, "it")
     shutil.copytree(site.folder / "tables", results / "tables")

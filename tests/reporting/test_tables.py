@@ -149,7 +149,7 @@ def test_the_worst_seed_stands_for_a_cell_and_no_bound_is_infinite(
             "not an account ('epsilon_low')",
         ),
         ("privacy.json", OTHER_DELTA, "differ in delta or unit"),
-        ("metrics.json", '{"per_task": [1, NaN]}', "not finite"),
+        ("metrics.json", '{"per_task": [1, NaN]}', "NaN is no number there"),
     ],
 )
 def test_a_damaged_run_is_refused_in_one_line(

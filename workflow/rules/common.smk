@@ -219,8 +219,12 @@ def test_of(wildcards):
 
 
 def search_of(wildcards):
-    """The search that the run that the wildcards name is one of, else what the configuration declares for its method."""
-    run = run_of(wildcards)
+    """The search for settings that the run that the wildcards name is one of."""
+    return search_for(run_of(wildcards))
+
+
+def search_for(run):
+    """The search for settings that the run is one of, else what the configuration declares for its method."""
     return SEARCHES.get(run.folder, config.get("tuning", {}).get(run.method))
 
 
