@@ -157,7 +157,8 @@ def test_the_rules_environment_has_all_that_the_rules_import() -> None:
     """What --use-conda makes holds neither Snakemake nor this package, only what is pinned there."""
     pinned, _ = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow" / "scripts").glob("*.py")]
-    needed = {DISTRIBUTIONS.get(name, name) for path in files for name in imported(path)}
+    # Snakemake puts its own place behind a script's path, so that a job finds its modules.
+    needed = {DISTRIBUTIONS.get(name, name) for path in files for name in imported(path)} - {"snakemake"}
     assert len(needed) > 8 and needed <= set(pinned), needed - set(pinned)
 
 

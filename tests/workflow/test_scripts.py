@@ -23,7 +23,10 @@ Places = tuple[Path, Path]
 class Files(dict[str, Any]):
     """A rule's input or output: named files, and all in order, of which some have one name."""
 
-    __getattr__ = dict.__getitem__
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
 
     def __iter__(self) -> Iterator[Any]:
         for value in self.values():
