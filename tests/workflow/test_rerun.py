@@ -201,10 +201,11 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
         handle.write("machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n")
     assert again(snakemake, finished) == set()
 
-    # A declared search is in the accounts of its method: they are made again, and nothing is trained.
+    # A declared search on private data draws streams of its own: its method's runs are others, and trained.
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write("tuning: {dp-agr: {runs: 3, data: private}}\n")
-    assert again(snakemake, finished) == {("account", "dp-agr")} | reported
+    stages = ("configure", "train", "meta_test", "account", "audit", "audited")
+    assert again(snakemake, finished) == {("cells", ""), *((stage, "dp-agr") for stage in stages)} | reported
 
     # Another value in a grid: one more run, and the figure that shows it.
     edit(finished / "small.yaml", "values: [50, 90]", "values: [50, 70, 90]")

@@ -65,8 +65,8 @@ def placed(run: Method, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(federation: Places, tmp_path_factory: pytest.TempPathFactory) -> tuple[Method, Path]:
-    """A trained run in its folder."""
-    run = make_config({"participation": {"rounds": 2}, "validation": {"every": 0}})
+    """A trained run in its folder, as of a search: it draws streams of its own."""
+    run = make_config({"participation": {"rounds": 2}, "validation": {"every": 0}, "streams": "own"})
     place = placed(run, tmp_path_factory.mktemp("work"))
     train(run, federation, place)
     return run, place
