@@ -33,13 +33,13 @@ from dpfedbench.jobs import WORKFLOW
 from dpfedbench.warm import START
 
 ROOT = Path(__file__).resolve().parents[2]
-# What happens, and what is asked for from then on, so that each event finds work of its own. Audits: of two methods.
+# What happens, and what is asked for from then on: targets with runs that no earlier event has. Audits: of two methods.
 EVENTS = (
     ("group", "tables/adap-dp-fl/accuracy-b.md"),
     ("train", "figures/dp-fedmeta/figure2b.csv"),
     ("Snakemake", "tables/dp-fnas/table1.md"),
     ("meta_test", "tables/dp-maml/table3.md"),
-    ("warm", "figures/dp-maml/figure9.csv"),
+    ("warm", "figures/dp-fedmeta/frontier.csv"),
     ("full disk", "tables/dp-meta-learning-gbml/figure2.md"),
     ("audit", "audits"),
     ("two calls", "tables/dp-fedmeta/table2.md"),
