@@ -71,12 +71,41 @@ class Open:
         """The contributions' own norms, of a sum that claims no privacy."""
         return self.total.norms
 
-    def add(self, contributions: torch.Tensor) -> np.ndarray:
-        """Add contributions [n, d]; returns their own norms [n], which are as private as they."""
-        return self._seen(self.total.add(contributions))
+    @property
+    def as_rows(self) -> bool:
+        """Whether contributions have to come as rows, since something is done to each before it is clipped."""
+        transform = self._entry.sum.transform
+        return transform is not None and not transform.trivial
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
-        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
+    def transformed(self, contributions: torch.Tensor) -> torch.Tensor:
+        """Contributions [n, d] as they are clipped."""
+        transform = self._entry.sum.transform
+        return contributions if transform is None else transform.rows(contributions)
+
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of the release; 0 where there is none."""
+        noise = self._entry.sum.noise
+        if noise is None:
+            return 0.0
+        weights = noise.combines(self._at["round"])
+        return float(self.total.noise_std) * (1.0 if weights is None else float(np.linalg.norm(weights)))
+
+    def add(self, contributions: torch.Tensor) -> np.ndarray:
+        """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they."""
+        return self._seen(self.total.add(self.transformed(contributions)))
+
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
+    ) -> np.ndarray:
+        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`.
+
+        Args:
+            add, count: as there.
+            transformed: whether the loop makes of them what `transformed` does.
+        """
+        if self.as_rows and not transformed:
+            raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
         return self._seen(self.total.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:

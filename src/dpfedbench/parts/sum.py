@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpfedbench.parts.budget import Budget, OwnSum
     from dpfedbench.parts.clipping.rule import ClippingRule
     from dpfedbench.parts.noise.noise import Noise
+    from dpfedbench.parts.transforms.transform import Transform
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,7 @@ class Sum:
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
         clipping, noise: both None where the sum is handed out as it is, and nothing is claimed of it.
+        transform: what is done to each contribution before it is clipped; None: nothing.
         budget: what the noise costs at most.
         within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
         adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
@@ -39,6 +41,7 @@ class Sum:
     observer: str
     clipping: ClippingRule | None = None
     noise: Noise | None = None
+    transform: Transform | None = None
     budget: Budget | None = None
     within_task: OwnSum | None = None
     adjacency: str = "zero-out"
