@@ -115,7 +115,7 @@ class ModelSettings(Part):
         return self
 
     def prepared(self, records: Any) -> Any:
-        """What the network reads of records [n, ...] as prepared: a fixed map of each by itself; themselves by default."""
+        """What the network reads of records [n, ...]: a fixed map of each by itself; by default they themselves."""
         return records
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:

@@ -59,19 +59,19 @@ class RunInitial(Initial):
     def _check_composed(self, run: Any, first: Any) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
-                f"initial.run is {first.folder}, which rests on a private run itself: no analysis of three runs together"
+                f"initial.run is {first.folder}, which rests on a private run itself: no analysis of three together"
             )
         sums = [one for one in (*first.sums, *run.sums) if one.private]
         alike = {(one.unit, one.adjacency, one.noise.mechanism, one.within_task is None) for one in sums}
         if run.private and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1:
             raise BenchError(
-                f"initial.run is {first.folder}, a private run on the same clients, and no analysis puts the sums of both "
-                "together: that is there for independent Gaussian noise and one unit, without clients' own sums"
+                f"initial.run is {first.folder}, a private run on the same clients, and no analysis puts the sums of "
+                "both together: that is there for independent Gaussian noise and one unit, without clients' own sums"
             )
         if first.clients_folder != run.clients_folder:
             raise BenchError(
-                f"initial.run is {first.folder}, whose clients are others than this run's: clients that are in both have "
-                "to be the same for an account of both; give both the same clients"
+                f"initial.run is {first.folder}, whose clients are others than this run's: clients that are in both "
+                "have to be the same for an account of both; give both the same clients"
             )
         if run.private and run.streams != "own":
             raise BenchError(

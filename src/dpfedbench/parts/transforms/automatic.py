@@ -1,4 +1,4 @@
-"""Automatic clipping (Bu et al. 2023, Automatic Clipping: Differentially Private Deep Learning Made Easier and Stronger).
+"""Automatic clipping (Bu et al. 2023, Automatic Clipping: DP Deep Learning Made Easier and Stronger).
 
 Each contribution g becomes g / (|g| + gamma), whose norm is below 1, so that C = 1 cuts nothing and noise of deviation
 z is what it is for. Contributions much longer than gamma all count alike, and there is no threshold to choose; that
