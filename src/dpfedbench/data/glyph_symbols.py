@@ -39,6 +39,6 @@ ENTRIES = (
         source="drawn by dpfedbench from matplotlib's DejaVu fonts; no letter is among them",
         licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
         read=read_glyph_symbols,
-        recorded_sha256=None,
+        recorded_sha256="80a0b98bc64d8203bd246faeb7c2c1919d118a23288c357fde7d0908d0797145",
     ),
 )

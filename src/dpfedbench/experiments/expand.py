@@ -300,10 +300,11 @@ class _Expansion:
                 check_holdings(asked, self.holdings.get(first.dataset, ""))
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
+        variant = f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant
         return Cell(
             series=name,
-            label=series.label or name,
-            variant=f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant,
+            label=", ".join(filter(None, (series.label or name, first.initial.told))),
+            variant=", ".join(filter(None, (variant, first.initial.told))),
             searched=tried * len(runs),
             repairs=self._repaired(spec, name, series, where),
             x=None if x is None else float(x),

@@ -23,6 +23,11 @@ class Initial(Part):
 
     place: ClassVar[str] = "dpfedbench.models.initial"
 
+    @property
+    def told(self) -> str:
+        """For tables and figures: where the weights are from; "" where they are random."""
+        return ""
+
     def references(self, run: Any) -> dict[str, Any]:
         """The other runs whose files it needs, by the file's name in their folder."""
         return {}

@@ -26,6 +26,10 @@ class FileInitial(Initial):
         False, doc="whether that is nobody's secret; false: it is private data without an account, nothing finite holds"
     )
 
+    @property
+    def told(self) -> str:
+        return f"from weights of {self.source}"
+
     def without_account(self, run: Any) -> tuple[str, ...]:
         return () if self.public else (f"training starts from weights of {self.source}, for which there is no account",)
 

@@ -35,8 +35,17 @@ class RunInitial(Initial):
         False, doc="whether the data set that it was trained on is nobody's secret; not of the run's own data set"
     )
 
+    @property
+    def told(self) -> str:
+        return f"from {self.run.get('method')} on {self.run.get('dataset')}"
+
     def check(self, run: Any) -> None:
         first = self._other(run)
+        if run.task.text is not None and first.dataset != run.dataset:
+            raise BenchError(
+                f"initial.run is a run on {first.dataset}, whose words have other numbers than those of {run.dataset}: "
+                "start from a run on the same texts"
+            )
         if (first.model, first.task.outputs, first.pretrains) != (run.model, run.task.outputs, run.pretrains):
             raise BenchError(
                 f"initial.run is {first.folder}, whose model has other sizes or another last layer: start from a run "
