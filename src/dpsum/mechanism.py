@@ -192,7 +192,7 @@ class Mechanism:
         non_finite: contributions that were not finite and counted as zero, since it was last set to 0.
 
     Raises:
-        DpsumError: a ledger that has lines already, no first threshold, no multiplier and no budget to find it by.
+        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by.
     """
 
     on_release: Callable[[Total, np.ndarray], None] | None = None
@@ -457,9 +457,8 @@ class Mechanism:
 def _opened(ledger: Ledger | Path | str) -> Ledger:
     if isinstance(ledger, Ledger):
         return ledger
-    path = Path(ledger)
-    if path.exists() and path.stat().st_size:
+    if Path(ledger).exists():
         raise DpsumError(
-            f"{path} has the releases of an earlier run: name a new file, or hand over a Ledger that goes on after them"
+            f"{ledger} is there already: name a new file; to go on with it, or for several mechanisms, hand over a Ledger"
         )
-    return Ledger(path)
+    return Ledger(Path(ledger))

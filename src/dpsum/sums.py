@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsum.accounting.units import by_part, by_unit, cannot_compose
-from dpsum.clipping import ClippingRule
 from dpsum.errors import DpsumError
-from dpsum.noise import Noise
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
@@ -28,7 +26,8 @@ class Sum:
         name: of what it releases, in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
-        clipping, noise: both None where the sum is handed out as it is, and nothing is claimed of it.
+        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None where the sum is handed out as
+            it is, and nothing is claimed of it.
         budget: what the noise costs at most.
         within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
         adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
@@ -40,8 +39,8 @@ class Sum:
     name: str
     unit: str
     observer: str
-    clipping: ClippingRule | None = None
-    noise: Noise | None = None
+    clipping: Any = None
+    noise: Any = None
     budget: Budget | None = None
     within_task: Any = None
     adjacency: str = "zero-out"
