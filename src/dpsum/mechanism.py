@@ -459,6 +459,6 @@ def _opened(ledger: Ledger | Path | str) -> Ledger:
         return ledger
     if Path(ledger).exists():
         raise DpsumError(
-            f"{ledger} is there already: name a new file; to go on with it, or for several mechanisms, hand over a Ledger"
+            f"{ledger} is there already: name a new file, or hand over a Ledger that goes on or has several mechanisms"
         )
     return Ledger(Path(ledger))
