@@ -4,7 +4,6 @@ The released code of the paper clips the batch's gradient, adds noise of sigma C
 """
 
 import pytest
-import torch
 
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
@@ -33,7 +32,7 @@ class PartWithoutNoise(PrivateSum):
     """Noise on the first coordinates alone, as where the 1x1 convolutions are left out."""
 
     def _noised(self, total, generator):
-        noise = self.noise_std * torch.from_numpy(generator.standard_normal(self.dimension))
+        noise = self.noise_std * generator.standard_normal(self.dimension)
         noise[len(noise) // 2 :] = 0
         return total + noise
 

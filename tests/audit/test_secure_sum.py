@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from dpfedbench.privacy import secure_sum
 
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.federation.book import Entry
+from dpsum import secure_sum
 from dpsum.accounting.analyses.skellam_one_pass import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.lattice import Lattice

@@ -160,7 +160,7 @@ def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
 def clip_the_batch(monkeypatch):
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     monkeypatch.setattr(
-        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / float(total.norm() + 1e-30))
+        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / (np.linalg.norm(total) + 1e-30))
     )
 
 
