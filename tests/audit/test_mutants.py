@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.federation import book
+from dpsum import mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
@@ -62,7 +62,7 @@ class ByLayer(PrivateSum):
 
 def audited(config, monkeypatch, mutant):
     """(headline, proved epsilon) of a run whose private sum is the mutant."""
-    monkeypatch.setattr(book, "PrivateSum", mutant)
+    monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     found = experiment(config, canaries=config.clients.count if config.holds == "tasks" else 300)
     family = family_of(found.releases)
     bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)

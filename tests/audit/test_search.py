@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.federation import book
+from dpsum import mechanism
 from dpsum.accounting.account import others, seen_by
 from dpsum.private_sum import PrivateSum
 
@@ -39,7 +39,7 @@ class PartWithoutNoise(PrivateSum):
 
 def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
     """(headline, what holds) of one of the two sums, as the server or somebody else sees it."""
-    monkeypatch.setattr(book, "PrivateSum", mutant)
+    monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
     sum_ = run.loop().own[place]
     found = one_run(

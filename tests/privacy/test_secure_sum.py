@@ -9,16 +9,16 @@ from scipy import stats
 from scipy.linalg import hadamard
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.book import Book
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.parts.sum import Sum
 from dpsum.lattice import Lattice, said
+from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 from dpsum.secure_sum import SecureSum, rotated, rounded
+from dpsum.sums import Sum
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
 C, Z, CLIENTS = 0.5, 1.0, 10
@@ -304,11 +304,11 @@ def test_rounds_draw_their_own():
         name="sum", unit="client", observer="server", clipping=Constant(threshold=C), budget=Budget(profile="holds"),
         noise=Skellam(multiplier=Z, dropped=0.3, dropped_at_most=0.3),
     )  # fmt: skip
-    entry = Book(seed=0, claims={}, ledger=[]).enter(
+    entry = Mechanism.of(
         sum_, sampler=OnePass(cohort=CLIENTS, rounds=8).plan(clients=80, seed=0).describe(), denominator=CLIENTS,
         dimension=128,
     )  # fmt: skip
-    first, second, again = (entry.open(index).total for index in (0, 1, 0))
+    first, second, again = (entry.open(index).sum for index in (0, 1, 0))
 
     def rounding(total):
         """Up or down, of halves."""
@@ -320,7 +320,7 @@ def test_rounds_draw_their_own():
         assert np.array_equal(one, same)
         assert (one == other).sum() < 100 and abs(np.corrcoef(one, other)[0, 1]) < 0.5
     assert first.absent == again.absent
-    assert len({tuple(entry.open(index).total.absent) for index in range(8)}) > 1
+    assert len({tuple(entry.open(index).sum.absent) for index in range(8)}) > 1
 
 
 def test_a_contribution_that_is_not_finite_is_zero():

@@ -152,6 +152,7 @@ class Rounds:
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
         self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+        self.ledger = ledger
         self.budget = Budget(
             claims=run.claims, sums=loop.sums,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
