@@ -12,9 +12,9 @@ from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.server.step import Step
-from dpfedbench.parts.sum import Sum
 from dpfedbench.parts.transforms.none import AsTheyAre
 from dpfedbench.parts.transforms.transform import Transform
+from dpsum.sums import Sum
 
 
 class OverClients(Method):

@@ -14,9 +14,9 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.sum import Sum
 from dpfedbench.parts.transforms.none import AsTheyAre
 from dpfedbench.parts.transforms.transform import Transform
+from dpsum.sums import Sum
 
 
 class OverLots(Method):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dpfedbench.randomness import stream
 from dpfedbench.settings.part import Part
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     import numpy as np

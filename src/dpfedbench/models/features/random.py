@@ -37,7 +37,7 @@ def _drawn(seed: int, inputs: int, count: int) -> tuple[torch.Tensor, torch.Tens
     import numpy as np
     import torch
 
-    from dpfedbench.randomness import stream
+    from dpsum.randomness import stream
 
     rng = stream(seed, "random-features")
     weights = rng.standard_normal((inputs, count)).astype(np.float32)
