@@ -19,6 +19,7 @@ class PublicAlone(Method):
 
     name: ClassVar[str] = "public-alone"
     title: ClassVar[str] = "Public data alone, ε = 0"
+    paper: ClassVar[str] = "dp-fedmeta"
 
     def check(self) -> None:
         super().check()
