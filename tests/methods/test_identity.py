@@ -64,7 +64,9 @@ BASES: dict[str, Any] = {
             "stated": {kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4 for kind in ("normal", "reduction")},
         }.items()
     },
-    "dp-agr started": make_config({"initial": {"kind": "run", "run": named(make_config({"method": "maml", "dataset": "other"}))}}),
+    "dp-agr started": make_config(
+        {"initial": {"kind": "run", "run": named(make_config({"method": "maml", "dataset": "other"}))}}
+    ),
     "dp-agr file": make_config({"initial": FILE}),
     "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
     "dp-agr automatic": make_config({"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}),
@@ -111,7 +113,8 @@ def others(value: Any) -> list[Any]:
             {**value, "noise": {"kind": "fixed", "multiplier": 3.0}},
         ]
     return {
-        "own.net:Net": ["own.net:Other"], "0" * 64: ["1" * 64], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
+        "0" * 64: ["1" * 64],
+        "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
         "full": ["disjoint"], "server": ["prefix"],
         "sep_conv_3x3": ["skip_connect"], "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],
     }.get(value, [f"{value}-other", "adam", "sgd", "constant", "cosine", "poisson", "balls-and-bins"])  # fmt: skip
