@@ -116,7 +116,7 @@ class Settings(pydantic.BaseModel):
 
     @classmethod
     def _keep_bounds(cls) -> None:
-        """Take keys as the settings among the bases have them, where a plain class among these has a default of the name.
+        """Take keys as the settings among the bases have them, where a plain class among these has a default of one.
 
         pydantic would make a bare key of that default, without bounds, text or the settings' own default.
         """
