@@ -71,19 +71,20 @@ def over_all(watched: Watched, seen: Look, most: int, rng: np.random.Generator) 
     chosen = rng.permutation(d - 1)[:most] + 1
     rows = np.cos(np.pi * np.outer(chosen, 2 * np.arange(d) + 1) / (2 * d)) * np.sqrt(2 / d)
     rows *= LARGE * rng.choice([-1.0, 1.0], d)
-    moved = []
-    for row in rows:
-        many = np.concatenate([seen.background, np.repeat(row[None, :], watched.most, axis=0)])
-        response, unit = (watched(many) - seen.mean) / watched.most, row / LARGE
-        straight = (response @ unit) * unit
-        # What turns it out of its direction is looked for as well, where it is not but the noise of this call.
-        bent = ((response - straight) ** 2).sum() > 2 * seen.variance.sum() / watched.most**2
-        moved.append(response if bent else straight)
-    response = np.stack(moved)
+    response = np.stack([_response(watched, seen, row) for row in rows])
     noisy = seen.variance > np.median(seen.variance) / 1e6  # coordinates without any are `in_coordinates`' own
     filters = np.where(noisy, response / seen.variance, 0.0)
     square = np.maximum((filters * response).sum(axis=1), 1e-300)
     return Canaries(rows=rows, filters=filters, shift=square, deviation=np.sqrt(square))
+
+
+def _response(watched: Watched, seen: Look, row: np.ndarray) -> np.ndarray:
+    """What one row moves, float64 [k]: in its own direction, where it plainly does not also turn."""
+    many = np.concatenate([seen.background, np.repeat(row[None, :], watched.most, axis=0)])
+    found, unit = (watched(many) - seen.mean) / watched.most, row / np.linalg.norm(row)
+    straight = (found @ unit) * unit
+    turned = float(((found - straight) ** 2).sum()) > 2 * float(seen.variance.sum()) / watched.most**2
+    return np.asarray(found if turned else straight)
 
 
 def together(
@@ -95,7 +96,7 @@ def together(
     """
     scores, coins = [], []
     count = len(canaries.rows)
-    deviation = np.maximum(canaries.deviation, 1e-6 * np.abs(canaries.shift))
+    deviation = np.maximum(canaries.deviation, 1e-3 * np.abs(canaries.shift))  # where there is no noise at all
     shift = np.divide(canaries.shift, deviation, out=np.zeros(count), where=deviation > 0)
     for _ in range(blocks):
         here = rng.integers(2, size=(BLOCK, count)).astype(bool)
@@ -118,23 +119,20 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
 
     What two calls have in common is measured over the coordinates, which have nothing else in common, independent noise
     counting as much as twice as many coordinates as there are calls. A canary of another call whose coin is not known
-    is more noise there, of variance shift^2 / 4.
+    is more noise there, of variance shift^2 / 4, by which it counts less.
 
     Args:
         x: float64 [t, j], values in deviations of the noise, about their mean over both worlds.
         here: bool [t, j], whether there is a canary.
         shift: float64 [j], between the two worlds.
     """
-    calls, count = x.shape
-    prior = 2 * calls
-    common = (x @ x.T) / (count + prior)
-    empty = np.where(here, 0.0, x**2).sum(axis=1) + prior
-    np.fill_diagonal(common, empty / ((~here).sum(axis=1) + prior))
+    calls, prior, unknown = len(x), 2 * len(x), shift**2 / 4
+    weights = np.where(here, 1 / (1 + unknown), 1.0)
+    common = (weights * x) @ (weights * x).T / (weights @ weights.T + prior)
+    np.fill_diagonal(common, (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior))
     values, vectors = np.linalg.eigh(common)
-    common = (vectors * np.maximum(values, 1e-6)) @ vectors.T
-    unknown = shift**2 / 4
-    covariance = common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None]
-    inverse = np.linalg.inv(covariance)
+    common = (vectors * np.maximum(values, 1e-3)) @ vectors.T
+    inverse = np.linalg.inv(common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None])
     own = np.einsum("jtt->tj", inverse)
     # Without the canary's own variance (Sherman and Morrison).
     found = shift * np.einsum("jts,sj->tj", inverse, x) / np.maximum(1 - unknown * own, 1e-12)
@@ -153,7 +151,7 @@ def alone(
 
     worlds = [np.stack([answer(present) for _ in range(TRAINING)]) for present in (False, True)]
     if seen.aligned:
-        way = seen.direction / seen.variance
+        way = _response(watched, seen, seen.direction) / seen.variance
     else:  # what is released is laid out otherwise: the direction is learned from calls that are then left out
         cut = TRAINING // 2
         way = (worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)) / seen.variance
