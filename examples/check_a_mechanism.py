@@ -1,14 +1,14 @@
 """Seven ways to get a private sum wrong, and the audit that shows each: python examples/check_a_mechanism.py
 
-All are meant to be one Gaussian release: rows cut to norm C, added up, noise of deviation z C on every coordinate, and a
-public denominator. A parameter tensor is a slice of the coordinates.
+All are meant to be one Gaussian release: rows cut to norm C, added up, noise of deviation z C on every coordinate, and
+a public denominator. A parameter tensor is a slice of the coordinates.
 """
 
 import sys
 
 import numpy as np
 
-import dpsum.audit.anything
+from dpsum.audit.anything import audited
 
 DIMENSION, C, Z, EXPECTED = 200, 0.5, 1.0, 32
 TENSORS = (slice(0, 140), slice(140, 150), slice(150, 190), slice(190, 200))
@@ -87,7 +87,7 @@ def main(seed=0):
     missed = 0
     for name in ("right", *FAULTS):
         release = getattr(Mechanisms(seed), name)
-        found = dpsum.audit.anything.audited(release, dimension=DIMENSION, noise_multiplier=Z, delta=1e-5, seed=seed)
+        found = audited(release, dimension=DIMENSION, noise_multiplier=Z, delta=1e-5, seed=seed)
         print(f"{name:26} {found.calls:6,} calls  {found.status}")
         missed += found.refuted != (name != "right")
     return int(missed > 0)

@@ -6,7 +6,7 @@
 `release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
 by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times
 less noise the call has than declared (the leak), and epsilon is that of the declared participation with so much less
-noise. So the participation is not tried, it is taken from the declaration: watch a loader or sampler to have it checked.
+noise. The participation itself is not tried but taken from the declaration: to check a loader or sampler, watch it.
 
 Three attacks share the chance of a false alarm: canaries in single coordinates, canaries spread over all of them, and
 one canary alone (`attacks`). The bound of each is `ranks.rank_test`. It is exact where the trade-off curve of a call is
@@ -161,8 +161,8 @@ class Audited:
             return f"epsilon is at least {self.epsilon:.4g} at delta {self.delta:g}; nothing was declared"
         if self.refuted:
             return (
-                f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was {self.claimed:.4g}; shown by the attack "
-                f"'{self.worst.name}', which right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
+                f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was {self.claimed:.4g}; the attack "
+                f"'{self.worst.name}' shows it, as right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
             )
         said = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
         if self.little < _ANOTHER:

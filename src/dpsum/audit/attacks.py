@@ -186,7 +186,9 @@ def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], 
     used = np.array([True, bool(moved[1] or not same[1])])
 
     def ratio(found: np.ndarray) -> np.ndarray:
-        logs = [-((found - mean) ** 2) / (2 * var) - 0.5 * np.log(var) for mean, var in zip(means, variances, strict=True)]
+        logs = [
+            -((found - mean) ** 2) / (2 * var) - 0.5 * np.log(var) for mean, var in zip(means, variances, strict=True)
+        ]
         return np.asarray((logs[1] - logs[0])[:, used].sum(axis=1))
 
     return ratio

@@ -97,7 +97,9 @@ class Watched:
             raise
         except Exception as error:
             said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise DpsumError(f"release fails on {given} at call {self.calls} ({said}): mend it and try again") from error
+            raise DpsumError(
+                f"release fails on {given} at call {self.calls} ({said}): mend it and try again"
+            ) from error
         if found.dtype.kind not in "fiub" or not found.size:
             raise DpsumError(f"release answers {given} with {found.dtype} of size {found.size}: return real numbers")
         if self._size is None:
@@ -161,7 +163,10 @@ def look(watched: Watched, rng: np.random.Generator) -> Look:
     for way in ways:
         if _apart(apart @ way, after @ way) > _SURE:
             _refuse_state("moves")
-    if nulls.shape[1] > 1 and _apart(_spread(before - before.mean(axis=0)), _spread(after - after.mean(axis=0))) > _SURE:
+    if (
+        nulls.shape[1] > 1
+        and _apart(_spread(before - before.mean(axis=0)), _spread(after - after.mean(axis=0))) > _SURE
+    ):
         _refuse_state("has other noise")
     seen = max(_apart(crowds[1::2] @ way, others @ way) for way in ways)
     if seen < _SURE:  # such an answer may take more calls to be seen
