@@ -173,7 +173,7 @@ class Audited:
         return said
 
     def to_json(self) -> dict[str, Any]:
-        """The audit as numbers, text and lists; what is not finite is None."""
+        """The audit as numbers, text and lists, for `dpsum.export.report`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["attacks"] = [
             {
@@ -184,16 +184,7 @@ class Audited:
             }
             for attack in self.attacks
         ]  # fmt: skip
-        values |= {"status": self.status, "sampler": dict(self.sampler)}
-        return {key: _plain(value) for key, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [{key: _plain(each) for key, each in item.items()} for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return values | {"status": self.status}
 
 
 def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
