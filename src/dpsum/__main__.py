@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dpsum import shell
 from dpsum.errors import DpsumError
 
-_EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard error;
-2, the command was not understood; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
+_EXITS = """exit codes: 0, done, and every limit that was named is kept; 1, an error, told in one line on standard
+error; 2, the command was not understood; 3, the answer is no: epsilon is above --at-most, the ledgers are of different
 mechanisms, or the audit refutes what was declared."""
 
 
@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     wanted = one.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--epsilon", type=float, help="to be kept: find the least noise multiplier")
     wanted.add_argument("--noise-multiplier", type=float, metavar="Z", help="find epsilon")
-    one.add_argument("--kind", action="append", metavar="KIND", help="of participation; may be repeated; all if missing")
+    one.add_argument(
+        "--kind", action="append", metavar="KIND", help="of participation; may be repeated; all if missing"
+    )
     limited(one, "epsilon of any participation that is planned")
 
     one = command("compare", "two ledgers side by side")
@@ -57,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("other", metavar="LEDGER")
     one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
 
-    one = command("audit", "a lower bound on epsilon of a function of contributions [n, d] that returns what is released")
+    one = command(
+        "audit", "a lower bound on epsilon of a function of contributions [n, d] that returns what is released"
+    )
     one.add_argument("release", metavar="MODULE:FUNCTION", help="looked for in the current folder too")
     one.add_argument("--dimension", type=int, required=True, metavar="D", help="coordinates of a contribution")
     declared = one.add_mutually_exclusive_group()

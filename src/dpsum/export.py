@@ -1,7 +1,7 @@
 """An account and an audit for others to read: one JSON with a schema, a badge for a model card, metrics of trackers.
 
-`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). Infinity is the text "inf" there, and
-a number that does not exist is null.
+`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). Infinity is the text "inf" there,
+and a number that does not exist is null.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ def metrics(found: Mapping[str, Any]) -> dict[str, float]:
         where = "privacy/" if count == 1 else f"privacy_{count}/"
         numbers |= {where + name: one[name] for name in ("delta", "rounds", "noise_multiplier") if one.get(name)}
         for name, entry in one["profiles"].items():
-            numbers |= {f"{where}epsilon_{name}": entry["epsilon_high"], f"{where}epsilon_{name}_low": entry["epsilon_low"]}
+            numbers |= {
+                f"{where}epsilon_{name}": entry["epsilon_high"],
+                f"{where}epsilon_{name}_low": entry["epsilon_low"],
+            }
     audit = found.get("audit")
     if audit is not None:
         names = ("epsilon", "claimed", "ideal", "leak", "chance", "refuted", "calls")

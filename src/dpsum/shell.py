@@ -66,7 +66,7 @@ def _account_lines(found: Account) -> list[str]:
         entries = [(name, one.profiles[name]) for name in PROFILES if name in one.profiles]
         first = entries[0][1]
         lines += [
-            f"{one.rounds} rounds of {dict(one.sampler or {})}, z from {_number(one.noise_multiplier)}; "
+            f"{one.rounds} rounds done of the sampler {_text(one.sampler)}; z {_number(one.noise_multiplier)}, "
             f"delta {one.delta:g}, unit {one.unit}, seen by {first.observer}"
         ]
         rows = [
@@ -90,7 +90,12 @@ def plan(given: argparse.Namespace) -> int:
     kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
     found: list[dict[str, Any]] = []
     for kind in kinds:
-        row: dict[str, Any] = {"participation": kind, "noise_multiplier": None, "epsilon_low": None, "epsilon_high": None}
+        row: dict[str, Any] = {
+            "participation": kind,
+            "noise_multiplier": None,
+            "epsilon_low": None,
+            "epsilon_high": None,
+        }
         try:
             row |= _planned(given, analyses.find("gaussian", kind))
         except Contradiction as error:
@@ -129,7 +134,9 @@ def _sampler(analysis: Analysis, units: int, cohort: float, rounds: int) -> dict
     Where a unit's contribution may become any other it is in the release for certain.
     """
     if analysis.own:
-        raise DpsumError(f"{analysis.sampler} is of sums that clients take over their own examples: choose another kind")
+        raise DpsumError(
+            f"{analysis.sampler} is of sums that clients take over their own examples: choose another kind"
+        )
     whole = int(cohort) if cohort == int(cohort) else cohort
     rate = whole / units if units else math.nan
     sampler = {"kind": analysis.sampler, "clients": 1, "cohort": whole, "rounds": rounds, "rate": rate}
@@ -152,7 +159,9 @@ def compare(given: argparse.Namespace) -> int:
         for number, one in enumerate(_all(found)):
             for name in PROFILES:
                 entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
-                column[f"epsilon {name}{where}"] = "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
+                column[f"epsilon {name}{where}"] = (
+                    "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
+                )
     names = list(dict.fromkeys([*said[0], *said[1]]))
     rows = [[name, *(column.get(name, "-") for column in said)] for name in names]
     rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
@@ -277,6 +286,7 @@ def _show(given: argparse.Namespace, report: dict[str, Any], lines: Sequence[str
     if given.json is not None:
         temporary = Path(f"{given.json}.part")
         with writing(given.json, temporary):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(given.json)
 

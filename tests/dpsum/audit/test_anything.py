@@ -66,7 +66,9 @@ def test_the_example_says_so(example, capsys):
 
 def test_too_much_noise_is_said_to_be_another_mechanism(example):
     right = mechanism(example, "right", 0)
-    found = audited(lambda rows: right(rows) + sum(right(rows[:0]) for _ in range(3)), dimension=200, noise_multiplier=1.0)
+    found = audited(
+        lambda rows: right(rows) + sum(right(rows[:0]) for _ in range(3)), dimension=200, noise_multiplier=1.0
+    )
     assert not found.refuted and found.little < 1e-4 and "another mechanism than declared" in found.status
 
 
