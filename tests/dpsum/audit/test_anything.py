@@ -11,7 +11,8 @@ from scipy.special import ndtr
 
 import dpsum
 from dpsum.audit import attacks
-from dpsum.audit.anything import FALSE_ALARM, _OfCalls, _Whatever, audited, observations_for
+from dpsum.audit.anything import FALSE_ALARM, audited
+from dpsum.audit.declared import ALONE, OfCalls, Whatever, observations_for
 from dpsum.audit.ranks import RankTest
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
@@ -145,7 +146,7 @@ def test_what_is_released_may_be_several_arrays_of_another_size():
 
 def test_a_false_alarm_is_as_rare_as_said():
     """The statistic of right code, drawn 20,000 times: its normal tail is exceeded about as often as it says."""
-    family, coins = _OfCalls(1.0, {"kind": "one-pass", "rounds": 1}), 200
+    family, coins = OfCalls(1.0, ALONE), 200
     test = RankTest(family, coins, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(1)
     present = rng.integers(2, size=(20_000, coins)).astype(bool)
@@ -160,7 +161,7 @@ def test_a_false_alarm_is_as_rare_as_said():
 @pytest.mark.parametrize(("z", "leak"), [(1.0, math.sqrt(2)), (0.5, 2.0)])
 def test_so_many_canaries_tell_a_leak_as_often_as_was_said(z, leak):
     """By simulation of one Gaussian of z / leak: of 400 audits at least 360 where 380 are expected (5 in 10^5)."""
-    family = _OfCalls(z, {"kind": "one-pass", "rounds": 1})
+    family = OfCalls(z, ALONE)
     needed = observations_for(family, leak, power=0.95, false_alarm=3e-4)
     test = RankTest(family, needed, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(2)
@@ -191,7 +192,7 @@ def test_scores_are_likelihood_ratios():
 
 def test_whatever_is_private_has_the_curve_of_its_definition():
     """Of (eps, delta): a share delta of present units is certain, the others have e^eps / (1 + e^eps), and mirrored."""
-    found = _Whatever(1.0, 0.1).posteriors(2.0)
+    found = Whatever(1.0, 0.1).posteriors(2.0)
     cells = len(found)
     assert found[: int(0.05 * cells) - 1] == pytest.approx(1.0)
     middle = found[int(0.05 * cells) + 1 : cells // 2 - 1]
