@@ -70,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
     one.add_argument("--any-mechanism", action="store_true", help="noise need not be Gaussian; epsilon is of one call")
     one.add_argument("--kind", help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds")
+    one.add_argument(
+        "--participation",
+        metavar="MODULE:FUNCTION",
+        help="of a seed, makes one of dpsum's participations, which is tried",
+    )
     one.add_argument("--units", type=int)
     one.add_argument("--cohort", type=float)
     one.add_argument("--rounds", type=int)

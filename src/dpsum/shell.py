@@ -204,7 +204,9 @@ def _text(value: Any) -> str:
 def audit(given: argparse.Namespace) -> int:
     """A lower bound for a function."""
     release = _function(given.release)
-    participation = None
+    participation = None if given.participation is None else _function(given.participation)
+    if given.kind is not None and participation is not None:
+        raise DpsumError("--kind and --participation both say how cohorts are drawn: leave one out")
     if given.kind is not None:
         if None in (given.units, given.cohort, given.rounds):
             raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
@@ -237,7 +239,7 @@ def _function(name: str) -> Any:
     """
     module, _, path = name.partition(":")
     if not module or not path:
-        raise DpsumError(f"{name} is no module:function: write e.g. my_training:release")
+        raise DpsumError(f"{name} is no module:function: write it as my_training:release")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -100,6 +100,9 @@ def right(rows, scale=1.0):
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     total = (rows * np.minimum(1, 1 / np.maximum(norms, 1e-12))).sum(axis=0)
     return total + scale * RNG.standard_normal(30)
+def plan(seed):
+    import dpsum
+    return dpsum.Poisson(units=100, cohort=10, rounds=10, seed=seed)
 class Mine:
     @staticmethod
     def half(rows):
@@ -132,6 +135,10 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
     rounds = ["--kind", "poisson", "--units", 1000, "--cohort", 100, "--rounds", 10]
     code, said, _ = run(capsys, "audit", "of_mine:right", *words, *rounds, "--at-most", 0.1)
     assert code == 3 and "not refuted" in said
+    tried = [*words[:-2], "--participation", "of_mine:plan", "--calls", 100]
+    code, said, plan = run(capsys, "audit", "of_mine:right", *tried)
+    assert code == 0 and "over rounds" in said and "as the participation draws them" in plan
+    assert run(capsys, "audit", "of_mine:right", *tried, *rounds)[2].endswith("leave one out\n")
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,8 @@ def audited(
     if calls is not None and (isinstance(calls, bool) or not isinstance(calls, int) or calls < attacks.BLOCK):
         raise DpsumError(f"calls is {calls!r}: an attack takes {attacks.BLOCK} at least")
     make = participation if callable(participation) else lambda _: participation
-    first = make(seed)
-    sampler = dict(ALONE) if first is None else description(first)
+    first = None if participation is None else make(seed)
+    sampler = dict(ALONE) if participation is None else description(first)
     family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
     watched = Watched(release, dimension, adjacency, cohort)
     tried = isinstance(family, OfCalls) and hasattr(first, "cohort")

@@ -89,6 +89,59 @@ def test_epsilon_is_that_of_the_participation(example):
     assert found.claimed == 3.0 and 0.9 < found.noise_multiplier < 1.0 and not found.refuted
 
 
+class TooOften(dpsum.Poisson):
+    """Four times the chance that it says."""
+
+    def cohort(self, index):
+        drawn = stream(self.seed, "test", index).random(self.units)
+        return np.flatnonzero(drawn < 4 * self.size / self.units)
+
+
+class InTwoRounds(dpsum.BallsAndBins):
+    """Whoever is in a round is in the next as well."""
+
+    def cohort(self, index):
+        return np.concatenate([super().cohort(index), super().cohort((index + 1) % self.rounds)])
+
+
+class InTwoBlocks(dpsum.OnePass):
+    """The same block twice."""
+
+    def cohort(self, index):
+        return super().cohort(index // 2)
+
+
+def drawn(kind):
+    return lambda seed: kind(units=400, cohort=40, rounds=10, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [(dpsum.Poisson, TooOften), (dpsum.BallsAndBins, InTwoRounds), (dpsum.OnePass, InTwoBlocks)],
+)
+def test_a_participation_is_tried_through_its_rounds(example, right, wrong):
+    """The release is right, and so is one of two participations of the same description."""
+
+    def audit_of(kind):
+        given = dict(dimension=200, noise_multiplier=1.0, delta=1e-5, leak=1.25)
+        return audited(mechanism(example, "right", 1), participation=drawn(kind), **given)
+
+    as_said, otherwise = audit_of(right), audit_of(wrong)
+    assert as_said.sampler == otherwise.sampler and as_said.claimed == otherwise.claimed
+    assert not as_said.refuted and otherwise.refuted and otherwise.worst.name == "over rounds"
+    by_name = {attack.name: attack.bound for attack in as_said.attacks}
+    assert by_name["over rounds"].ideal == pytest.approx(by_name["over rounds"].epsilon, rel=0.5)
+    assert by_name["over rounds"].chances["as_little"] > 1e-4
+    assert otherwise.worst.calls == as_said.attacks[-1].calls > 100
+
+
+def test_a_participation_that_is_drawn_once_is_tried_once(example):
+    found = audited(
+        mechanism(example, "right", 0), dimension=200, noise_multiplier=1.0, participation=drawn(dpsum.Poisson)(0)
+    )
+    assert found.attacks[-1].observations == 200 and not found.refuted  # as many as there are coordinates
+
+
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace-one"])
 def test_the_number_of_rows_is_public_where_it_is_said_to_be(example, adjacency):
     """Half the noise is still seen; dividing by the number of rows is no fault."""
@@ -272,6 +325,7 @@ RNG = np.random.default_rng(0)
         (RNG.normal, {"cohort": 5}, "goes with zero-out or replace-one"),
         (RNG.normal, {"adjacency": "add"}, "choose add-or-remove, zero-out, replace-one"),
         (RNG.normal, {"participation": 5}, "hand over one of dpsum's"),
+        (RNG.normal, {"participation": lambda seed: None}, "hand over one of dpsum's"),
         (RNG.normal, {"participation": {"kind": "passes", "rounds": 3}}, "no analysis for gaussian noise"),
     ],
 )
@@ -279,3 +333,14 @@ def test_bad_input_gives_one_line(release, changes, said):
     with pytest.raises(DpsumError, match=said) as caught:
         audited(release, **RIGHT | changes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cohort", "said"),
+    [([0.5, 1.0], "no list of numbers"), ([[1]], "no list of numbers"), ([3, 400], "not one of its 400")],
+)
+def test_a_cohort_is_of_units(example, cohort, said):
+    plan = drawn(dpsum.Poisson)(0)
+    plan.cohort = lambda index: cohort
+    with pytest.raises(DpsumError, match=said):
+        audited(mechanism(example, "right", 0), dimension=200, noise_multiplier=1.0, participation=plan, calls=16)
