@@ -128,24 +128,6 @@ class Settings(pydantic.BaseModel):
                         "with another meaning: give it another name"
                     )
 
-        cls._keep_bounds()
-
-    @classmethod
-    def _keep_bounds(cls) -> None:
-        """Take keys as the settings among the bases have them, where a plain class among these has a default of one.
-
-        pydantic would make a bare key of that default, without bounds, text or the settings' own default.
-        """
-        above: dict[str, Any] = {}
-        for base in reversed(cls.__mro__[1:]):
-            above |= getattr(base, "__pydantic_fields__", {}) if issubclass(base, Settings) else {}
-        own = inspect.get_annotations(cls)
-        lost = {key: above[key] for key in cls.model_fields if key in above and key not in own}
-        lost = {key: field for key, field in lost.items() if cls.model_fields[key].json_schema_extra is None}
-        if any(field.json_schema_extra is not None for field in lost.values()):
-            cls.__pydantic_fields__.update(lost)
-            cls.model_rebuild(force=True)
-
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
         """Make one from plain values.
