@@ -7,8 +7,8 @@ optimiser becomes a line, written after its noise was drawn and before the model
   "shuffled-epochs"; a loader in a fixed order is "min-separation"; any other is "unknown", of which no epsilon is said.
 - The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost clipping reads it of the module
   and the noise of the optimiser, so that the two can differ. Per-layer norms count by their joint L2 norm.
-- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is measured too: where a parameter's noise
-  has been smaller than that by more than chance (1e-9 over the whole run), the line says so. Noise and Poisson
+- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is measured too: where a parameter's
+  noise has been smaller than that by more than chance (1e-9 over the whole run), the line says so. Noise and Poisson
   batches that are drawn from a state of the generator that was there before are the same again, and are said.
 - The batches that the loader drew are counted. Gradients of a batch that it did not draw, of a batch a second time, or
   of several Poisson batches together are no release that an analysis covers, and the line says so.
@@ -23,10 +23,8 @@ The unit is a record: one index of the data set. Neighbours have its gradient or
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +40,13 @@ from opacus.optimizers import (
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy.special import gammainc
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import DataLoader
 
 from dpsum.accounting import analyses
 from dpsum.accounting.account import PROFILES, Account, account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
+from dpsum.adapters.torch_loader import Draws, States, check
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, read_ledger
 
@@ -64,10 +63,6 @@ _UNCLIPPED = "its gradients were not clipped by the criterion that make_private 
 _TOO_LONG = "its sum is longer than the clipping norm times the number of records"
 _LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
 _SAME_NOISE = "its noise was drawn from a generator in a state that noise was drawn from before"
-_SAME_DRAW = "its batch was drawn from a generator in a state that a batch was drawn from before"
-_NOT_DRAWN = "its gradients are not those of the next batch that the loader drew: of one a second time, or of another"
-_SEVERAL = "several Poisson batches were added up, and a record may be in more than one of them"
-_STRADDLES = "an epoch began before the one before it had made all of its steps"
 _DENOMINATOR = "it was divided by another number than the public one: expected_batch_size was changed"
 
 
@@ -84,8 +79,8 @@ def watch(
 
     Args:
         engine: whose accountant says the claimed epsilon.
-        module, optimizer, loader: as `make_private` returned them. The loader is the one that is gone through, by itself
-            or within `BatchMemoryManager`.
+        module, optimizer, loader: as `make_private` returned them. The loader is the one that is gone through, by
+            itself or within `BatchMemoryManager`.
         epochs: times that the loader is to be gone through; further steps are refused.
         ledger: the file that is written; there must be none yet.
 
@@ -110,14 +105,7 @@ def watch(
         raise DpsumError("ghost clipping is done by the module: give the one that make_private returned")
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise DpsumError(f"epochs is {epochs!r}: it must be a whole number from 1 on")
-    try:
-        len(loader), len(loader.dataset)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise DpsumError(
-            f"the loader does not know how many records it draws from ({error}): no account is possible without it"
-        ) from error
-    if loader.batch_sampler is not None and "_dpsum" in vars(loader.batch_sampler):
-        raise DpsumError("the loader is watched already: stop() the other watch, or make a loader of its own")
+    check(loader)
     if Path(ledger).exists() and Path(ledger).stat().st_size:
         raise DpsumError(f"{ledger} exists: name another file, or move it away")
     return Watch(engine, module, optimizer, loader, epochs, Ledger(Path(ledger)))
@@ -136,25 +124,20 @@ class Watch:
         ledger: Ledger,
     ) -> None:  # fmt: skip
         self.ledger = ledger
-        self._engine, self._module, self._optimizer, self._loader, self._epochs = (
-            engine, module, optimizer, loader, epochs,
-        )  # fmt: skip
+        self._engine, self._module, self._optimizer = engine, module, optimizer
         self._public = optimizer.expected_batch_size
-        self._drawn: deque[int] = deque()
-        self._states: tuple[set[str], set[str]] = set(), set()
+        self._draws, self._states = Draws(loader, epochs, UniformWithReplacementSampler), States()
         self._reasons: list[str] = []
         self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
         self._energy = np.zeros(len(optimizer.params))
         self._dof = np.array([parameter.numel() for parameter in optimizer.params])
-        self._sampler: dict[str, Any] | None = None
-        self._epoch_at = self._merged = 0
         self.silent = self._released = False
         self._put_on()
 
     # What is put on the objects, and taken off again.
 
     def _put_on(self) -> None:
-        optimizer, sampler = self._optimizer, self._loader.batch_sampler
+        optimizer = self._optimizer
         ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         clip = "accumulate" if ghost else "clip_and_accumulate"
         self._inner = {
@@ -168,9 +151,6 @@ class Watch:
         for (thing, name), value in self._inner.items():
             object.__setattr__(thing, name, value)
         self._hook = optimizer.original_optimizer.register_step_pre_hook(self._before_step)
-        if sampler is not None:
-            vars(sampler)["_dpsum"] = self
-            sampler.__class__ = _watched(type(sampler))
 
     def stop(self) -> None:
         """Watch no longer: the objects are as they were."""
@@ -180,79 +160,7 @@ class Watch:
             else:
                 object.__setattr__(thing, name, value)
         self._hook.remove()
-        sampler = self._loader.batch_sampler
-        if sampler is not None and vars(sampler).pop("_dpsum", None):
-            sampler.__class__ = type(sampler).__mro__[1]
-
-    # The loader.
-
-    def _epoch_begins(self) -> None:
-        self._drawn.clear()
-        done = self.ledger.chain["lines"]
-        if self._sampler and self._epoch_at < done:
-            length = self._sampler.get("epoch") or self._sampler.get("separation") or 1
-            if (done - self._epoch_at) % length or self._records:
-                self._reasons.append(_STRADDLES)
-        self._epoch_at = done
-
-    def _draws(self, batches: Iterator[list[int]], generator: torch.Generator | None) -> Iterator[list[int]]:
-        poisson = isinstance(self._loader.batch_sampler, UniformWithReplacementSampler)
-        while True:
-            again = poisson and self._seen_before(0, generator, torch.device("cpu"))
-            batch = next(batches, None)
-            if batch is None:
-                return
-            if again:
-                self._reasons.append(_SAME_DRAW)
-            self._drawn.append(len(batch))
-            yield batch
-
-    def _seen_before(self, which: int, generator: Any, device: torch.device) -> bool:
-        """Whether the generator is in a state that the same thing was drawn from before."""
-        try:
-            if generator is not None:
-                state = generator.get_state()
-            else:
-                state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-        except (AttributeError, RuntimeError, NotImplementedError):
-            return False  # a generator that cannot say, such as the operating system's
-        found = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()
-        again = found in self._states[which]
-        self._states[which].add(found)
-        return again
-
-    def _merge(self) -> int:
-        """How many batches that the loader drew are as many records as were clipped for this step."""
-        total = count = 0
-        while self._drawn and (total < self._records or not count):
-            total += self._drawn.popleft()
-            count += 1
-        if self._loader.batch_sampler is not None and (not count or total != self._records):
-            self._reasons.append(_NOT_DRAWN)
-        return max(count, 1)
-
-    def _describe(self, merged: int) -> dict[str, Any]:
-        """The sampler of a step that so many batches were added up for, as the ledger's."""
-        sampler, epochs = self._loader.batch_sampler, self._epochs
-        length = math.ceil(len(self._loader) / merged)
-        if isinstance(sampler, UniformWithReplacementSampler):
-            records, rate = sampler.num_samples, float(sampler.sample_rate)
-            return _sampler("poisson-lots", records, records * rate, length * epochs, rate=rate)
-        inner, records = getattr(sampler, "sampler", None), len(self._loader.dataset)  # type: ignore[arg-type]
-        if isinstance(sampler, BatchSampler):
-            whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
-            cohort = min(sampler.batch_size * merged, records)
-            if whole or type(inner) is SubsetRandomSampler:
-                records = len(inner)  # type: ignore[arg-type]
-                return _sampler(
-                    "shuffled-epochs", records, min(cohort, records), length * epochs, epoch=length, batches="secret"
-                )
-            if type(inner) is SequentialSampler:
-                return _sampler(
-                    "min-separation", records, cohort, length * epochs, separation=length, participations=epochs
-                )
-        name = type(inner if isinstance(sampler, BatchSampler) else sampler or self._loader.dataset).__name__
-        return _sampler("unknown", records, min(records, math.ceil(records / length)), length * epochs, drawn_by=name)
+        self._draws.stop()
 
     # The optimiser.
 
@@ -293,7 +201,7 @@ class Watch:
                 inner()
                 return
             first = optimizer.params[0]
-            if self._seen_before(1, optimizer.generator, first.device):
+            if self._states.again(optimizer.generator, first.device):
                 self._reasons.append(_SAME_NOISE)
             norm, z = float(optimizer.max_grad_norm), _multiplier(optimizer)
             inner()
@@ -303,16 +211,10 @@ class Watch:
 
     def _write(self, z: float, norm: float) -> None:
         """The line of a release whose noise, of deviation z x norm, was just added."""
-        done, merged = self.ledger.chain["lines"], self._merge()
-        poisson = isinstance(self._loader.batch_sampler, UniformWithReplacementSampler)
-        if poisson or self._sampler is None:
-            self._merged = 1 if poisson else merged
-            self._sampler = self._describe(self._merged)
-        if merged > 1 and poisson:
-            self._reasons.append(_SEVERAL)
-        elif merged > self._merged:
-            self._reasons.append(_NOT_DRAWN)
-        if done >= self._sampler["rounds"]:
+        done = self.ledger.chain["lines"]
+        sampler, why = self._draws.take(self._records)
+        self._reasons += why
+        if done >= sampler["rounds"]:
             raise DpsumError(f"step {done + 1} is one more than the {done} of the epochs given to watch(): give all")
         sensitivity = self._clipped_to or norm
         if isinstance(self._optimizer, AdaClipDPOptimizer):
@@ -338,7 +240,7 @@ class Watch:
                 sensitivity=sensitivity,
                 noise_std=z * norm,
                 dimension=int(self._dof.sum()),
-                sampler=self._sampler,
+                sampler=sampler,
                 denominator=denominator,
                 noise_stream="torch" if generator is None else f"torch:{type(generator).__name__}",
                 counted_by_paper=True,
@@ -415,20 +317,6 @@ class Watch:
             noise_multiplier=min(event.noise_multiplier for event in releases),
             reasons=dict.fromkeys(PROFILES[1:], why),
         )  # fmt: skip
-
-
-def _watched(kind: type) -> type:
-    def __iter__(self: Any) -> Iterator[list[int]]:
-        watcher = vars(self)["_dpsum"]
-        watcher._epoch_begins()
-        yield from watcher._draws(iter(kind.__iter__(self)), getattr(self, "generator", None))  # type: ignore[misc]
-
-    return type(kind.__name__, (kind,), {"__iter__": __iter__, "__doc__": kind.__doc__})
-
-
-def _sampler(kind: str, records: int, cohort: float, rounds: int, **more: Any) -> dict[str, Any]:
-    shape = {"kind": kind, "clients": 1, "records": records, "cohort": cohort, "rounds": rounds}
-    return shape | {"rate": cohort / records} | more
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
