@@ -4,8 +4,8 @@ A tree says noise multipliers, chances and counts, and no more. So a ledger that
 units from its caller, a clipping norm of 1 unless another is given, and is of the tree alone: what ran is not seen. A
 tree does not say its adjacency either, which in dp_accounting is the accountant's:
 
-- "zero-out": multipliers are the noise over C. It is `NeighboringRelation.REPLACE_SPECIAL`, the default of jax_privacy's
-  plans; for Poisson samples `ADD_OR_REMOVE_ONE` is the same.
+- "zero-out": multipliers are the noise over C. It is `NeighboringRelation.REPLACE_SPECIAL`, the default of
+  jax_privacy's plans; for Poisson samples `ADD_OR_REMOVE_ONE` is the same.
 - "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE` take them. Samples of a fixed size
   have an account under this one alone there.
 
@@ -15,7 +15,6 @@ A plan of banded noise has the tree of one of its bands: ceil(rounds / bands) Po
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -140,8 +139,8 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
 def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> events.DpEvent:
     """A ledger as the tree that dp_accounting's accountants take.
 
-    Known rounds become the Gaussians of the unit that is worst off, at the least noise: an upper bound where the noise
-    moved, else exact. A line whose noise is not accounted for (`reason`) makes the tree non-private.
+    Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
+    accounted for (`reason`) makes the tree non-private.
 
     Args:
         releases: of one unit.
@@ -161,36 +160,25 @@ def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> eve
     kind, sampler, over = analysis.sampler, first.sampler, _OVER[adjacency]
     reading = analysis.read(releases)
     schedule = [(z / over, count) for z, count in reading.schedule]
-    if first.mechanism in ("gaussian", "correlated-gaussian") and first.adjacency == "zero-out":
-        if (z := analysis.as_one(reading.schedule)) is not None:
-            return events.GaussianDpEvent(z / over)
-        if (times := _participations(sampler, len(reading.multipliers))) and first.mechanism == "gaussian":
-            return _times(events.GaussianDpEvent(min(z for z, _ in schedule)), times)
-        sampled = first.mechanism == "gaussian" and (kind == "fixed-size") == (adjacency == "replace-one")
-        if sampled and kind in ("poisson", "poisson-lots", "fixed-size"):
-            units = int(sampler[analysis.units])
+    gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
+    if gaussian and first.adjacency == "zero-out":
+        if (one := analysis.as_one(reading.schedule, sampler)) is not None:
+            return events.GaussianDpEvent(one / over)
+        if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
+            rate = float(sampler["rate"])
             return _composed(
-                _times(
-                    events.SampledWithoutReplacementDpEvent(units, int(sampler["cohort"]), events.GaussianDpEvent(z))
-                    if kind == "fixed-size"
-                    else events.PoissonSampledDpEvent(float(sampler["rate"]), events.GaussianDpEvent(z)),
-                    count,
-                )
+                _times(events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count) for z, count in schedule
+            )
+        if kind == "fixed-size" and adjacency == "replace-one":
+            size = int(sampler[analysis.units_of(sampler)]), int(sampler["cohort"])
+            return _composed(
+                _times(events.SampledWithoutReplacementDpEvent(*size, events.GaussianDpEvent(z)), count)
                 for z, count in schedule
             )
     raise DpsumError(
         f"dp_accounting has no event of {first.mechanism} noise with the sampler {kind} for {adjacency}: account for "
         "the ledger here"
     )
-
-
-def _participations(sampler: dict[str, Any], rounds: int) -> int:
-    """The most rounds that one unit is in, where rounds are known; 0 where they are drawn."""
-    if sampler["kind"] == "shuffled-epochs":
-        return math.ceil(rounds / sampler["epoch"])
-    if sampler["kind"] == "min-separation":
-        return min(int(sampler["participations"]), math.ceil(rounds / sampler["separation"]))
-    return 0
 
 
 def _times(event: events.DpEvent, count: int) -> events.DpEvent:
