@@ -14,8 +14,10 @@ with e^eps = 1 + q (e^eps0 - 1) and beta = e^(eps - eps0), says
                   <= q E H_eps0(N(s + x) || (1 - beta) N(s + x_j) + beta N(s + x')),
 
 the second line by joint convexity, since R, A and A' are means over the same (T, j). Inside stands one normal law
-against a mixture of two whose means are |x - x_j| and |x - x'| away; putting both means at the largest such distance on
-one line only makes it larger (Choquette-Choo et al. 2024, Corollary 4.7). So, up to a shift and a sign:
+against a mixture of two whose means are |x - x_j| and |x - x'| away. It is largest where both are as far as they can
+be, on one side of one line (Choquette-Choo et al. 2024, Corollary 4.7): under the first law the ratio of densities is a
+mean of two log-normal variables, a divergence is the mean of a convex function of it, and such a sum is largest in
+convex order where both rise with one normal variable, and grows with the deviations. So, up to a shift and a sign:
 
 - zero-out, the unit present against zeroed (x' = 0): distances 2 and 1, reached by x = 1 and x_j = -1:
   (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1);
@@ -31,8 +33,9 @@ H_eps(M || M') = 1 - e^eps + e^eps H_-eps(M' || M). Its two halves belong to two
 is convex, so there is a dominating pair with just this curve (Zhu, Dong and Wang 2022, Proposition 6 and Theorem 10):
 losses above 0 are distributed as the first pair's, losses below 0 as those of the other order's pair turned around, the
 rest is at 0. It is composed over rounds, also where contributions follow earlier releases: the high end. That no one
-data set has both halves (Lebeda et al. 2024 show that taking one of them for both is wrong) leaves a gap: the low end
-is of one data set in all rounds.
+data set has both halves leaves a gap: the low end is of one data set in all rounds. Taking its pair for the high end
+(Poisson's account at twice the sensitivity, for replace-one) is wrong (Lebeda, Regehr, Kamath and Steinke 2024):
+whoever chooses the second round's data by the first release is above it (`tests/accounting/test_fixed_size.py`).
 """
 
 from __future__ import annotations
