@@ -21,7 +21,14 @@ from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from dpsum.accounting.account import Account
 from dpsum.accounting.gaussian import gaussian_epsilon
@@ -245,12 +252,28 @@ def draws_by_weight(data: TensorDataset) -> dict[str, Any]:
     return {"sampler": WeightedRandomSampler([1.0] * len(data), len(data))}
 
 
+def draws_some_twice(data: TensorDataset) -> dict[str, Any]:
+    return {"sampler": torch.utils.data.SubsetRandomSampler([*range(150), 3])}
+
+
+class OwnBatches(BatchSampler):
+    pass
+
+
 @pytest.mark.parametrize(
-    ("order", "name"),
-    [(draws_with_replacement, "RandomSampler"), (draws_by_weight, "WeightedRandomSampler")],
-)
-def test_unknown_sampler(order: Any, name: str, tmp_path: Path) -> None:
-    training = Training(poisson=False, order=order)
+    ("options", "name"),
+    [
+        ({"order": draws_with_replacement}, "RandomSampler"),
+        ({"order": draws_by_weight}, "WeightedRandomSampler"),
+        ({"order": draws_some_twice}, "SubsetRandomSampler"),
+        ({"loader": lambda data: DataLoader(data, batch_sampler=OwnBatches(RandomSampler(data), 20, False))},
+         "OwnBatches"),
+        ({"loader": lambda data: DataLoader(data, batch_size=None, sampler=OwnBatches(RandomSampler(data), 20, False))},
+         "OwnBatches"),
+    ],
+)  # fmt: skip
+def test_unknown_sampler(options: dict[str, Any], name: str, tmp_path: Path) -> None:
+    training = Training(poisson=False, **options)
     watched = training.watched(tmp_path / "ledger.jsonl")
     training.run()
     sampler = lines(watched)[0].sampler
