@@ -103,7 +103,9 @@ class StrategyWatch(Watch):
         inner = getattr(owner, name)
         setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
 
-    def _started(self, inner: Any, grid: Any, initial_arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any) -> Any:
+    def _started(
+        self, inner: Any, grid: Any, initial_arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any
+    ) -> Any:
         self._rounds = self._rounds or num_rounds
         return inner(grid, initial_arrays, num_rounds, *args, **kwargs)
 
@@ -178,7 +180,9 @@ class StrategyWatch(Watch):
                 f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
                 "sensitivity is not known"
             )
-        noise = [np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, mean, strict=True)]
+        noise = [
+            np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, mean, strict=True)
+        ]
         said = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
         faults = self._noise.faults(noise, said, after)
         if self.metrics == "released":
@@ -257,7 +261,9 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     step = sum(float(np.sum(np.spacing(np.abs(_floats(one))).astype(np.float64) ** 2)) for one in before) ** 0.5
     longest = 0.0
     for arrays in updates:
-        parts = (np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(arrays, before, strict=True))
+        parts = (
+            np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(arrays, before, strict=True)
+        )
         norm = sum(float(np.sum(part**2)) for part in parts) ** 0.5
         longest = max(longest, norm) if np.isfinite(norm) else np.inf
     if longest <= threshold * (1 + 1e-5) + step:

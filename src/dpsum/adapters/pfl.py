@@ -191,7 +191,9 @@ class BackendWatch(Watch):
         sampler, reasons = self._sampler()
         faults = self._faults(said, drawn)
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
-            reasons.append(f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}")
+            reasons.append(
+                f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
+            )
         if any(abs(one - 1.0) > 1e-6 for one in now.weights):
             reasons.append("weights other than 1 are added up without noise and divide the sum: weigh by user")
         if self.metrics == "released":
@@ -268,7 +270,9 @@ def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
 
 
 def _differences(after: list[np.ndarray], before: list[np.ndarray]) -> list[np.ndarray]:
-    return [np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, before, strict=True)]
+    return [
+        np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, before, strict=True)
+    ]
 
 
 def _norm(arrays: list[np.ndarray]) -> float:
@@ -278,11 +282,15 @@ def _norm(arrays: list[np.ndarray]) -> float:
 def _undone(
     encoder: np.ndarray, past: list[np.ndarray], noise: list[np.ndarray], number: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The draw that a round's correlated noise was made of, by its arrays: row `number` of C times the noise so far."""
-    now = np.concatenate([one.ravel() for one in noise])
-    past = [*past, now]
-    draw = sum((encoder[number, i] * one for i, one in enumerate(past) if encoder[number, i]), np.zeros_like(now))
-    ends = np.cumsum([one.size for one in noise])[:-1]
-    used = np.flatnonzero(np.any(encoder[number + 1 :, : number + 1], axis=0)) if number + 1 < len(encoder) else []
-    kept = [one if i in set(used) else np.zeros(0) for i, one in enumerate(past)]
-    return list(np.split(draw, ends)), kept
+    """The draw that a round's correlated noise was made of, by its arrays: row `number` of C times the noise so far.
+
+    Noise that no later row of C has is forgotten.
+    """
+    past = [*past, np.concatenate([one.ravel() for one in noise])]
+    draw = np.zeros_like(past[-1])
+    for weight, one in zip(encoder[number], past, strict=False):
+        if weight:
+            draw += weight * one
+    needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
+    kept = [one if again else np.zeros(0) for one, again in zip(past, needed, strict=True)]
+    return list(np.split(draw, np.cumsum([one.size for one in noise])[:-1])), kept

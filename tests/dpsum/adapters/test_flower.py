@@ -14,33 +14,36 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod  # noqa: E402
-from flwr.serverapp import strategy as flower_strategies  # noqa: E402
-from flwr.serverapp.strategy import (  # noqa: E402
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy as flower_strategies
+from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
+    dp_adaptive_clipping,
+    dp_fixed_clipping,
 )
-from flwr.serverapp.strategy import dp_adaptive_clipping, dp_fixed_clipping  # noqa: E402
-from flwr.supercore import differential_privacy  # noqa: E402
+from flwr.supercore import differential_privacy
 
-from dpsum.accounting.gaussian import gaussian_epsilon  # noqa: E402
-from dpsum.adapters import flower  # noqa: E402
-from dpsum.adapters.flower_nodes import InProcess  # noqa: E402
-from dpsum.errors import DpsumError  # noqa: E402
-from dpsum.ledger import Release, read_ledger  # noqa: E402
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.adapters import flower
+from dpsum.adapters.flower_nodes import InProcess
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release, read_ledger
 
 NODES, COHORT = 40, 10
 SHAPES = {"w": (30, 20), "b": (20,), "v": (20, 20)}
 logging.getLogger("flwr").setLevel(logging.ERROR)
 
 
-def nodes(*, examples: Any = lambda i: 10, metrics: tuple[str, ...] = (), mods: Any = (), size: float = 1.0) -> InProcess:
+def nodes(
+    *, examples: Any = lambda i: 10, metrics: tuple[str, ...] = (), mods: Any = (), size: float = 1.0
+) -> InProcess:
     """Clients whose updates are normal draws, so that nearly all of them are clipped."""
     app = ClientApp()
 
@@ -71,7 +74,9 @@ def fixed(inner: Any = None, *, z: float = 1.5, clip: float = 0.5, cohort: int =
     return DifferentialPrivacyServerSideFixedClipping(inner or fed_avg(), z, clip, cohort, **kwargs)
 
 
-def lines(strategy: Any, folder: Path, *, grid: Any = None, rounds: int = 3, seed: int = 0, **kwargs: Any) -> list[Release]:
+def lines(
+    strategy: Any, folder: Path, *, grid: Any = None, rounds: int = 3, seed: int = 0, **kwargs: Any
+) -> list[Release]:
     random.seed(seed)
     np.random.seed(seed)
     watched = flower.watch(strategy, folder / "ledger.jsonl", **kwargs)
@@ -130,6 +135,7 @@ def test_the_accountants_epsilon_is_the_claim_and_an_upper_end(tmp_path: Path) -
 
 def test_a_client_moves_a_weighted_mean_by_its_weight(tmp_path: Path) -> None:
     """What Flower releases with one client's update at zero, all else the same, is C n_max / sum n away."""
+
     def at(zero: int | None, folder: Path) -> tuple[np.ndarray, list[Release], list[int]]:
         drawn: list[int] = []
 
@@ -341,7 +347,9 @@ def test_the_local_mod_claims_one_message(tmp_path: Path) -> None:
     profiles = kept.of(1003).account(1e-5).profiles
     assert (profiles["as_claimed"].epsilon_high, profiles["as_claimed"].status) == (2.0, "void")
     assert profiles["holds"].epsilon_high == pytest.approx(gaussian_epsilon(sigma / math.sqrt(3), 1e-5), rel=1e-9)
-    assert profiles["replace_one"].epsilon_high == pytest.approx(gaussian_epsilon(sigma / math.sqrt(12), 1e-5), rel=1e-6)
+    assert profiles["replace_one"].epsilon_high == pytest.approx(
+        gaussian_epsilon(sigma / math.sqrt(12), 1e-5), rel=1e-6
+    )
 
 
 def test_a_client_that_goes_on_in_a_new_process_goes_on_with_its_ledger(tmp_path: Path) -> None:

@@ -11,31 +11,31 @@ import pytest
 
 pytest.importorskip("pfl")
 
-from pfl.aggregate.simulate import SimulatedBackend  # noqa: E402
-from pfl.aggregate.weighting import WeightByDatapoints, WeightByUser  # noqa: E402
-from pfl.algorithm.base import NNAlgorithmParams  # noqa: E402
-from pfl.algorithm.federated_averaging import FederatedAveraging  # noqa: E402
-from pfl.data.dataset import Dataset  # noqa: E402
-from pfl.data.federated_dataset import FederatedDataset  # noqa: E402
-from pfl.data.sampling import get_user_sampler  # noqa: E402
-from pfl.hyperparam.base import ModelHyperParams  # noqa: E402
-from pfl.internal.ops import numpy_ops  # noqa: E402
-from pfl.metrics import Metrics  # noqa: E402
-from pfl.privacy import (  # noqa: E402
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.aggregate.weighting import WeightByDatapoints, WeightByUser
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.data.dataset import Dataset
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.sampling import get_user_sampler
+from pfl.hyperparam.base import ModelHyperParams
+from pfl.internal.ops import numpy_ops
+from pfl.metrics import Metrics
+from pfl.privacy import (
     CentrallyAppliedPrivacyMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     NormClippingOnly,
     PLDPrivacyAccountant,
 )
-from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism  # noqa: E402
-from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism  # noqa: E402
-from pfl.stats import MappedVectorStatistics  # noqa: E402
+from pfl.privacy.adaptive_clipping import AdaptiveClippingGaussianMechanism
+from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
+from pfl.stats import MappedVectorStatistics
 
-from dpsum.accounting.gaussian import gaussian_epsilon  # noqa: E402
-from dpsum.adapters import pfl  # noqa: E402
-from dpsum.errors import DpsumError  # noqa: E402
-from dpsum.ledger import Release, read_ledger  # noqa: E402
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.adapters import pfl
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release, read_ledger
 
 USERS, COHORT, ROUNDS = 50, 10, 6
 SHAPES = {"w": (40, 10), "b": (100,)}
@@ -96,7 +96,9 @@ def test_a_central_gaussian_is_a_line_of_what_ran(tmp_path: Path) -> None:
 def test_random_draws_users_with_replacement() -> None:
     """Ten draws of fifty users are ten different ones with probability 0.3817 alone; of 300 cohorts, so at 5 sigma."""
     np.random.seed(3)
-    data = FederatedDataset(lambda user: Dataset((np.zeros(1),), user_id=user), get_user_sampler("random", range(USERS)))
+    data = FederatedDataset(
+        lambda user: Dataset((np.zeros(1),), user_id=user), get_user_sampler("random", range(USERS))
+    )
     cohorts = [[one.user_id for one, _ in data.get_cohort(COHORT)] for _ in range(300)]
     apart = sum(len(set(cohort)) == COHORT for cohort in cohorts)
     chance = math.prod((USERS - i) / USERS for i in range(COHORT))
@@ -175,7 +177,7 @@ class _Encoder(BandedMatrixFactorizationMechanism):
 
 
 def test_banded_noise_is_told_from_its_query_matrix(tmp_path: Path) -> None:
-    """The columns' norms, the rows of the inverse, and the draws behind the noise, for pfl's cholesky of a gram matrix."""
+    """The columns' norms, the rows of the inverse, and the draws behind the noise, for a factor made as pfl makes it."""
     gram = np.eye(ROUNDS) + 0.4 * (np.eye(ROUNDS, k=1) + np.eye(ROUNDS, k=-1))
     encoder = np.linalg.cholesky(gram)
     mechanism = CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.5, encoder))
@@ -290,7 +292,7 @@ def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
 
 def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
-    with pytest.raises(DpsumError, match="NormClippingOnly is no Gaussian|no Gaussian mechanism"):
+    with pytest.raises(DpsumError, match="is no Gaussian mechanism"):
         pfl.watch(backend(CentrallyAppliedPrivacyMechanism(NormClippingOnly(2, 1.0))), ledger, rounds=1)
     with pytest.raises(DpsumError, match="LaplaceMechanism is no Gaussian mechanism"):
         pfl.watch(backend(LaplaceMechanism(1.0, 1.0)), ledger, rounds=1)
