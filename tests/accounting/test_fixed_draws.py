@@ -14,7 +14,7 @@ from dpsum.errors import DpsumError
 
 
 def integral(z: float, units: int, draws: int, delta: float, own: float, other: float, changed: float) -> float:
-    """Epsilon of one round, both orders: a unit of `own` or `changed` among others of `other`, by densities on a grid."""
+    """Epsilon of one round, both orders: a unit of `own` or `changed` among others of `other`, on a grid."""
     counts = np.arange(draws + 1)
     chances = binom.pmf(counts, draws, 1 / units)
     x = np.linspace(-draws - 14 * z, draws + 14 * z, 200_001)

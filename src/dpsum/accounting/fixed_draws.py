@@ -13,8 +13,8 @@ with what is the same in all of them left out. Given K, that is `fixed_size`'s b
 a cohort of fixed size at rate eta with noise z / K. So the dominating pair is theirs, K told with it, in the law of K
 given that it is at least 1. Balle et al.'s Theorem 10 is the same for replace-one.
 
-The low end is of the data set where all others contribute 0: there the release is a sum of K times x and noise, which is
-the mixture of `poisson` for b units of rate 1/n that are zeroed together.
+The low end is of the data set where all others contribute 0: there the release is K times x and noise, which is the
+mixture of `poisson` for b units of rate 1/n that are zeroed together.
 """
 
 from __future__ import annotations

@@ -7,18 +7,18 @@ adaptive (the count of clipped updates is a release too):
 - The sampler is what ran: FedAvg draws a cohort of fixed size without replacement (`random.sample`) in each round. A
   strategy that chooses its nodes otherwise has an unknown sampler, and no epsilon is said.
 - Flower clips each update to C and lets FedAvg average the updates, *weighted* by `num-examples`; it adds noise of
-  deviation z C / `num_sampled_clients`. So a client moves the average by its weight times C, and not by C over the number
-  of clients: with weights n_i the sensitivity of the average is C max n_i / sum n_j. A line is of the average times the
+  deviation z C / `num_sampled_clients`. So a client moves the average by its weight times C, and not by C over their
+  number: with n_i examples the sensitivity of the average is C max n_i / sum n_j. A line is of the average times the
   number of clients that answered, so that it reads C where the weights are equal. The numbers of examples are taken as
   public: neighbours have an update of zero in place of the client's own, of the same weight.
 - The noise is seen, array by array (`watch.NoiseSeen`), and so are the norms of the updates that were averaged, and
   whether what the noise was added to is their weighted mean.
-- Metrics that clients send are averaged and shown without noise. They are a release that no epsilon covers, unless it is
-  said that nobody but the server sees them.
+- Metrics that clients send are averaged and shown without noise. They are a release that no epsilon covers, unless it
+  is said that nobody but the server sees them.
 
 `watch_mod` does the same for `LocalDpMod`, in each client: a ledger of its own messages.
 
-What is not seen: what a client sends elsewhere, evaluation on the server by `evaluate_fn`, and who can tell the cohorts.
+What is not seen: what a client sends elsewhere, evaluation on the server by `evaluate_fn`, who can tell the cohorts.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class LocalWatch(Watch):
         mod = self._mod
         return Claim(
             epsilon=lambda schedule, sampler, delta: float(mod.epsilon) if delta >= mod.delta else np.inf,
-            explanation=f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity (2 ln(1.25/delta))^1/2 / "
-            "epsilon, which is proved for epsilon up to 1",
+            explanation=f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity "
+            "(2 ln(1.25/delta))^1/2 / epsilon, which is proved for epsilon up to 1",
             status="proved" if self.round <= 1 and mod.epsilon <= 1 else "void",
         )

@@ -7,13 +7,13 @@
   rounds of a user are at least floor(users / cohort) apart and known ("min-separation"). Another is "unknown", and no
   epsilon is said.
 - The sensitivity is the clipping bound, and the vectors that were really added up are seen to be within it, after all
-  postprocessors. Banded noise is correlated over rounds by C^-1, so the sensitivity of one participation is the clipping
-  bound times the largest column norm of C, the query matrix; columns are read from the mechanism.
+  postprocessors. Banded noise is correlated over rounds by C^-1, so the sensitivity of one participation is the
+  clipping bound times the largest column norm of C, the query matrix, which is read from the mechanism.
 - The noise is seen (`watch.NoiseSeen`); of banded noise the draws that it was made of, C times it.
 - `noise_scale` below 1 lessens the noise of the run that is simulated, and not of the one that is claimed. The line has
   the noise that was added.
-- Weights other than 1 are summed up without noise, and divide the sum: a release that no epsilon covers. So are metrics,
-  unless it is said that nobody but the server sees them.
+- Weights other than 1 are summed up without noise, and divide the sum: a release that no epsilon covers. So are
+  metrics, unless it is said that nobody but the server sees them.
 
 Local mechanisms noise each user's vector by itself, against the server; a line stands for the worst user of its round.
 A local mechanism that is approximated by a central one is what ran: one sum with the noise of all.

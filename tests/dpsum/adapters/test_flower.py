@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -226,8 +227,11 @@ SEEN: list[int] = []
 @pytest.mark.parametrize(
     ("planted", "said"),
     [
-        (_half, "said to have deviation 0.075 and has 0.03"), (_by_array, "said to have deviation 0.075 and has 0.04"), (_same_stream, "drawn already in a release before"),
-        (_same_for_each_array, "drawn already in this release"), (_not_on_some, "60 of 1,020 coordinates have no noise"),
+        (_half, "said to have deviation 0.075 and has 0.03"),
+        (_by_array, "said to have deviation 0.075 and has 0.04"),
+        (_same_stream, "drawn already in a release before"),
+        (_same_for_each_array, "drawn already in this release"),
+        (_not_on_some, "60 of 1,020 coordinates have no noise"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
@@ -282,7 +286,7 @@ def test_the_noise_of_adaptive_clipping_is_of_the_next_threshold(tmp_path: Path)
     assert {event.name for event in counts} == {"clipped-count"}
     assert {(event.sensitivity, event.noise_std) for event in counts} == {(0.5, COHORT / 20)}
     z = (0.9**-2 - (2 * COHORT / 20) ** -2) ** -0.5
-    for event, following in zip(means, means[1:], strict=False):
+    for event, following in itertools.pairwise(means):
         assert event.noise_multiplier == pytest.approx(z * following.threshold / event.threshold, rel=1e-9)
         assert following.threshold != event.threshold
     assert [event.reason for event in found] == [""] * 6

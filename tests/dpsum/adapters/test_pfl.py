@@ -177,7 +177,7 @@ class _Encoder(BandedMatrixFactorizationMechanism):
 
 
 def test_banded_noise_is_told_from_its_query_matrix(tmp_path: Path) -> None:
-    """The columns' norms, the rows of the inverse, and the draws behind the noise, for a factor made as pfl makes it."""
+    """The columns' norms, the rows of the inverse, and the draws behind the noise, of a factor as pfl's."""
     gram = np.eye(ROUNDS) + 0.4 * (np.eye(ROUNDS, k=1) + np.eye(ROUNDS, k=-1))
     encoder = np.linalg.cholesky(gram)
     mechanism = CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.5, encoder))
