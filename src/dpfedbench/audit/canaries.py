@@ -28,7 +28,7 @@ from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn, gaussian, secret
 from dpsum.clipping import Extra
