@@ -35,6 +35,7 @@ from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdap
 from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
 
 from dpsum.accounting.claims import Claim
+from dpsum.adapters.flower_nodes import release_of
 from dpsum.adapters.watch import NoiseSeen, Watch, rms
 from dpsum.errors import DpsumError
 
@@ -244,6 +245,9 @@ class StrategyWatch(Watch):
             f"{factor:.3g} times what is accounted for, and in another cohort perhaps by more: let all send the same "
             "number, or give watch(examples=(least, greatest)), or cohorts='known'"
         ]
+
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        return release_of(self._strategy)
 
     def claim(self) -> Claim | None:
         accountant = getattr(self._strategy, "accountant", None)

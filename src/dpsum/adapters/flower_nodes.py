@@ -1,14 +1,20 @@
-"""Flower's nodes in this process: its server loop and its client apps run without a SuperLink, for tests and audits."""
+"""Flower in this process, without a SuperLink: nodes that its server loop asks, and a release that an audit calls."""
 
 from __future__ import annotations
 
+import copy
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
 from flwr.supercore.task_identity import TaskIdentity
 
 
@@ -22,8 +28,7 @@ class InProcess(Grid):
 
     def __init__(self, app: ClientApp, nodes: Mapping[int, dict[str, Any]]) -> None:
         self._app = app
-        # As Flower's own processes do at their start: a message says whose it is.
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+        _identify()
         self._contexts = {
             node: Context(run_id=1, node_id=node, node_config=dict(config), state=RecordDict(), run_config={})
             for node, config in nodes.items()
@@ -67,3 +72,49 @@ class InProcess(Grid):
         node = message.metadata.dst_node_id
         call: Callable[[Message, Context], Message] = self._app
         return call(message, self._contexts[node])
+
+
+def _identify() -> None:
+    """As Flower's own processes do at their start: a message says whose it is."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What an audit calls: a strategy's own aggregation of updates [n, d], equally weighted, to the noised mean [d].
+
+    Clipping at the client's side is done by Flower's own mods. The strategy stays as it is; a copy of it answers, each
+    call as if it were the next round.
+    """
+    _identify()
+    shared = copy.copy(strategy)
+    inner = copy.copy(strategy.strategy)
+    for one in (shared, inner):
+        for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
+            vars(one).pop(name, None)
+    shared.strategy, shared.accountant = inner, None
+    mod = adaptiveclipping_mod if isinstance(strategy, DifferentialPrivacyAdaptiveBase) else fixedclipping_mod
+    logger = logging.getLogger("flwr")
+
+    def release(rows: np.ndarray) -> np.ndarray:
+        again, level = copy.copy(shared), logger.level
+        before = ArrayRecord({"row": Array(np.zeros(rows.shape[1]))})
+        again.current_arrays = before  # what clipping at the server's side starts from
+        config = ConfigRecord({KEY_CLIPPING_NORM: float(again.clipping_norm)})
+        asked = Message(RecordDict({"arrays": before, "config": config}), dst_node_id=1, message_type="train")
+
+        def answer(row: np.ndarray) -> Callable[[Message, Any], Message]:
+            # Flower divides by an update's norm: next to nothing, in place of nothing.
+            arrays = ArrayRecord({"row": Array(row if np.any(row) else np.full(row.shape, 1e-30))})
+            metrics = MetricRecord({inner.weighted_by_key: 1})
+            return lambda message, _: Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+        logger.setLevel(logging.ERROR)
+        try:
+            at_server = hasattr(strategy, "current_arrays")
+            replies = [answer(row)(asked, None) if at_server else mod(asked, None, answer(row)) for row in rows]
+            arrays, _ = again.aggregate_train(1, replies)
+        finally:
+            logger.setLevel(level)
+        return np.asarray(arrays.to_numpy_ndarrays()[0])
+
+    return release

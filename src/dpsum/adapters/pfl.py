@@ -21,6 +21,7 @@ A local mechanism that is approximated by a central one is what ran: one sum wit
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections import Counter
@@ -31,13 +32,16 @@ from typing import Any
 import numpy as np
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.common_types import Population
+from pfl.context import CentralContext, UserContext
 from pfl.data.sampling import MinimizeReuseUserSampler, get_user_sampler
 from pfl.hyperparam import get_param_value
 from pfl.internal.ops.selector import get_default_framework_module as get_ops
+from pfl.metrics import Metrics
 from pfl.privacy.approximate_mechanism import GaussianApproximatedPrivacyMechanism
 from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
 from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, PrivacyMechanism
+from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.watch import NoiseSeen, Watch, rms
@@ -240,6 +244,9 @@ class BackendWatch(Watch):
         apart = {"separation": separation, "participations": -(-rounds // separation)}
         return {"kind": self._kind} | sizes | apart, reasons
 
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        return release_of(self._mechanism)
+
     def claim(self) -> Claim | None:
         accountant = getattr(self._gaussian, "privacy_accountant", None)
         if accountant is None:
@@ -258,6 +265,41 @@ class BackendWatch(Watch):
             explanation=f"pfl's {type(accountant).__name__}: {accountant.num_compositions} compositions of Poisson "
             f"sampling at {accountant.sampling_probability:.4g}{scaled}",
         )
+
+
+def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What an audit calls: a central mechanism's own clipping, sum and noise, of vectors [n, d] to the noisy sum [d].
+
+    Raises:
+        DpsumError: banded noise, which one call says nothing of, or a local mechanism.
+    """
+    gaussian = _gaussian(mechanism)
+    if isinstance(gaussian, BandedMatrixFactorizationMechanism) or mechanism is gaussian:
+        raise DpsumError("an audit calls one release of a sum, and this noise is of several rounds, or of one user")
+    seeds = np.random.default_rng()
+
+    def seed() -> int:
+        return int(seeds.integers(2**32))
+
+    def release(rows: np.ndarray) -> np.ndarray:
+        again = copy.deepcopy({key: value for key, value in vars(mechanism).items() if key != "postprocess_server"})
+        called = object.__new__(type(mechanism))
+        vars(called).update(again)
+        vars(_gaussian(called)).pop("add_noise", None)
+        total = None
+        for row in rows:
+            stats = MappedVectorStatistics({"row": get_ops().to_tensor(np.array(row))})
+            context = UserContext(num_datapoints=1, seed=seed(), user_id="0", metrics=Metrics())
+            sent, _ = called.postprocess_one_user(stats=stats, user_context=context)
+            total = sent if total is None else sent + total
+        central = CentralContext(
+            current_central_iteration=0, do_evaluation=False, cohort_size=len(rows), population=Population.TRAIN,
+            model_train_params=None, algorithm_params=None, seed=seed(),
+        )  # fmt: skip
+        noisy, _ = called.postprocess_server(stats=total, central_context=central, aggregate_metrics=Metrics())
+        return _numpy([noisy["row"]])[0]
+
+    return release
 
 
 def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ of a hundred arrays is called wrong by mistake less often than once in a thousan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from scipy.stats import chi2, poisson, t
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.context import AccountContext
+from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
 
@@ -184,6 +185,30 @@ class Watch:
         releases, claim = read_ledger(self.path), self.claim()
         claims = {} if claim is None else {event.sampler["kind"]: claim for event in releases}
         return account(releases, delta=delta, claims=claims, given=AccountContext(adaptive=self.adaptive))
+
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what is released [d]."""
+        raise DpsumError(f"{type(self).__name__} has no release that an audit could call")
+
+    def audit(self, delta: float, **how: Any) -> Audited:
+        """Attack the release as it is now, declared to be what the ledger's last line says.
+
+        Args:
+            delta: of epsilon.
+            how: further arguments of `audit.anything.audited`.
+
+        Raises:
+            DpsumError: nothing was released yet, a release that cannot be called, or bad input.
+        """
+        releases = read_ledger(self.path)
+        if not releases:
+            raise DpsumError("nothing was released yet: there is nothing to audit")
+        last = releases[-1]
+        declared: dict[str, Any] = {
+            "noise_multiplier": last.noise_multiplier, "participation": last.sampler, "dimension": 100,
+            "adjacency": "zero-out", "cohort": max(int(last.denominator), 2),
+        }  # fmt: skip
+        return audited(self.release_of(), delta=delta, **declared | how)
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
