@@ -382,3 +382,37 @@ def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(DpsumError, match="how many rounds are planned"):
         bare.configure_train(1, zeros(), flower_config(), nodes())
     assert hasattr(flower_strategies, "FedAvg") and hasattr(dp_adaptive_clipping, "add_gaussian_noise_inplace")
+
+
+@pytest.mark.parametrize("planted", [None, _half, _not_on_some], ids=["right", "half", "not_on_some"])
+def test_an_audit_of_its_own_release(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right code is refuted once in a thousand audits; half the noise, and none on some coordinates, always."""
+    watched = flower.watch(fixed(), tmp_path / "ledger.jsonl", cohorts="known")
+    watched._strategy.start(nodes(), zeros(), num_rounds=1)
+    if planted is _half:
+        monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", _half)
+    elif planted is _not_on_some:
+        monkeypatch.setattr(dp_fixed_clipping, "add_gaussian_noise_inplace", _not_on_some)
+    found = watched.audit(1e-5, calls=200)
+    assert found.refuted is (planted is not None), found.status
+    assert found.noise_multiplier == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("side", ["server", "client", "adaptive"])
+def test_the_release_that_an_audit_calls_is_the_strategys(side: str) -> None:
+    """Rows are clipped to C, averaged, and noised with deviation z C / 10 on each coordinate."""
+    strategy = {
+        "server": fixed(),
+        "client": DifferentialPrivacyClientSideFixedClipping(fed_avg(), 1.5, 0.5, COHORT),
+        "adaptive": DifferentialPrivacyServerSideAdaptiveClipping(
+            fed_avg(), 0.9, COHORT, initial_clipping_norm=0.5, clip_norm_lr=1e-9
+        ),
+    }[side]
+    rows = np.zeros((COHORT, 2000))
+    rows[0, 0], rows[1, 1] = 7.0, 0.1
+    call = flower.release_of(strategy)
+    seen = np.array([call(rows) for _ in range(60)])
+    z = (0.9**-2 - (2 * COHORT / 20) ** -2) ** -0.5 if side == "adaptive" else 1.5
+    assert seen[:, 2:].std() == pytest.approx(z * 0.5 / COHORT, rel=0.02)  # of 120,000 draws, within 10 deviations
+    np.testing.assert_allclose(seen.mean(axis=0)[:2], [0.05, 0.01], atol=6 * z * 0.05 / math.sqrt(60))
+    assert strategy.clipping_norm == 0.5

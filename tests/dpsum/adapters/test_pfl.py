@@ -309,3 +309,28 @@ def test_what_cannot_be_watched_is_refused_in_a_line(tmp_path: Path) -> None:
     pfl.watch(made, tmp_path / "a.jsonl", rounds=1)
     with pytest.raises(DpsumError, match="watched already"):
         pfl.watch(made, tmp_path / "b.jsonl", rounds=1)
+
+
+@pytest.mark.parametrize("planted", [None, _half, _not_on_some], ids=["right", "half", "not_on_some"])
+def test_an_audit_of_its_own_release(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right code is refuted once in a thousand audits; half the noise, and none on some coordinates, always."""
+    watched = run(backend(central(), sampler="minimize_reuse"), tmp_path, users=USERS)
+    if planted is _not_on_some:
+        monkeypatch.setattr(numpy_ops, "add_gaussian_noise", _none_on_the_first)
+    elif planted is not None:
+        monkeypatch.setattr(numpy_ops, "add_gaussian_noise", planted)
+    found = watched.audit(1e-5, calls=200)
+    assert found.refuted is (planted is not None), found.status
+
+
+def _none_on_the_first(tensors: Any, stddev: float, seed: Any) -> Any:
+    found = Noise(tensors, stddev, seed)
+    found[0][:2] = tensors[0][:2]
+    return found
+
+
+def test_an_audit_of_correlated_noise_is_refused() -> None:
+    with pytest.raises(DpsumError, match="several rounds"):
+        pfl.release_of(CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.0, np.eye(4))))
+    with pytest.raises(DpsumError, match="one user"):
+        pfl.release_of(GaussianMechanism(0.5, 1.0))
