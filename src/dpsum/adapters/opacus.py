@@ -47,6 +47,7 @@ from dpsum.accounting.account import PROFILES, Account, account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
 from dpsum.adapters.torch_loader import Draws, States, check
+from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, read_ledger
 
@@ -317,6 +318,26 @@ class Watch:
             noise_multiplier=min(event.noise_multiplier for event in releases),
             reasons=dict.fromkeys(PROFILES[1:], why),
         )  # fmt: skip
+
+    def audit(self, delta: float, **how: Any) -> Audited:
+        """Attack the optimiser as it is now, declared to be what the ledger's last line says.
+
+        Args:
+            delta: of epsilon.
+            how: further arguments of `audit.anything.audited`.
+
+        Raises:
+            DpsumError: ghost clipping (`release_of`), no step was taken, a sampler without an analysis, or bad input.
+        """
+        releases = read_ledger(self.ledger.path, self.ledger.chain)
+        if not releases:
+            raise DpsumError("no step was taken: there is nothing to audit")
+        declared: dict[str, Any] = {
+            "noise_multiplier": releases[-1].noise_multiplier,
+            "participation": releases[-1].sampler,
+        }
+        size = releases[-1].dimension
+        return audited(release_of(self._optimizer), dimension=size, delta=delta, **declared | how)
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:

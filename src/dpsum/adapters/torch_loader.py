@@ -47,8 +47,10 @@ class States:
         try:
             if generator is not None:
                 state = generator.get_state()
-            else:
+            elif device.type in ("cpu", "cuda"):
                 state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+            else:
+                return False
         except (AttributeError, RuntimeError, NotImplementedError):
             return False  # one that has no state to tell, such as the operating system's
         found = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()

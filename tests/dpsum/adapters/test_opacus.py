@@ -27,6 +27,7 @@ from dpsum.accounting.account import Account
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.adapters import torch_loader
 from dpsum.adapters.opacus import Watch, release_of, watch
+from dpsum.audit.anything import audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
 
@@ -673,3 +674,65 @@ def test_releases_for_an_audit_are_not_of_the_run(tmp_path: Path) -> None:
     release(np.ones((2, len(training.weights()))))
     assert len(lines(watched)) == STEPS and reasons(watched) == set()
     watched.account(DELTA)
+
+
+def test_audit_of_the_watched_optimiser(tmp_path: Path) -> None:
+    """Right code is not refuted; the same optimiser with half its noise is, at a chance of 1e-3 of a false alarm."""
+    training = Training()
+    watched = training.watched(tmp_path / "ledger.jsonl")
+    with pytest.raises(DpsumError, match="nothing to audit"):
+        watched.audit(DELTA)
+    training.run()
+    right = watched.audit(DELTA)
+    assert not right.refuted and right.claimed == pytest.approx(independent([1.0] * STEPS), abs=1e-3)
+    assert 1.0 < right.epsilon < right.claimed
+    training.optimizer.noise_multiplier = 0.5
+    wrong = watched.audit(DELTA)
+    assert wrong.refuted and wrong.epsilon > right.claimed
+    assert len(lines(watched)) == STEPS
+
+
+@pytest.mark.parametrize(("name", "plant"), [("add_noise", _half), ("add_noise", _some)])
+def test_audit_of_planted_faults(name: str, plant: Any) -> None:
+    training = Training()
+    _plant(name, plant)(training)
+    found = audited(release_of(training.optimizer), dimension=210, noise_multiplier=1.0)
+    assert found.refuted
+
+
+def _per_layer(optimizer: DPOptimizer) -> Callable[[], None]:
+    """Each layer is clipped to C by itself, and called global."""
+
+    def clip_and_accumulate() -> None:
+        for one in optimizer.params:
+            rows = optimizer._get_flat_grad_sample(one)
+            norms = rows.reshape(len(rows), -1).norm(dim=1) + 1e-6
+            factors = (optimizer.max_grad_norm / norms).clamp(max=1.0)
+            one.summed_grad = torch.einsum("i,i...", factors, rows)  # type: ignore[attr-defined]
+            opacus_optimizer._mark_as_processed(one.grad_sample)  # type: ignore[attr-defined]
+
+    return clip_and_accumulate
+
+
+def _after_adding(optimizer: DPOptimizer) -> Callable[[], None]:
+    """The sum is clipped, and not what each record adds to it."""
+
+    def clip_and_accumulate() -> None:
+        for one in optimizer.params:
+            one.summed_grad = optimizer._get_flat_grad_sample(one).sum(0)  # type: ignore[attr-defined]
+            opacus_optimizer._mark_as_processed(one.grad_sample)  # type: ignore[attr-defined]
+        sums = [one.summed_grad for one in optimizer.params]  # type: ignore[attr-defined]
+        norm = torch.cat([each.reshape(-1) for each in sums]).norm() + 1e-6
+        for each in sums:
+            each.mul_((optimizer.max_grad_norm / norm).clamp(max=1.0))
+
+    return clip_and_accumulate
+
+
+@pytest.mark.parametrize("plant", [_per_layer, _after_adding])
+def test_audit_of_wrong_clipping(plant: Any) -> None:
+    """What the ledger takes from the optimiser's word, an audit tries: clipping that is not what its name says."""
+    training = Training()
+    _plant("clip_and_accumulate", plant)(training)
+    found = audited(release_of(training.optimizer), dimension=210, noise_multiplier=1.0)
+    assert found.refuted
