@@ -276,7 +276,7 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
     gaussian = _gaussian(mechanism)
     if isinstance(gaussian, BandedMatrixFactorizationMechanism) or mechanism is gaussian:
         raise DpsumError("an audit calls one release of a sum, and this noise is of several rounds, or of one user")
-    seeds = np.random.default_rng()
+    seeds = np.random.default_rng(np.random.randint(2**32, dtype=np.uint32))  # as pfl draws its own
 
     def seed() -> int:
         return int(seeds.integers(2**32))
