@@ -5,8 +5,8 @@
     python tools/libraries.py run opacus      # opacus 1.6.0 and torch
     python tools/libraries.py table           # docs/libraries.md, of all of these files
 
-Data and models are small stand-ins, which no epsilon depends on; samplers, thresholds, noise, rounds and accountants are
-those of the tutorial or example that a row names. The runs draw from the operating system or from the library's own
+Data and models are small stand-ins, which no epsilon depends on; samplers, thresholds, noise, rounds and accountants
+are those of the tutorial or example that a row names. The runs draw from the operating system or from the library's own
 generators, so that thresholds which follow the data, and what the audits show, differ from run to run.
 """
 
@@ -117,8 +117,8 @@ def flower(folder: Path) -> Iterator[Row]:
     yield _row(
         run("fixed", strategy, nodes(fixedclipping_mod)), delta,
         what="Flower, fixed clipping at the client", source=source,
-        why="No ε is said. Equal weights: the noise is as documented, and cohorts are drawn without replacement; z = 0.2 "
-        "is little noise.",
+        why="No ε is said. Equal weights: the noise is as documented, and cohorts are drawn without replacement; "
+        "z = 0.2 is little noise.",
         quote="A value of 1.0 or higher is recommended for strong privacy.",
     )  # fmt: skip
 
@@ -142,8 +142,8 @@ def flower(folder: Path) -> Iterator[Row]:
         uneven, delta, audit=False,
         what="Flower, fixed clipping at the server, clients of 40 to 4,000 examples",
         source="the same without an accountant; sizes of our own",
-        why="No ε is said. FedAvg weighs by examples and the noise is of equal weights: the heaviest client of a cohort "
-        "moves the mean by several times C / 20.",
+        why="No ε is said. FedAvg weighs by examples and the noise is of equal weights: the heaviest client of a "
+        "cohort moves the mean by several times C / 20.",
         quote="Accounted mode requires no-amplification accounting and uniform FedAvg aggregation.",
     )  # fmt: skip
 
@@ -172,8 +172,8 @@ def flower(folder: Path) -> Iterator[Row]:
         mod.of(1000), delta, audit=False, profile="replace_one",
         what="Flower, LocalDpMod: clip 1, sensitivity 1, ε 1, three rounds",
         source="how-to-use-differential-privacy; the numbers are ours",
-        why="The ε is of one message, and a client sends three. Sensitivity 1 is that of an update against none; of one "
-        "update against another, which local privacy is about, it is twice the threshold.",
+        why="The ε is of one message, and a client sends three. Sensitivity 1 is that of an update against none; of "
+        "one update against another, which local privacy is about, it is twice the threshold.",
         quote="sensitivity: The sensitivity of the client model.",
     )  # fmt: skip
 
@@ -233,18 +233,20 @@ def pfl(folder: Path) -> Iterator[Row]:
             noise_scale=scale,
         )  # fmt: skip
 
-    tutorial = "tutorial on differential privacy: ε 2, δ 1e-8, cohorts of 100 of 1,000,000, 100 iterations, threshold 0.5"
+    tutorial = "tutorial on differential privacy: ε 2, δ 1e-8, cohorts of 100 of 1,000,000, 100 rounds, threshold 0.5"
     large = {"users": 1_000_000, "cohort": 100, "rounds": 100}
 
     single = GaussianMechanism.construct_single_iteration(2.0, 1.0, 1e-8)
-    watched = run("single", CentrallyAppliedPrivacyMechanism(single), users=100, cohort=100, rounds=1, sampler="minimize_reuse")
+    central = CentrallyAppliedPrivacyMechanism(single)
+    watched = run("single", central, users=100, cohort=100, rounds=1, sampler="minimize_reuse")
     yield dataclasses.replace(
         _row(
             watched, 1e-8,
             what="pfl, one iteration of the Gaussian mechanism",
             source="the tutorial's first: construct_single_iteration, ε 1, δ 1e-8, threshold 2, 100 users",
             why="Right: noise is found by the exact trade-off of one Gaussian.",
-            quote="The differential privacy guarantee assumes that each user participates in the training at most once.",
+            quote="The differential privacy guarantee assumes that each user participates in the training at most "
+            "once.",
         ),
         claimed=1.0, right=True,
     )  # fmt: skip
@@ -253,8 +255,8 @@ def pfl(folder: Path) -> Iterator[Row]:
     yield _row(
         run("minimize_reuse", CentrallyAppliedPrivacyMechanism(mechanism), sampler="minimize_reuse", **large), 1e-8,
         what="pfl, Gaussian mechanism by its PLD accountant, user sampler minimize_reuse", source=tutorial,
-        why="The account is of Poisson sampling at 1e-4. The users are gone through in a fixed order, which samples nothing: "
-        "each is in one Gaussian release, whose round can be known.",
+        why="The account is of Poisson sampling at 1e-4. The users are gone through in a fixed order, which samples "
+        "nothing: each is in one Gaussian release, whose round can be known.",
         quote="Maximum probability of sampling each entity being privatized.",
     )  # fmt: skip
 
@@ -272,18 +274,18 @@ def pfl(folder: Path) -> Iterator[Row]:
             watched, 1e-8, audit=False,
             what="pfl, banded matrix factorisation, user sampler minimize_reuse",
             source=f"{tutorial}; minimum separation 10,000",
-            why=f"The query matrix is the lower Cholesky factor L of X = L Lᵀ where X = CᵀC was optimised: its rows have "
-            f"norm 1 and its columns up to {longest:.2f}, by which one user moves more than accounted for. And the "
-            "account takes Poisson sampling at 1e-4, where who comes when is fixed.",
+            why=f"The query matrix is the lower Cholesky factor L of X = L Lᵀ where X = CᵀC was optimised: its rows "
+            f"have norm 1 and its columns up to {longest:.2f}, by which one user moves more than accounted for. And "
+            "the account takes Poisson sampling at 1e-4, where who comes when is fixed.",
             quote="for MF-DP-FTRL a strict client participation schema must be adhered to",
         ),
         claimed=made[-1].epsilon, right=False,
     )  # fmt: skip
 
     mechanism = GaussianMechanism.from_privacy_accountant(accountant(1500, 1e-3, 1e-6, 50 / 1000), 0.4)
+    central = CentrallyAppliedPrivacyMechanism(mechanism)
     yield _row(
-        run("scaled", CentrallyAppliedPrivacyMechanism(mechanism), users=1000, cohort=50, rounds=1500, sampler="random"),
-        1e-6, audit=False,
+        run("scaled", central, users=1000, cohort=50, rounds=1500, sampler="random"), 1e-6, audit=False,
         what="pfl, noise_scale 0.05: a cohort of 50 that simulates one of 1,000",
         source="benchmarks/image_classification: ε 2, δ 1e-6, 1,500 iterations, population 1,000,000; 1,000 users",
         why="Documented: the claim is of the deployment that is simulated, with 20 times the noise and 1,000,000 users; "
@@ -316,7 +318,7 @@ def pfl(folder: Path) -> Iterator[Row]:
 
 
 def opacus(folder: Path) -> Iterator[Row]:
-    """Opacus at the settings of its MNIST example: batches of 64 of 60,000, noise multiplier 1, threshold 1, 10 epochs."""
+    """Opacus at the settings of its MNIST example."""
     import torch
     from opacus import PrivacyEngine
 
@@ -330,8 +332,8 @@ def opacus(folder: Path) -> Iterator[Row]:
         (True, "Right: batches are Poisson samples, and the accountant allows itself an error of 0.01."),
         (
             False,
-            "With poisson_sampling=False the loader shuffles and cuts each epoch into batches, and the account stays that "
-            "of Poisson samples. Of shuffled batches what is proved is one Gaussian release an epoch.",
+            "With poisson_sampling=False the loader shuffles and cuts each epoch into batches, and the account stays "
+            "that of Poisson samples. Of shuffled batches what is proved is one Gaussian release an epoch.",
         ),
     ):
         model = torch.nn.Linear(4, 2)

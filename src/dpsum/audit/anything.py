@@ -6,11 +6,12 @@
 `release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
 by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times
 less noise the call has than declared (the leak), and epsilon is that of the declared participation with so much less
-noise. The participation itself is not tried but taken from the declaration: to check a loader or sampler, watch it.
+noise. A participation that draws cohorts is tried as well, by canaries among its units, through all of its rounds.
 
-Three attacks share the chance of a false alarm: canaries in single coordinates, canaries spread over all of them, and
-one canary alone (`attacks`). The bound of each is `ranks.rank_test`. It is exact where the trade-off curve of a call is
-that of a Gaussian with more or less noise, or, where no mechanism is declared, of anything that is (epsilon, delta)-DP.
+The attacks share the chance of a false alarm: one canary alone, canaries in single coordinates, canaries spread over
+all of them, and those over rounds (`attacks`). The bound of each is `ranks.rank_test`. It is exact where the trade-off
+curve of a call is that of a Gaussian with more or less noise, or, where no mechanism is declared, of anything that is
+(epsilon, delta)-DP.
 """
 
 from __future__ import annotations
@@ -19,18 +20,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
-from dpsum.accounting.analyses import find
-from dpsum.accounting.analyses.base import Deltas
-from dpsum.accounting.calibration import calibrate
 from dpsum.audit import attacks
 from dpsum.audit.bounds import Bound
-from dpsum.audit.ideal import Drawn, gaussian
-from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
+from dpsum.audit.declared import ALONE, Declared, Described, OfCalls, OfRounds, declared, description, observations_for
+from dpsum.audit.ranks import rank_test
 from dpsum.audit.watched import NULLS, ReleaseCall, Watched, look
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
@@ -39,68 +36,19 @@ CONFIDENCE = 0.95
 FALSE_ALARM = 1e-3
 """The chance, about, with which right code is refuted by a whole audit."""
 
-_TOGETHER, _SPREAD = 256, 32
-"""Canaries of a call, in coordinates of their own and spread over all, at most."""
+_TOGETHER, _SPREAD = (64, 256), 32
+"""Canaries of a call: in coordinates of their own, at least and at most; and spread over all, at most."""
 
-_PILOT = 1000
-_LEAST, _MOST = 200, 20_000
-"""Observations of an attack: with fewer the chance of a false alarm is no normal one."""
+_MOST = 20_000
+"""Canaries of an attack."""
 
-_ALONE = {"kind": "one-pass", "clients": 1, "cohort": 1, "rounds": 1, "rate": 1.0}
+_ROUNDS = 2000
+"""Calls up to which a participation is drawn anew."""
+
 _ANOTHER = 1e-4
 
-
-class Described(Protocol):
-    """A participation of dpsum."""
-
-    def describe(self) -> Mapping[str, Any]: ...
-
-
-class _OfCalls(Family):
-    """Gaussian releases, one to each call, and epsilon of a participation made of them.
-
-    Args:
-        noise_multiplier: z.
-        sampler: the participation's.
-    """
-
-    def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any]) -> None:
-        super().__init__(find("gaussian", "one-pass"), ((noise_multiplier, 1),), _ALONE)
-        whole = find("gaussian", sampler["kind"])
-        self._whole = Family(whole, ((noise_multiplier, int(sampler["rounds"])),), sampler)
-        self.name = f"{sampler['kind']} with any Gaussian noise"
-        self.noise_multiplier: float | None = noise_multiplier
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        return self._whole.epsilon(leak, delta)
-
-    def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """Draws the best attacker's scores."""
-        assert self.noise_multiplier is not None
-        return functools.partial(gaussian, coins, self.noise_multiplier**-2)
-
-
-class _Whatever(Family):
-    """Everything that is (leak times epsilon, delta)-DP."""
-
-    noise_multiplier: float | None = None
-
-    def __init__(self, epsilon: float, delta: float) -> None:
-        self._epsilon, self._delta = epsilon, delta
-        self.name, self.largest = f"whatever is (eps, {delta:g})-DP", 1e3 / epsilon
-        self.posteriors = functools.cache(self._posteriors)
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        return leak * self._epsilon
-
-    def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """There is no one mechanism whose scores they would be."""
-        return None
-
-    def _posteriors(self, leak: float) -> np.ndarray:
-        # With chance delta everything is told; a loss of 1,000 is as good as that.
-        share = np.full(2, self._delta)
-        return posteriors(Deltas(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
+Scored = tuple[np.ndarray, np.ndarray]
+"""Scores float64 [m] and coins bool [m]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,7 +121,7 @@ class Audited:
         return said
 
     def to_json(self) -> dict[str, Any]:
-        """The audit as numbers, text and lists; what is not finite is None."""
+        """The audit as numbers, text and lists, for `dpsum.export.report`."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values["attacks"] = [
             {
@@ -184,43 +132,14 @@ class Audited:
             }
             for attack in self.attacks
         ]  # fmt: skip
-        values |= {"status": self.status, "sampler": dict(self.sampler)}
-        return {key: _plain(value) for key, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [{key: _plain(each) for key, each in item.items()} for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def observations_for(family: Family, leak: float, *, power: float, false_alarm: float, confidence: float) -> int:
-    """How many coins an attack takes to tell a leak from the declared mechanism.
-
-    From draws of the statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its
-    deviation n^1/2 times.
-
-    Args:
-        family: declared.
-        leak: how many times less noise is to be told, above 1.
-        power: the chance to tell it.
-        false_alarm: the attack's.
-        confidence: of the test.
-    """
-    test = RankTest(family, _PILOT, confidence=confidence, generator=stream(0, "audit-plan"))
-    own, other = test.draws(1.0), test.draws(min(leak, family.largest))
-    gap = max(float(other.mean() - own.mean()), 1e-9)
-    wanted = (-ndtri(false_alarm) * own.std() + ndtri(power) * other.std()) / gap
-    return int(np.clip(math.ceil(_PILOT * wanted**2), _LEAST, 10**9))
+        return values | {"status": self.status}
 
 
 def audited(
     release: ReleaseCall,
     *,
     dimension: int,
-    participation: Described | Mapping[str, Any] | None = None,
+    participation: Described | Callable[[int], Described] | Mapping[str, Any] | None = None,
     epsilon: float | None = None,
     noise_multiplier: float | None = None,
     delta: float = 1e-5,
@@ -243,8 +162,10 @@ def audited(
             added up and noised), an array or several in a list or dict. It draws noise anew in each call. n differs
             from call to call; rows have norm 0 or 1e6 and more.
         dimension: d.
-        participation: how cohorts are drawn: a participation of dpsum, or its description in a ledger. None: epsilon is
-            that of one call.
+        participation: how cohorts are drawn, so that epsilon is that of all rounds: what has `cohort(index)` and
+            `describe()`, as those of dpsum, is tried with canaries among its units; a function of a seed that makes
+            one is tried as often as it takes; a description alone, as in a ledger, is taken as it stands. None: epsilon
+            is that of one call.
         epsilon: declared, at `delta`, of the participation; the noise multiplier is what the accountant finds for it.
         noise_multiplier: z, declared in place of epsilon: deviation of the noise over sensitivity. Neither: nothing is
             declared, and there is a bound alone.
@@ -265,7 +186,6 @@ def audited(
     Raises:
         DpsumError: bad input; a release that fails, changes its answer's size, keeps state or ignores its input.
     """
-    sampler = dict(_ALONE if participation is None else _description(participation))
     for name, value, low, high in (
         ("delta", delta, 0, 1), ("confidence", confidence, 0, 1), ("false_alarm", false_alarm, 0, 1),
         ("power", power, 0, 1), ("leak", leak, 1, 1000),
@@ -274,45 +194,66 @@ def audited(
             raise DpsumError(f"{name} is {value!r}: it must lie between {low} and {high}")
     if calls is not None and (isinstance(calls, bool) or not isinstance(calls, int) or calls < attacks.BLOCK):
         raise DpsumError(f"calls is {calls!r}: an attack takes {attacks.BLOCK} at least")
-    family, claimed = _declared(sampler, epsilon, noise_multiplier, delta, mechanism)
+    make = participation if callable(participation) else lambda _: participation
+    first = None if participation is None else make(seed)
+    sampler = dict(ALONE) if participation is None else description(first)
+    family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
     watched = Watched(release, dimension, adjacency, cohort)
-    shares = 3 if dimension > 1 else 2
+    tried = isinstance(family, OfCalls) and hasattr(first, "cohort")
+    shares = 2 + (dimension > 1) + tried
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
-    needed = observations_for(family, leak, power=power, false_alarm=alarm, confidence=share)
+    needed = observations_for(family, leak, power=power, false_alarm=alarm)
     wanted = min(needed, _MOST, calls or _MOST)
-    plan = _plan(watched, wanted, needed, leak=leak, power=power, calls=calls)
+    repeats, units, among = 0, 0, 0
+    if isinstance(family, OfCalls) and tried:
+        units = family.rounds.units
+        among = min(dimension, watched.most, max(1, 3 * units // 4))
+        enough = min(_MOST, observations_for(family.rounds, leak, power=power, false_alarm=alarm)) / among
+        again = max(1, (calls or _ROUNDS) // sampler["rounds"])
+        repeats = int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
+    plan = _plan(watched, wanted, needed, leak=leak, power=power, calls=calls, rounds=repeats * sampler["rounds"])
     if say is not None:
-        say(plan)
+        say(plan.said)
     rng = stream(seed, "audit-anything")
     seen = look(watched, rng)
-    sets = {}
-    if seen.aligned:
-        sets["in coordinates"] = attacks.in_coordinates(watched, seen, min(_TOGETHER, watched.most), rng)
-    if seen.aligned and dimension > 1:
-        sets["over all"] = attacks.over_all(watched, seen, min(_SPREAD, watched.most), rng)
-    blocks = {name: _blocks(wanted, len(each.rows), calls) for name, each in sets.items()}
-    total = watched.calls + sum(blocks.values()) * attacks.BLOCK + 2 * attacks.TRAINING + wanted
 
     def step() -> None:
         if progress is not None:
-            progress(watched.calls, total)
+            progress(watched.calls, max(plan.calls, watched.calls))
 
-    made = [("alone", watched.calls, *attacks.alone(watched, seen, calls=wanted, rng=rng, step=step))]
-    for name, each in sets.items():
-        made.append(
-            (name, watched.calls, *attacks.together(watched, seen, each, blocks=blocks[name], rng=rng, step=step))
-        )
-    ends = [before for _, before, _, _ in made[1:]] + [watched.calls]
-    found = tuple(
-        Attack(
-            name=name, calls=end - before, observations=len(coins),
-            bound=rank_test(
-                scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
-                ideal=family.ideal(coins),
-            ),
-        )
-        for (name, before, scores, coins), end in zip(made, ends, strict=True)
-    )  # fmt: skip
+    found = list[Attack]()
+
+    def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
+        before = watched.calls
+        scores, coins = scored()
+        bound = rank_test(
+            scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
+            ideal=family.ideal(coins),
+        )  # fmt: skip
+        found.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
+
+    def many(made: attacks.Canaries) -> Scored:
+        blocks = _blocks(wanted, len(made.rows), calls)
+        return attacks.together(watched, seen, made, blocks=blocks, rng=rng, step=step)
+
+    def through(family: OfRounds) -> Scored:
+        made = attacks.in_coordinates(watched, seen, among, rng)
+        each = [
+            attacks.over_rounds(
+                watched, seen, made, make(seed + index), known=family.known, units=units, rng=rng, step=step
+            )
+            for index in range(repeats)
+        ]
+        return np.concatenate([scores for scores, _ in each]), np.concatenate([coins for _, coins in each])
+
+    add("alone", lambda: attacks.alone(watched, seen, calls=wanted, rng=rng, step=step))
+    if seen.aligned:
+        fits = watched.most
+        add("in coordinates", lambda: many(attacks.in_coordinates(watched, seen, min(_apart(wanted), fits), rng)))
+        if dimension > 1:
+            add("over all", lambda: many(attacks.over_all(watched, seen, min(_SPREAD, fits), rng)))
+        if isinstance(family, OfCalls) and tried:
+            add("over rounds", functools.partial(through, family.rounds), family.rounds)
     chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in found))
     return Audited(
         epsilon=max(attack.bound.epsilon for attack in found), claimed=claimed,
@@ -320,42 +261,14 @@ def audited(
         chance=chance, refuted=claimed is not None and chance < false_alarm,
         little=max(attack.bound.chances.get("as_little", math.nan) for attack in found),
         delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
-        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan, attacks=found,
+        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan.said,
+        attacks=tuple(found),
     )  # fmt: skip
 
 
-def _description(participation: Described | Mapping[str, Any]) -> dict[str, Any]:
-    described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
-    if not isinstance(described.get("kind"), str):
-        raise DpsumError(f"participation is {participation!r:.60}: hand over one of dpsum's, or a ledger's sampler")
-    return dict(described)
-
-
-def _declared(
-    sampler: dict[str, Any], epsilon: float | None, noise_multiplier: float | None, delta: float, mechanism: str | None
-) -> tuple[_OfCalls | _Whatever, float | None]:  # fmt: skip
-    """The family of what was declared, and epsilon as declared."""
-    for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)):
-        if value is not None and not 0 < value < math.inf:
-            raise DpsumError(f"{name} is {value}: it must be finite and above 0")
-    if epsilon is not None and noise_multiplier is not None:
-        raise DpsumError("both epsilon and noise_multiplier are declared: one follows from the other, leave one out")
-    if mechanism not in ("gaussian", None):
-        raise DpsumError(f"mechanism is {mechanism!r}: declare gaussian, or None for any other")
-    if mechanism is None or (epsilon is None and noise_multiplier is None):
-        if noise_multiplier is not None or sampler != _ALONE:
-            raise DpsumError(
-                "a noise multiplier or a participation says nothing of a mechanism that is not declared: declare "
-                "gaussian with noise_multiplier or epsilon, or epsilon of one call alone"
-            )
-        return _Whatever(epsilon or 1.0, delta), epsilon
-    if sampler != _ALONE:
-        find("gaussian", sampler["kind"]).check_sampler(sampler)
-    if noise_multiplier is None:
-        assert epsilon is not None
-        noise_multiplier = calibrate("holds", sampler, epsilon, delta)
-    family = _OfCalls(float(noise_multiplier), sampler)
-    return family, family.epsilon(1.0, delta) if epsilon is None else epsilon
+def _apart(wanted: int) -> int:
+    """Canaries of a call in coordinates of their own: for one block of calls, but enough to see noise used again."""
+    return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
 
 
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
@@ -364,19 +277,26 @@ def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
 
 
-def _plan(watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None) -> str:
+class _Plan(NamedTuple):
+    calls: int
+    said: str
+
+
+def _plan(
+    watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None, rounds: int
+) -> _Plan:  # fmt: skip
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
         _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK
-        for most in (_TOGETHER, _SPREAD)
+        for most in (_apart(wanted), _SPREAD)
     ]
-    said = (
-        f"about {sum(counts) + 3 * NULLS + _SPREAD:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and "
-        f"{counts[2]:,} with many; noise {leak:.3g} times less than declared is told with chance {power:g}"
-    )
+    count = sum(counts) + rounds + 3 * NULLS + _SPREAD
+    said = f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and {counts[2]:,} with many"
+    said += f", {rounds:,} as the participation draws them" if rounds else ""
+    said += f"; noise {leak:.3g} times less than declared is told with chance {power:g}"
     if wanted < needed:
         said += (
             f" by {needed:,} canaries, and there are {wanted:,} in each attack: less noise is told with that chance "
             f"only from about {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
         )
-    return said
+    return _Plan(count, said)

@@ -5,6 +5,8 @@
   of two calls has something in common, one call takes it away from the other.
 - `alone`: one canary in a call, against a row that points the other way. It moves the sum as far as one can; what
   changes beside (the noise's size, when a denominator is the realised number) is scored as well.
+- `over_rounds`: canaries among the units of a participation, whose rounds and cohorts are taken as it draws them; the
+  score is that of the participation as it describes itself (`tally`).
 
 The scores are made of everything but the coins, so that the order of canaries by them may be put to `ranks.rank_test`.
 """
@@ -13,10 +15,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from dpsum.audit.tally import Tally
 from dpsum.audit.watched import LARGE, Look, Watched
+from dpsum.errors import DpsumError
 
 BLOCK = 16
 """Calls over which noise is looked at together."""
@@ -192,3 +197,46 @@ def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], 
         return np.asarray((logs[1] - logs[0])[:, used].sum(axis=1))
 
     return ratio
+
+
+def over_rounds(
+    watched: Watched, seen: Look, canaries: Canaries, plan: Any, *, known: bool, units: int,
+    rng: np.random.Generator, step: Step,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Scores and coins, each [m], of canaries among a participation's units, in all of its rounds.
+
+    Args:
+        canaries: in coordinates of their own, each at most once.
+        plan: the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round.
+        known: whether the observer may know who is in which round.
+        units: that there are.
+    """
+    sampler, count = plan.describe(), len(canaries.rows)
+    rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
+    place = np.full(units, -1)
+    place[rng.permutation(units)[:count]] = np.arange(count)
+    coins = rng.integers(2, size=count).astype(bool)
+    cohorts = [_cohort(plan, index, units) for index in range(rounds)]
+    here = [place[cohort][place[cohort] >= 0] for cohort in cohorts]
+    tally = Tally((count,), members=here if known else None, once=bool(getattr(plan, "once", False)))
+    noise = np.maximum(canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3)
+    for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
+        others = np.zeros((len(cohort) - len(own), watched.dimension))
+        present = np.concatenate([coins[own], np.ones(len(others), bool)])
+        answer = watched(np.concatenate([seen.background, canaries.rows[own], others]), present) - seen.mean
+        moved = (canaries.filters @ answer) / canaries.shift
+        if watched.adjacency == "replace-one":
+            moved = (moved + 1) / 2
+        tally.add(index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate)
+        step()
+    took = np.isin(np.arange(count), np.concatenate(here)) if known else np.ones(count, bool)
+    return tally.scores[took], coins[took]
+
+
+def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
+    cohort = np.asarray(plan.cohort(index))
+    if cohort.ndim != 1 or (cohort.dtype.kind not in "iu" and len(cohort)):
+        raise DpsumError(f"participation's cohort of round {index} is no list of numbers of units")
+    if len(cohort) and not 0 <= cohort.min() <= cohort.max() < units:
+        raise DpsumError(f"participation's cohort of round {index} has a unit that is not one of its {units:,}")
+    return cohort.astype(int)
