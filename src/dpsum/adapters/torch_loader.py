@@ -138,7 +138,8 @@ class Draws:
             return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {"rate": rate}
         plain = type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
         whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
-        if plain and (whole or type(inner) is SubsetRandomSampler):
+        part = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
+        if plain and (whole or part):
             records = len(inner)  # type: ignore[arg-type]
             cohort = min(sampler.batch_size * self._batches, records)
             return _sampler("shuffled-epochs", records, cohort, rounds) | {"epoch": length, "batches": "secret"}
@@ -146,8 +147,10 @@ class Draws:
             cohort = min(sampler.batch_size * self._batches, records)
             known = {"separation": length, "participations": self._epochs}
             return _sampler("min-separation", records, cohort, rounds) | known
-        name = type(inner if plain else sampler or self._loader.dataset).__name__
-        return _sampler("unknown", records, math.ceil(records / len(self._loader)), rounds) | {"drawn_by": name}
+        by = inner if plain else self._loader.sampler if sampler is None else sampler
+        return _sampler("unknown", records, math.ceil(records / len(self._loader)), rounds) | {
+            "drawn_by": type(by).__name__
+        }
 
 
 def _sampler(kind: str, records: int, cohort: float, rounds: int) -> dict[str, Any]:
