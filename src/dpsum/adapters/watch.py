@@ -187,7 +187,7 @@ class Watch:
         return account(releases, delta=delta, claims=claims, given=AccountContext(adaptive=self.adaptive))
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what is released [d]."""
+        """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what leaves it [d]."""
         raise DpsumError(f"{type(self).__name__} has no release that an audit could call")
 
     def audit(self, delta: float, **how: Any) -> Audited:
