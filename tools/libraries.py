@@ -288,7 +288,7 @@ def pfl(folder: Path) -> Iterator[Row]:
         run("scaled", central, users=1000, cohort=50, rounds=1500, sampler="random"), 1e-6, audit=False,
         what="pfl, noise_scale 0.05: a cohort of 50 that simulates one of 1,000",
         source="benchmarks/image_classification: ε 2, δ 1e-6, 1,500 rounds, population 1,000,000; 1,000 users",
-        why="Documented: the claim is of the deployment that is simulated, with 20 times the noise and 1,000,000 users; "
+        why="Documented: the claim is of the deployment that is simulated, 20 times the noise and 1,000,000 users; "
         "what holds is of the 1,000 users whose data were used.",
         quote="your results will only be valid if running with cohort_size=1000 outside simulation",
     )  # fmt: skip
