@@ -13,7 +13,7 @@ SECTIONS = {
     for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
 }
 MODULES = {
-    "An Opacus script": "opacus", "A Flower server": "flwr",
+    "An Opacus script": "opacus", "A Flower server": "flwr", "A pfl-research simulation": "pfl",
     "An event tree of dp_accounting or jax_privacy": "dp_accounting",
 }  # fmt: skip
 SHOWN = re.compile(r"not refuted: at least (\S+) is shown of the (\S+) declared")
