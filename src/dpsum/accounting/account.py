@@ -309,20 +309,24 @@ def _both(stages: Sequence[tuple[Analysis, Reading]], delta: float) -> Bracket:
         DpsumError: noise that is not independent Gaussian from round to round.
     """
     names = " and of ".join(f"{analysis.mechanism} noise and {analysis.sampler}" for analysis, _ in stages)
-    if {analysis.mechanism for analysis, _ in stages} != {"gaussian"}:
-        raise DpsumError(f"a run that rests on another's releases: no analysis of {names} together")
-    schedules = [(reading.schedule, reading.sampler) for _, reading in stages]
-    if all(type(analysis).bracket is Poisson.bracket for analysis, _ in stages):
-        return composed_ends(tuple((schedule, float(sampler["rate"])) for schedule, sampler in schedules), delta)
-    each = [analysis.bracket(*schedule, delta) for (analysis, _), schedule in zip(stages, schedules, strict=True)]
+    refusal = DpsumError(f"a run that rests on another's releases: no analysis of {names} together")
+    if {(analysis.mechanism, analysis.adjacency) for analysis, _ in stages} != {("gaussian", "zero-out")}:
+        raise refusal
+    read = [(analysis, (reading.schedule, reading.sampler)) for analysis, reading in stages]
+    if all(type(analysis).bracket is Poisson.bracket for analysis, _ in read):
+        return composed_ends(tuple((schedule, float(sampler["rate"])) for _, (schedule, sampler) in read), delta)
+    each = [analysis.bracket(*of, delta) for analysis, of in read]
     least = max(low for low, _ in each)
-    ones = [analysis.as_one(reading.schedule) for analysis, reading in stages]
+    ones = [analysis.as_one(*of) for analysis, of in read]
     if None not in ones:
-        exact = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
-        return exact if all(len(schedule) == 1 for schedule, _ in schedules) else least, exact
-    divergences = sum(
-        analysis.renyi(*schedule, HOLDING_ORDERS) for (analysis, _), schedule in zip(stages, schedules, strict=True)
-    )
+        high = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
+        # Of rounds of several z the unit that is worst off in one run need not be that of the other.
+        exact = all(low == most for low, most in each) and all(len(schedule) == 1 for _, (schedule, _) in read)
+        return high if exact else least, high
+    try:
+        divergences = sum(analysis.renyi(*of, HOLDING_ORDERS) for analysis, of in read)
+    except NotImplementedError:
+        raise refusal from None
     return least, epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
 
 
