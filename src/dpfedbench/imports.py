@@ -1,5 +1,7 @@
 """What a piece of code is made of: the files of this package that it imports, and those that they import.
 
+Files of one's own outside it (`own_code`) count as files of this package.
+
 Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
 Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
 counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
@@ -11,6 +13,8 @@ import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+
+from dpfedbench import own_code
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -53,7 +57,7 @@ def closure(
         for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
             waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
         if how == _WHOLE and module.finds and module.name not in apart:
-            waiting += [(other, _WHOLE) for other in path.parent.glob("*.py")]
+            waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
     return sorted(found)
 
 
@@ -75,11 +79,32 @@ _OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "prog
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of this package; None of any other."""
-    if module.partition(".")[0] != PACKAGE.name:
-        return None
-    place = PACKAGE.parent.joinpath(*module.split("."))
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+    """The file of a module of this package, or of a package of one's own that is part of it; None of any other."""
+    for folder, package in ({PACKAGE: PACKAGE.name} | own_code.folders()).items():
+        for name in {PACKAGE.name, package or PACKAGE.name}:
+            if f"{module}.".startswith(f"{name}."):
+                place = folder.joinpath(*module.removeprefix(name).split(".")[1:])
+                files = place.with_name(f"{place.name}.py"), place / "__init__.py"
+                if file := next((file for file in files if file.is_file()), None):
+                    return file
+    return None
+
+
+def _alike(folder: Path) -> list[Path]:
+    """A folder of this package, and the folders of one's own that add to it."""
+    if folder != PACKAGE and PACKAGE not in folder.parents:
+        return [folder]
+    return [folder, *(own / folder.relative_to(PACKAGE) for own in own_code.folders())]
+
+
+def _inside(path: Path) -> Path | None:
+    """The path of a file below this package, or below the folder of one's own that it lies in; None elsewhere."""
+    return next((path.relative_to(top) for top in (PACKAGE, *own_code.folders()) if top in path.parents), None)
+
+
+def shipped(path: Path) -> bool:
+    """Whether a file is one that dpfedbench comes with."""
+    return PACKAGE in path.parents and path.relative_to(PACKAGE).as_posix() in _shipped()
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -96,7 +121,7 @@ def own(modules: Iterable[str]) -> list[Path]:
     waiting = [path for module in modules if (path := file_of(module)) is not None]
     while waiting:
         path = waiting.pop()
-        if path in found or path.relative_to(PACKAGE).as_posix() in _shipped():
+        if path in found or shipped(path):
             continue
         found.add(path)
         module = _module(path)
@@ -121,7 +146,8 @@ def _reached(name: str) -> list[tuple[Path, int]]:
 
 def _called(path: Path) -> str:
     """The dotted name of a module."""
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts if PACKAGE in path.parents else (path.stem,)
+    inside = _inside(path)
+    parts = (path.stem,) if inside is None else (PACKAGE.name, *inside.with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -132,7 +158,7 @@ def _state(path: Path) -> tuple[Path, int, int]:
 
 @functools.cache
 def _line(path: Path, changed: int, size: int) -> bytes:
-    name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
+    name = (_inside(path) or Path(path.name)).as_posix()
     return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
 
 

@@ -37,6 +37,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import own_code
 from dpfedbench.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
@@ -103,9 +104,9 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the package, and with what is installed."""
+    """What changes with any source file of the package or of one's own beside it, and with what is installed."""
     found = []
-    for folder, _, names in os.walk(Path(__file__).parent):
+    for folder, _, names in (one for top in (Path(__file__).parent, *own_code.folders()) for one in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))

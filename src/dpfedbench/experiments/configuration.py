@@ -236,6 +236,11 @@ class Configuration(Settings):
     methods: dict[str, Overlay] = setting({}, doc="overlays of `run` for one method wherever it is used")
     tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
     experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
+    code_folder: str | None = setting(
+        None,
+        doc="a folder with methods, parts, networks and readers of one's own, in folders named as those of "
+        "src/dpfedbench; or set the variable DPFEDBENCH_CODE",
+    )
     experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
 
     @classmethod

@@ -18,12 +18,12 @@ new one is a new file with a class that names its pair.
 from __future__ import annotations
 
 import functools
-import importlib
 import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.discovery import imported
 
 if TYPE_CHECKING:
     from dpfedbench.accounting.analyses.base import Analysis
@@ -36,7 +36,7 @@ def _known() -> dict[tuple[str, str], Analysis]:
 
     found: dict[tuple[str, str], Analysis] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
-        for value in vars(importlib.import_module(module.name)).values():
+        for value in vars(imported(module.name)).values():
             if not (isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == module.name):
                 continue
             pair = value.mechanism, getattr(value, "sampler", "")

@@ -104,7 +104,7 @@ class ClippingRule(Part):
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """The first threshold, from the file of the run that is the `reference`."""
-        raise NotImplementedError
+        raise NotImplementedError("of rules that name a reference")
 
     def begin(self, threshold: float) -> State:
         """The state before the first round.
@@ -128,7 +128,7 @@ class ClippingRule(Part):
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         """What each contribution puts into the extra release, float32 [n, 1], from its norm before clipping [n]."""
-        raise NotImplementedError
+        raise NotImplementedError("of rules that make a release of their own")
 
     def observe(self, state: State, seen: Seen) -> None:
         """Move the threshold."""
