@@ -13,10 +13,9 @@ sys.path.insert(0, str(Path(workflow.basedir, "src")))
 configfile: Path(workflow.basedir, "config/config.yaml")
 
 
-# The repository's experiments, then one's own, from a folder that the configuration names.
-SHIPPED = sorted(Path(workflow.basedir, "config/experiments").glob("*.yaml"))
-OWN = config.get("experiments_folder")
-OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if OWN else []
+include: "workflow/rules/files.smk"
+
+
 for experiment in [*SHIPPED, *OWN_FILES]:
 
     configfile: experiment

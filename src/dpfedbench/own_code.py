@@ -109,6 +109,15 @@ def _installed() -> tuple[tuple[str, Path | None], ...]:
     return tuple(found.items())
 
 
+def packages() -> list[str]:
+    """The packages of dpfedbench that have modules of one's own, by name, in the order of `PLACES`."""
+    return [
+        f"{PACKAGE.name}.{place.replace('/', '.')}"
+        for place in PLACES
+        if any(any((folder / place).glob("*.py")) for folder in folders())
+    ]
+
+
 def check() -> None:
     """Refuse folders of one's own in which something would be overlooked.
 

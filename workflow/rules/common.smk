@@ -48,7 +48,6 @@ try:
 
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
-    GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
     check_names(SHIPPED, GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
     HOLDINGS = read_holdings(ROOT / "config/datasets.tsv")

@@ -15,6 +15,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
 from dpfedbench.methods.method import Method
 from dpfedbench.settings.discovery import check_functions, imported, place
+from dpfedbench.settings.part import Part, found
 from dpfedbench.settings.run import read_yaml
 from dpfedbench.settings.words import nearest
 
@@ -25,7 +26,7 @@ def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
     Raises:
         BenchError: a name that is malformed or another's, or a title that is missing; says whose.
     """
-    found: dict[str, type[Method]] = {}
+    methods: dict[str, type[Method]] = {}
     for module in modules:
         for cls in vars(module).values():
             if not (isinstance(cls, type) and issubclass(cls, Method) and cls.__module__ == module.__name__):
@@ -44,15 +45,15 @@ def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
                 )
             if not cls.title:
                 raise BenchError(f"the method {cls.__name__} in {module.__name__} has no title: tables print it")
-            if cls.name in found:
+            if cls.name in methods:
                 raise BenchError(
-                    f"the methods in {found[cls.name].__module__} and {module.__name__} both have the name "
+                    f"the methods in {methods[cls.name].__module__} and {module.__name__} both have the name "
                     f"{cls.name!r}: give one of them another"
                 )
             if not imports.shipped(Path(getattr(module, "__file__", None) or "")):
                 _check(cls)
-            found[cls.name] = cls
-    return found
+            methods[cls.name] = cls
+    return methods
 
 
 def _check(cls: type[Method]) -> None:
@@ -77,8 +78,24 @@ def _found() -> list[ModuleType]:
     own_code.check()
     names = [info.name for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name)]
     modules = [imported(f"{__name__}.{name}") for name in names if name != "method"]
+    for package in own_code.packages():
+        if package.startswith(("dpfedbench.parts.", "dpfedbench.models.", "dpfedbench.settings.")):
+            _read_family(package)
     own_code.check_names()
     return modules
+
+
+def _read_family(package: str) -> None:
+    """Read the parts of one's own at a place, also those that no run has: a fault in one is said now."""
+    inside = (info.name for info in pkgutil.iter_modules(imported(package).__path__))
+    for name in [name for name in inside if not name.startswith("_")]:
+        imported(f"{package}.{name}")
+    waiting: list[type[Part]] = [Part]
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if vars(cls).get("place") == package:
+            found(cls)
 
 
 METHODS: dict[str, type[Method]] = by_name(_found())

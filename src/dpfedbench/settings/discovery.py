@@ -89,8 +89,8 @@ def check_functions(cls: type, root: type) -> None:
     for name in dir(cls):
         function = inspect.getattr_static(cls, name)
         if isinstance(function, FunctionType) and _left_open(function):
-            wanted = _shown(inspect.signature(function))
-            raise BenchError(f"{place(cls)}: {cls.__name__} has no {name}, which takes {wanted}: write it")
+            arguments = _shown(inspect.signature(function))
+            raise BenchError(f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}: write it")
 
 
 def _left_open(function: FunctionType) -> bool:
