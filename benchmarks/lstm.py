@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from dpfedbench.kernels import choose
 from dpfedbench.models.zoo.lstm import LstmModel
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
 
 RECORD, COUNT = 10, 80
 

@@ -45,8 +45,8 @@ from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 from dpfedbench.parts.client_updates.client_update import Setup
 from dpfedbench.parts.client_updates.maml import Maml
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 WAYS, SUPPORT, QUERY = 5, 1, 1
 CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))

@@ -34,7 +34,7 @@ from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.net import Net
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
 
 LOTS, LOT = 10, 78
 TASKS, EXAMPLES = 30, 25

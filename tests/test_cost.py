@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dpfedbench import cost
-from dpfedbench.accounting.calibration import rounds_allowed
 from dpfedbench.cost import Calibration, Cost, Rate
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.datasets import read_holdings
 from dpfedbench.files import write_json
+from dpsum.accounting.calibration import rounds_allowed
 from tests.test_experiments import CONFIG, configuration, plan
 
 HOLDINGS = read_holdings(CONFIG / "datasets.tsv")

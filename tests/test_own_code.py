@@ -104,7 +104,7 @@ def test_a_method_is_published_as_a_wheel_installed_and_trained(
     data, clients = federation
     unknown = call(TRAIN, str(data), str(clients), str(tmp_path / "none"))
     assert re.search(
-        r"BenchError: method is 'dp-anil': there is no such method, the nearest is '[\w-]+'; let DPF", unknown
+        r"DpsumError: method is 'dp-anil': there is no such method, the nearest is '[\w-]+'; let DPF", unknown
     )
     assert not (tmp_path / "none").exists()
     call(TRAIN, str(data), str(clients), str(tmp_path / "run"), places=(installed,))
@@ -163,7 +163,7 @@ def test_a_folder_in_which_something_would_be_overlooked_is_refused(
     if name:
         (tmp_path / "mycode" / name).parent.mkdir(parents=True)
         (tmp_path / "mycode" / name).write_text(text, encoding="utf-8")
-    assert re.search(rf"^dpfedbench\.errors\.BenchError: .*{said}", call(TELL, code_folder=tmp_path / "mycode"))
+    assert re.search(rf"^dpsum\.errors\.DpsumError: .*{said}", call(TELL, code_folder=tmp_path / "mycode"))
 
 
 def test_a_package_that_is_gone_and_a_module_by_two_names_are_named(installed: Path, tmp_path: Path) -> None:
@@ -179,6 +179,56 @@ def test_a_package_that_is_gone_and_a_module_by_two_names_are_named(installed: P
     )
     shutil.rmtree(site / "dpfedbench_anil")
     assert "an installed package names dpfedbench_anil in its entry points" in call(TELL, places=(site,))
+
+
+JOB = """
+from pathlib import Path
+from dpfedbench.jobs import job
+with job(Path(sys.argv[3]) / "logs" / "job.log", "it"):
+"""
+TRAIN_JOB = (
+    RUN
+    + JOB
+    + """
+    from dpfedbench.federation.engine import train
+    train(run, data_dir=Path(sys.argv[1]), clients_dir=Path(sys.argv[2]), run_dir=Path(sys.argv[3]))
+"""
+)
+PREPARE_JOB = (
+    "import sys"
+    + JOB
+    + """
+    from dpfedbench.data.registry import prepare
+    prepare("mine", sys.argv[3], own={"mine": {"reader": "stripes", "options": {"directions": 6}}})
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "code", "said"),
+    [
+        (
+            "parts/clipping/geometric.py",
+            '        state["threshold"] = ',
+            TRAIN_JOB,
+            "ZeroDivisionError: division by zero",
+        ),
+        ("data/stripes.py", "    classes = 3 * directions", PREPARE_JOB, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_ones_own_code_raises_in_a_job_is_said_with_its_file_and_line(
+    federation: tuple[Path, Path], tmp_path: Path, file: str, old: str, code: str, said: str  # noqa: F811
+) -> None:  # fmt: skip
+    folder = put(tmp_path / "mycode", "add-a-part.md", "add-a-data-set.md", wanted="anil|geometric|yogi|stripes")
+    text = (folder / file).read_text(encoding="utf-8")
+    before, after = text.split(old)
+    (folder / file).write_text(f"{before}{old[: len(old) - len(old.lstrip())]}1 / 0\n{old}{after}", encoding="utf-8")
+    line = before.count("\n") + 1
+    (tmp_path / "run").mkdir()
+    found = call(code, *map(str, federation), str(tmp_path / "run"), code_folder=folder)
+    log = tmp_path / "run" / "logs" / "job.log"
+    assert found == f"it: {folder / file}, line {line}: {said}; its traceback is in {log}"
+    assert "Traceback" in log.read_text(encoding="utf-8")
 
 
 OWN = """

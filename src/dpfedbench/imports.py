@@ -1,4 +1,4 @@
-"""What a piece of code is made of: the files of this package that it imports, and those that they import.
+"""What a piece of code is made of: the files of dpfedbench and dpsum that it imports, and those that they import.
 
 Files of one's own outside it (`own_code`) count as files of this package.
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dpfedbench import own_code
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
@@ -36,10 +36,10 @@ class _Module:
 def closure(
     *roots: Path, beside: Iterable[Path] = (), without: Collection[str] = (), apart: Collection[str] = ()
 ) -> list[Path]:
-    """Some files and all of this package that they stand on; sorted.
+    """Some files and all of the two packages that they stand on; sorted.
 
     Args:
-        roots: where to begin: modules of this package, or scripts outside it.
+        roots: where to begin: modules of the packages, or scripts outside them.
         beside: further modules, of which what runs when they are imported counts, and not what functions import.
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
@@ -79,9 +79,12 @@ _OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "prog
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of this package, or of a package of one's own that is part of it; None of any other."""
-    for folder, package in ({PACKAGE: PACKAGE.name} | own_code.folders()).items():
-        for name in {PACKAGE.name, package or PACKAGE.name}:
+    """The file of a module of dpfedbench, dpsum or a package of one's own beside them; None of any other."""
+    own = own_code.folders()
+    tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, _LIBRARY)} | own
+    for folder, package in tops.items():
+        names = (PACKAGE.name, _LIBRARY, package) if folder in own else (package,)
+        for name in filter(None, names):
             if f"{module}.".startswith(f"{name}."):
                 place = folder.joinpath(*module.removeprefix(name).split(".")[1:])
                 files = place.with_name(f"{place.name}.py"), place / "__init__.py"
@@ -91,24 +94,31 @@ def file_of(module: str) -> Path | None:
 
 
 def _alike(folder: Path) -> list[Path]:
-    """A folder of this package, and the folders of one's own that add to it."""
-    if folder != PACKAGE and PACKAGE not in folder.parents:
-        return [folder]
-    return [folder, *(own / folder.relative_to(PACKAGE) for own in own_code.folders())]
+    """A folder of dpfedbench or dpsum, and the folders of one's own that add to it."""
+    tops = [top for name in (PACKAGE.name, _LIBRARY) if (top := PACKAGE.with_name(name)) in folder.parents]
+    return [folder, *(own / folder.relative_to(top) for top in tops for own in own_code.folders())]
 
 
 def _inside(path: Path) -> Path | None:
-    """The path of a file below this package, or below the folder of one's own that it lies in; None elsewhere."""
-    return next((path.relative_to(top) for top in (PACKAGE, *own_code.folders()) if top in path.parents), None)
+    """Where a file would lie in the repository, below src; None where it is neither shipped nor one's own."""
+    if within(path):
+        return path.relative_to(PACKAGE.parent)
+    own = (path.relative_to(top) for top in own_code.folders() if top in path.parents)
+    return next((Path(own_code.package_of(inside), inside) for inside in own), None)
+
+
+def within(path: Path) -> bool:
+    """Whether a file lies in the folder of dpfedbench or dpsum."""
+    return any(PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY))
 
 
 def shipped(path: Path) -> bool:
     """Whether a file is one that dpfedbench comes with."""
-    return PACKAGE in path.parents and path.relative_to(PACKAGE).as_posix() in _shipped()
+    return within(path) and path.relative_to(PACKAGE.parent).as_posix() in _shipped()
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """A hash of files, by the names that they have below this package, or by name alone."""
+    """A hash of files, by the names that they have below the two packages, or by name alone."""
     return hashlib.sha256(b"".join(sorted(_line(*_state(path)) for path in paths))).hexdigest()[:12]
 
 
@@ -146,8 +156,7 @@ def _reached(name: str) -> list[tuple[Path, int]]:
 
 def _called(path: Path) -> str:
     """The dotted name of a module."""
-    inside = _inside(path)
-    parts = (path.stem,) if inside is None else (PACKAGE.name, *inside.with_suffix("").parts)
+    parts = (_inside(path) or Path(path.stem)).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

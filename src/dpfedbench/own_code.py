@@ -1,9 +1,9 @@
 """Code of one's own that lies outside dpfedbench: methods, parts, networks and readers of data.
 
 A folder of one's own has folders of this package, with one's own modules in them: `methods/`, `parts/clipping/`,
-`data/`, `models/zoo/`. They are modules of the package of that place, `dpfedbench.parts.clipping.geometric` for
-instance. So they are found, imported and named as if they lay there, and a file may move between a folder, a wheel and
-the repository without an edit. There are two kinds of such folders:
+`data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of that place,
+`dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay there, and a
+file may move between a folder, a wheel and the repository without an edit. There are two kinds of such folders:
 
 * the one that the configuration names (`code_folder`), which jobs know by the environment variable `DPFEDBENCH_CODE`;
 * packages that are installed, named in the entry-point group `dpfedbench` of their distribution.
@@ -26,14 +26,19 @@ CODE = "DPFEDBENCH_CODE"
 GROUP = "dpfedbench"
 """The group of entry points by which an installed package says that it is such a folder."""
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE, LIBRARY = Path(__file__).resolve().parent, "dpsum"
 PLACES = (
     "methods",
     *(f"parts/{name}" for name in ("client_updates", "clipping", "factorisations", "noise", "optimizers")),
     *(f"parts/{name}" for name in ("participation", "schedules", "server")),
-    "data", "models/zoo", "models/genotypes", "settings/vocabularies", "accounting/analyses", "audit/attacks",
+    "data", "models/zoo", "models/genotypes", "settings/vocabularies", "audit/attacks", "accounting/analyses",
 )  # fmt: skip
-"""Folders of this package whose modules are found by place."""
+"""Folders of dpfedbench, and the last one of dpsum, whose modules are found by place."""
+
+
+def package_of(inside: Path) -> str:
+    """Whether a module of one's own is one of dpfedbench or of dpsum, by its path below a folder of one's own."""
+    return LIBRARY if inside.parts[0] == "accounting" else PACKAGE.name
 
 
 def use(folder: Any) -> None:
@@ -56,12 +61,12 @@ def use(folder: Any) -> None:
         raise BenchError(f"{place} comes too late: name it before anything else of dpfedbench is used")
     os.environ[CODE] = str(place)
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == PACKAGE.name and hasattr(module, "__path__"):
+        if name.partition(".")[0] in (PACKAGE.name, LIBRARY) and hasattr(module, "__path__"):
             extend(module)
 
 
 def extend(module: ModuleType) -> None:
-    """Have a package of dpfedbench look for its modules in folders of one's own too."""
+    """Have a package of dpfedbench or dpsum look for its modules in folders of one's own too."""
     module.__path__.extend(place for place in _places(module.__name__) if place not in module.__path__)
 
 
@@ -69,7 +74,7 @@ class _Beside:
     """Finds packages of dpfedbench as they would be found without it, and adds the folders of one's own to each."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if not name.startswith(f"{PACKAGE.name}."):
+        if not name.startswith((f"{PACKAGE.name}.", f"{LIBRARY}.")):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -84,8 +89,10 @@ def install() -> None:
 
 
 def _places(package: str) -> list[str]:
-    """The folders of one's own that belong to a package of dpfedbench, in the order of `folders`."""
-    inside = package.split(".")[1:]
+    """The folders of one's own that belong to a package of dpfedbench or dpsum, in the order of `folders`."""
+    first, *inside = package.split(".")
+    if first != package_of(Path(*inside, "module.py")):
+        return []
     return [str(place) for folder in folders() if (place := folder.joinpath(*inside)).is_dir()]
 
 
@@ -112,7 +119,7 @@ def _installed() -> tuple[tuple[str, Path | None], ...]:
 def packages() -> list[str]:
     """The packages of dpfedbench that have modules of one's own, by name, in the order of `PLACES`."""
     return [
-        f"{PACKAGE.name}.{place.replace('/', '.')}"
+        f"{package_of(Path(place))}.{place.replace('/', '.')}"
         for place in PLACES
         if any(any((folder / place).glob("*.py")) for folder in folders())
     ]
@@ -145,7 +152,7 @@ def check() -> None:
         for name, path in found.items():
             if path.name == "__init__.py":
                 continue
-            if (PACKAGE / name).exists():
+            if (PACKAGE.with_name(package_of(Path(name))) / name).exists():
                 raise BenchError(f"{path} has the name of a file that dpfedbench comes with: give it another")
             if name in there:
                 raise BenchError(f"{path} has the name of {there[name]}: give one of them another")
@@ -168,5 +175,5 @@ def check_names() -> None:
                 continue
             raise BenchError(
                 f"{module.__file__} is imported as {name}, and would be there twice: write "
-                f"from {PACKAGE.name}.{inside} import ..."
+                f"from {package_of(Path(*inside.split('.')))}.{inside} import ..."
             )

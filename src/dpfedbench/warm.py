@@ -104,9 +104,10 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the package or of one's own beside it, and with what is installed."""
-    found = []
-    for folder, _, names in (one for top in (Path(__file__).parent, *own_code.folders()) for one in os.walk(top)):
+    """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
+    found, package = [], Path(__file__).parent
+    tops = (package, package.with_name("dpsum"), *own_code.folders())
+    for folder, _, names in (one for top in tops for one in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
@@ -269,7 +270,9 @@ def _import_all() -> None:
     """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
     gc.disable()
     named = ["snakemake.benchmark", "snakemake.io", "snakemake.logging", "matplotlib.backends.backend_agg"]
-    named += [module.name for module in pkgutil.walk_packages([str(Path(__file__).parent)], "dpfedbench.")]
+    own = Path(__file__).parent
+    named += [module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")]
+    named += [module.name for module in pkgutil.walk_packages([str(own.with_name("dpsum"))], "dpsum.")]
     for module in named:
         with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
             importlib.import_module(module)

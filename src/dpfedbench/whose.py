@@ -37,7 +37,7 @@ def _below(path: Path, tops: set[Path]) -> bool:
 def is_own(file: str) -> bool:
     """Whether a file is the user's own code."""
     path = Path(file).resolve()
-    if imports.PACKAGE in path.parents:
+    if imports.within(path):
         return not imports.shipped(path) and not _below(path, _WORKFLOW)
     if _below(path, {folder.resolve() for folder in own_code.folders()}):
         return True

@@ -5,13 +5,13 @@ import functools
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.federation import book
 from dpfedbench.parts.factorisations.factorisation import inverted
 from dpfedbench.parts.noise.correlated import Planned, _weights
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from .conftest import experiment, make_config
 

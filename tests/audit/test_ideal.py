@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.audit.ideal import chance_of_such, gaussian, secret
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
-from dpfedbench.audit.ranks import IDEALS, RankTest
 from dpfedbench.audit.report import audit, family_of, own_family
 from dpfedbench.federation import book
 from dpfedbench.parts.client_updates import reptile
 from dpfedbench.parts.participation import poisson
 from dpfedbench.parts.participation.poisson_lots import Lots
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.audit.ideal import chance_of_such, gaussian, secret
+from dpsum.audit.ranks import IDEALS, RankTest
+from dpsum.private_sum import PrivateSum
 
 from . import test_correlated, test_secure_sum
 from .conftest import LOTS, experiment, make_config

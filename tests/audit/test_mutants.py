@@ -9,8 +9,8 @@ from scipy import stats
 
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.federation import book
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from .conftest import LOTS, experiment, make_config
 

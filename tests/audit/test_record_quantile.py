@@ -11,18 +11,18 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.accounting.poisson import upper_epsilon
-from dpfedbench.audit.bounds import guess_surest, one_run_dp
 from dpfedbench.audit.canaries import Coordinates, Found, RecordSource, audit_seed, run_rounds
-from dpfedbench.audit.ranks import Family
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.federation import book
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import find
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.poisson import upper_epsilon
+from dpsum.audit.bounds import guess_surest, one_run_dp
+from dpsum.audit.ranks import Family
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from .conftest import LOTS, make_config
 from .conftest import experiment as canaries

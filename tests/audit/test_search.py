@@ -6,11 +6,11 @@ The released code of the paper clips the batch's gradient, adds noise of sigma C
 import pytest
 import torch
 
-from dpfedbench.accounting.account import others, seen_by
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.federation import book
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.account import others, seen_by
+from dpsum.private_sum import PrivateSum
 
 from .conftest import LOTS, make_config
 from .test_mutants import SquaredThreshold

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from dpfedbench.privacy import secure_sum
 
-from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.federation.book import Entry
-from dpfedbench.privacy import secure_sum
-from dpfedbench.privacy.lattice import Lattice
-from dpfedbench.privacy.secure_sum import SecureSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.lattice import Lattice
+from dpsum.randomness import stream
+from dpsum.secure_sum import SecureSum
 
 from .conftest import experiment, make_config
 

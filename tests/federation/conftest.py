@@ -18,8 +18,8 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.methods import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
-from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.settings.layers import lay, merge, resolve
+from dpsum.ledger import Ledger
 
 RUN = {
     "method": "dp-agr",

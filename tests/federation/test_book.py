@@ -19,7 +19,7 @@ from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum, PrivateSum
 from tests.methods.test_refusals import RUNS
 
 from .conftest import DIFFERENCE, LOTS, RUN, Flat, Given, given_rounds, make_config, seen_of

@@ -22,8 +22,8 @@ from dpfedbench.federation import book, engine
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.client_updates import maml
 from dpfedbench.parts.server.step import Step
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PlainSum, PrivateSum
 
 from .conftest import PLAIN, make_config, stop_before, train
 

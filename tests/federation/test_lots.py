@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.accounting.poisson import upper_epsilon
 from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
@@ -19,9 +18,10 @@ from dpfedbench.federation import book
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.poisson import upper_epsilon
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import LOTS, Flat, accounted, assert_drawn_anew, rounds_of, stop_before, train

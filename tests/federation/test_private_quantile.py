@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.accounting.calibration import epsilon_after
-from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.calibration import epsilon_after
+from dpsum.accounting.gaussian import joint_multiplier
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PrivateSum
 
 from .conftest import accounted, make_config, seen_of, train
 

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpfedbench.accounting.poisson import upper_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.book import Book
@@ -16,8 +15,9 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.poisson import upper_epsilon
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PrivateSum
 
 from .conftest import Flat, accounted, stop_before, train
 from .test_lots import DECAY, Lots, make_config

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.accounting.account import account
 from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
@@ -27,10 +26,11 @@ from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.summed import Parties
-from dpfedbench.privacy.ledger import chain_of, read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
 from dpfedbench.reporting.found_cells import write_cells
+from dpsum.accounting.account import account
+from dpsum.ledger import chain_of, read_ledger
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import LOTS, rounds_of, train

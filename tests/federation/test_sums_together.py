@@ -16,7 +16,6 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpfedbench.accounting.account import account
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.book import Book
 from dpfedbench.methods import METHODS
@@ -33,8 +32,9 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.sum import Sum, together
-from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.settings.part import setting
+from dpsum.accounting.account import account
+from dpsum.ledger import read_ledger
 from tests.accounting.test_own_records import release
 
 from .conftest import LOTS, accounted, given_rounds, make_config, rounds_of, train

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.client_updates.reptile import TASK
 from dpfedbench.parts.within_task import Client
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
 from tests.federation.conftest import accounted, assert_drawn_anew, make_config, rounds_of, stop_before, train
 
 AGRLR, SAMPLE = {"method": "dp-agrlr"}, {"method": "dp-maml-sample"}

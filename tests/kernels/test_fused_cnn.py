@@ -8,12 +8,12 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+from dpfedbench.privacy import private_sum
 from numba.core.dispatcher import Dispatcher
 from torch.nn import functional
 
 from dpfedbench.kernels import calls, clipped_sum, conv4_first, conv4_order, fused_cnn, winograd
 from dpfedbench.kernels.fused_cnn import FusedCnn
-from dpfedbench.privacy import private_sum
 from tests.models.nets import cnn
 
 NET = cnn()

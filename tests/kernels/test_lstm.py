@@ -10,7 +10,7 @@ from dpfedbench.kernels import choose
 from dpfedbench.kernels.lstm import FastLstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.zoo.lstm import LstmModel
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum, PrivateSum
 
 WORDS, RECORD, WIDTH, COUNT = 23, 10, 6, 9
 

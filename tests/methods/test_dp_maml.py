@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.methods.dp_maml import DpMaml
 from dpfedbench.settings.layers import merge
+from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation.conftest import accounted, make_config, seen_of, train
 
 PUBLISHED = {"method": "dp-maml"}

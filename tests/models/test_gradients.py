@@ -9,7 +9,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Workers
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum, PrivateSum
 
 from .nets import Attending, Careful, Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 

@@ -192,8 +192,24 @@ def own(tmp_path, monkeypatch):
         "        return self.body(x)\n"
         "number = 3\n"
     )
+    (tmp_path / "mine_of_test" / "nets.py").write_text(
+        (tmp_path / "mine_of_test" / "nets.py").read_text() + "class Failing(Small):\n"
+        "    def forward(self, x):\n"
+        "        return x.no_such_thing\n"
+        "class Unmade(Small):\n"
+        "    def __init__(self):\n"
+        "        raise ValueError('not today')\n"
+    )
     (tmp_path / "mine_of_test" / "broken.py").write_text("import no_such_package\n")
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
+    net = of(load_module("mine_of_test.nets:Failing", {"width": 4}, input_shape=(8, 8, 2), outputs=3))
+    with pytest.raises(
+        BenchError, match=r"Failing fails on records .*: mine_of_test/nets\.py, line 12: 'Tensor' objec"
+    ):
+        net.check()
 
 
 def test_a_module_by_its_path(own):
@@ -208,10 +224,15 @@ def test_a_module_by_its_path(own):
     [
         ("mine_of_test.nets", {}, "write package.file:Class"),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
-        ("mine_of_test.broken:Small", {}, "broken cannot be imported .*no_such_package"),
+        (
+            "mine_of_test.broken:Small",
+            {},
+            r"broken cannot be imported \(mine_of_test.broken\.py, line 1: ModuleNo.*no_such_package",
+        ),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
         ("mine_of_test.nets:number", {}, "is not a torch.nn.Module"),
         ("mine_of_test.nets:Small", {}, "do not fit mine_of_test.nets:Small: .*width"),
+        ("mine_of_test.nets:Unmade", {}, r"mine_of_test.nets\.py, line 15: ValueError: not today"),
         ("mine_of_test.nets:Small", {"width": 4, "depth": 2}, "do not fit mine_of_test.nets:Small: .*depth"),
     ],
 )

@@ -117,7 +117,7 @@ def test_the_readings_of_adap_dp_fl_by_hand():
 
 def test_the_norm_query_takes_each_norm_as_it_is_and_its_sum_clips_it():
     """Eq. 6's sensitivity: each norm is cut to C, so a record of 1e30 moves the query by no more than C."""
-    from dpfedbench.privacy.private_sum import PrivateSum
+    from dpsum.private_sum import PrivateSum
 
     class Silent:
         def standard_normal(self, dimension):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.factorisation import inverted
 from dpfedbench.parts.factorisations.optimised import Optimised
@@ -16,9 +15,10 @@ from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.noise.correlated import Correlated
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.parts.server.step import Step
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 from tests.federation.conftest import (
     accounted,
     federation,  # noqa: F401 (a fixture)

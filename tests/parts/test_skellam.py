@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.federation import book
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.noise.skellam import Skellam
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
 from tests.federation.conftest import (
     accounted,
     federation,  # noqa: F401 (a fixture)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import Ledger, Release, read_ledger
+from dpsum.ledger import Ledger, Release, read_ledger
 
 EVENT = Release(
     round=0, name="query-gradient-sum", unit="client", adjacency="zero-out", observer="everyone", noise_multiplier=1.0,

@@ -8,9 +8,10 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
+from dpfedbench.kernels.adding import add_on_device, rows_of
 from dpfedbench.kernels.clipped_sum import add_rows
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum, add_on_device, rows_of
-from dpfedbench.randomness import stream
+from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.randomness import stream
 
 
 class Silent:

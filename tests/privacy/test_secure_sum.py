@@ -15,10 +15,10 @@ from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.lattice import Lattice, said
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.privacy.secure_sum import SecureSum, rotated, rounded
-from dpfedbench.randomness import stream
+from dpsum.lattice import Lattice, said
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
+from dpsum.secure_sum import SecureSum, rotated, rounded
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
 C, Z, CLIENTS = 0.5, 1.0, 10

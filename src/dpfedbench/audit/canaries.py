@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.decorrelated import Decorrelated
-from dpfedbench.audit.ideal import Drawn, gaussian, secret
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.book import Made, Observer
@@ -33,9 +31,11 @@ from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpfedbench.parts.clipping.rule import Extra
 from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import find
+from dpsum.audit.ideal import Drawn, gaussian, secret
+from dpsum.ledger import Ledger, Release
+from dpsum.randomness import stream
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from scipy.linalg import solve_triangular
 
-from dpfedbench.audit.ideal import gaussian
 from dpfedbench.federation.book import Made
-from dpfedbench.privacy.ledger import Release
+from dpsum.audit.ideal import gaussian
+from dpsum.ledger import Release
 
 
 class Decorrelated:

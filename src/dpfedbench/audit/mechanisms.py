@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from dpfedbench.audit.bounds import Bound, clopper_pearson, most_of
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.federation.book import Made
 from dpfedbench.methods.method import Method
-from dpfedbench.privacy.ledger import Release
 from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.audit.bounds import Bound, clopper_pearson, most_of
+from dpsum.ledger import Release
+from dpsum.randomness import stream
 
 PROBES = 200
 """Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x 200) = 20."""

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.canaries import Found, gradients_of, nothing
-from dpfedbench.audit.ideal import gaussian, secret
 from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.federation.book import Book, Entry, Open
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Setup
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import find
+from dpsum.audit.ideal import gaussian, secret
+from dpsum.ledger import Ledger, Release
+from dpsum.randomness import stream
 
 
 class TaskSource:

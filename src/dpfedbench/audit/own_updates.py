@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from dpfedbench.audit.canaries import Found
-from dpfedbench.audit.ideal import gaussian
 from dpfedbench.audit.own_examples import Shown
 from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.federation.book import Book
@@ -23,8 +22,9 @@ from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.noised import NoisedClients
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.randomness import stream
+from dpsum.audit.ideal import gaussian
+from dpsum.ledger import Ledger, Release
+from dpsum.randomness import stream
 
 _CHUNK = 256
 

@@ -16,17 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import known
-from dpfedbench.accounting.budgets import OwnBudget
-from dpfedbench.accounting.gaussian import rest_multiplier
-from dpfedbench.accounting.units import cannot_compose
 from dpfedbench.errors import BenchError
+from dpfedbench.kernels.adding import add_to
+from dpfedbench.kernels.clipped_sum import add_rows
 from dpfedbench.parts.clipping.rule import Seen
 from dpfedbench.parts.sum import Sum, Together, together
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
 from dpfedbench.processes import Processes
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import known
+from dpsum.accounting.budgets import OwnBudget
+from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.accounting.units import cannot_compose
+from dpsum.ledger import Ledger, Release
+from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.randomness import stream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class Open:
 
     def add(self, contributions: torch.Tensor) -> np.ndarray:
         """Add contributions [n, d]; returns their own norms [n], which are as private as they."""
-        return self._seen(self.total.add(contributions))
+        return self._seen(add_to(self.total, contributions))
 
     def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
         """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
@@ -84,19 +86,20 @@ class Open:
         if rule is not None and not rule.private:
             self._raw += norms.tolist()
         if rule is not None and self._extra_made is not None:
-            self._extra_made.add(torch.from_numpy(rule.values(self._state, norms)))
+            values = np.ascontiguousarray(rule.values(self._state, norms), dtype=np.float32)
+            self._extra_made.add_by(functools.partial(add_rows, values), len(values))
         return norms
 
     def release(self) -> torch.Tensor:
         """The (noised) sum, float64 [d]; the threshold moves by it."""
         entry, rule = self._entry, self._entry.sum.clipping
-        released = self.total.release(entry.noise_of(entry.sum.stream, self._at))
+        released = torch.from_numpy(self.total.release(entry.noise_of(entry.sum.stream, self._at)))
         entry.noted_non_finite(self.total.non_finite)
         if rule is None:
             return released
         extra = None
         if self._extra is not None and self._extra_made is not None:
-            extra = self._extra_made.release(entry.noise_of(self._extra.stream, self._at))
+            extra = torch.from_numpy(self._extra_made.release(entry.noise_of(self._extra.stream, self._at)))
         rule.observe(
             self._state,
             Seen(

@@ -44,11 +44,11 @@ from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.processes import Processes
 from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
+from dpsum.ledger import Ledger
+from dpsum.randomness import stream
 
 
 def train(

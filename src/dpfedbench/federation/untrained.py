@@ -12,7 +12,7 @@ from dpfedbench.federation.book import Book
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Row
 from dpfedbench.processes import Processes
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 
 class Untrained:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import GDP_OF_HALVES, Claims
 from dpfedbench.methods.fnas import Fnas
 from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
@@ -26,6 +25,7 @@ from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.sum import Sum
 from dpfedbench.settings.part import setting
+from dpsum.accounting.claims import GDP_OF_HALVES, Claims
 
 
 class DpFnas(Fnas):

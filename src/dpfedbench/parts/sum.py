@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench.accounting.units import by_part, by_unit, cannot_compose
 from dpfedbench.errors import BenchError
+from dpsum.accounting.units import by_part, by_unit, cannot_compose
 
 if TYPE_CHECKING:
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget, OwnSum
     from dpfedbench.parts.clipping.rule import ClippingRule
     from dpfedbench.parts.noise.noise import Noise
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.units import cannot_compose
 from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.privacy.private_sum import PlainSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.units import cannot_compose
+from dpsum.private_sum import PlainSum
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.parts.client_updates.summed_steps import SummedUpdate

@@ -98,7 +98,7 @@ def within_task(run: Any, records: int, *, steps: int, batches: str = "full") ->
         records: the examples of a client that it reads.
         steps, batches: see `accounting.analyses.own_records.describe`.
     """
-    from dpfedbench.accounting.analyses import own_records
+    from dpsum.accounting.analyses import own_records
 
     return own_records.describe(
         clients=run.clients.count, rounds=run.participation.rounds, records=records, steps=steps, batches=batches

@@ -97,8 +97,9 @@ class _Silos(Clients):
         if self._setup.first is not None:
             return self._setup.first
 
-        from dpfedbench.privacy.private_sum import PlainSum
-        from dpfedbench.randomness import stream
+        from dpfedbench.kernels.adding import Adding
+        from dpsum.private_sum import PlainSum
+        from dpsum.randomness import stream
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
@@ -106,7 +107,7 @@ class _Silos(Clients):
         labels = rng.integers(0, run.task.ways, size=self._lots.size)
         theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
         with self._workers.running(), self._workers.worker() as gradients:
-            _, norms = gradients.add_each(theta, images, labels, PlainSum(dimension=self._dimension))
+            _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
         return float(norms.mean())
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:

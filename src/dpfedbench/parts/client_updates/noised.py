@@ -49,7 +49,7 @@ class Noised(ClientUpdate):
 
 
 def _sampler(run: Any) -> dict[str, Any]:
-    from dpfedbench.accounting.analyses import own_update
+    from dpsum.accounting.analyses import own_update
 
     return own_update.describe(
         clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds

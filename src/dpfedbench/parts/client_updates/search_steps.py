@@ -62,7 +62,7 @@ class SearchSteps(SummedUpdate):
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
         import numpy as np
 
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)

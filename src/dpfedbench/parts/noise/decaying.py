@@ -10,9 +10,9 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
 
 
 class Decaying(Noise):
@@ -51,7 +51,7 @@ class Decaying(Noise):
         stepwise: bool,
         beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
-        from dpfedbench.accounting.budgets import DecayingBudget
+        from dpsum.accounting.budgets import DecayingBudget
 
         assert self.multiplier is not None
         return DecayingBudget(

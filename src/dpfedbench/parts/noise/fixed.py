@@ -9,9 +9,9 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
 
 
 class Fixed(Noise):
@@ -37,7 +37,7 @@ class Fixed(Noise):
         stepwise: bool,
         beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
-        from dpfedbench.accounting.budgets import DecayingBudget
+        from dpsum.accounting.budgets import DecayingBudget
 
         if uncounted:
             assert self.multiplier is not None

@@ -16,10 +16,10 @@ from dpfedbench.settings.part import Part
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
     from dpfedbench.parts.budget import Budget
-    from dpfedbench.privacy.private_sum import PrivateSum
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
+    from dpsum.private_sum import PrivateSum
 
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
@@ -90,7 +90,7 @@ class Noise(Part):
             stepwise: whether a round is a client's local step, of which there are too many to account for each.
             beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
         """
-        from dpfedbench.accounting.budgets import BudgetPlan
+        from dpsum.accounting.budgets import BudgetPlan
 
         return BudgetPlan(
             budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,

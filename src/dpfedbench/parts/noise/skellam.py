@@ -16,8 +16,8 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    from dpfedbench.privacy.lattice import Lattice
-    from dpfedbench.privacy.private_sum import PrivateSum
+    from dpsum.lattice import Lattice
+    from dpsum.private_sum import PrivateSum
 
 MECHANISM = "skellam"
 
@@ -83,7 +83,7 @@ class Skellam(Noise):
         Raises:
             BenchError: the modulus is too small.
         """
-        from dpfedbench.privacy.lattice import Lattice
+        from dpsum.lattice import Lattice
 
         return Lattice.of(
             dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
@@ -93,7 +93,7 @@ class Skellam(Noise):
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
     ) -> PrivateSum:
-        from dpfedbench.privacy.secure_sum import SecureSum
+        from dpsum.secure_sum import SecureSum
 
         size, _ = int(cohort), values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
@@ -102,7 +102,7 @@ class Skellam(Noise):
         )
 
     def secure(self, **values: Any) -> dict[str, Any]:
-        from dpfedbench.privacy.lattice import said
+        from dpsum.lattice import said
 
         given = {name: values[name] for name in ("threshold", "noise_multiplier")}
         return said(self.lattice(**values), **given)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class _SecretRounds(Plan):
     def __init__(self, *, kind: str, clients: int, cohort: int, rounds: int, seed: int) -> None:
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         super().__init__(kind=kind, clients=clients, cohort=cohort, rounds=rounds, seed=seed)
         if cohort * rounds != clients:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class _Passes(Plan):
     def cohort(self, index: int) -> np.ndarray:
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         number, block = divmod(index, self.clients // self.size)
         order = stream(self.seed, "participation", number).permutation(self.clients)

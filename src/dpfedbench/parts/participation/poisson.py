@@ -14,7 +14,7 @@ class _Cohorts(Plan):
     def cohort(self, index: int) -> np.ndarray:
         import numpy as np
 
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         drawn = stream(self.seed, "participation", index).random(self.clients)
         return np.flatnonzero(drawn < self.size / self.clients)

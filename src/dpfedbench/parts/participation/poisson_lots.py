@@ -79,7 +79,7 @@ class Lots:
         """Places of the records of a lot among the client's, ascending, the same whenever it is asked."""
         import numpy as np
 
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         drawn = stream(self.seed, self.purpose, index, step, client).random(self.records)
         return np.flatnonzero(drawn < self.size / self.records)
