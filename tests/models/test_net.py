@@ -206,9 +206,7 @@ def own(tmp_path, monkeypatch):
 
 def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
     net = of(load_module("mine_of_test.nets:Failing", {"width": 4}, input_shape=(8, 8, 2), outputs=3))
-    with pytest.raises(
-        BenchError, match=r"Failing fails on records .*: mine_of_test/nets\.py, line 12: 'Tensor' objec"
-    ):
+    with pytest.raises(BenchError, match=r"Failing fails on records .*nets\.py, line 11: 'Tensor' object has"):
         net.check()
 
 
@@ -224,15 +222,11 @@ def test_a_module_by_its_path(own):
     [
         ("mine_of_test.nets", {}, "write package.file:Class"),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
-        (
-            "mine_of_test.broken:Small",
-            {},
-            r"broken cannot be imported \(mine_of_test.broken\.py, line 1: ModuleNo.*no_such_package",
-        ),
+        ("mine_of_test.broken:Small", {}, r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package"),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
         ("mine_of_test.nets:number", {}, "is not a torch.nn.Module"),
         ("mine_of_test.nets:Small", {}, "do not fit mine_of_test.nets:Small: .*width"),
-        ("mine_of_test.nets:Unmade", {}, r"mine_of_test.nets\.py, line 15: ValueError: not today"),
+        ("mine_of_test.nets:Unmade", {}, r"mine_of_test.nets\.py, line 14: ValueError: not today"),
         ("mine_of_test.nets:Small", {"width": 4, "depth": 2}, "do not fit mine_of_test.nets:Small: .*depth"),
     ],
 )
