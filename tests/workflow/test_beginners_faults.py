@@ -143,7 +143,7 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         ),
         (
             "methods/mine.py", changed(METHOD, "    name: ClassVar[str]", "    name: str"),
-            r"line 8: .*Mine has a key 'name', which shadows Method\.name: that is no key, write name: ClassVar\[",
+            r"line 8: .*Mine has a key 'name', which shadows OverClients\.name: that is no key, write name: ClassVar\[",
         ),
         (
             "methods/mine.py", f"{METHOD}\n    def loop(self, rounds):\n        return super().loop()\n",

@@ -21,7 +21,9 @@ def imported(name: str) -> ModuleType:
     """
     try:
         return importlib.import_module(name)
-    except BenchError:
+    except BenchError as error:
+        if at := whose.place_of(error):
+            raise BenchError(f"{at}: {error}") from error
         raise
     except Exception as error:
         raise BenchError(

@@ -98,7 +98,7 @@ class Settings(pydantic.BaseModel):
                     key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
                 ):
                     said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
-                    if "ClassVar" in str(inspect.get_annotations(base).get(key, "")):
+                    if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
                         raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
                     raise BenchError(f"{said}: give it another name")
 
