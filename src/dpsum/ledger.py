@@ -186,7 +186,10 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DpsumError(f"{path} cannot be read as a ledger ({error}): name a file that a run wrote") from error
+        said = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            said = "is missing"
+        raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
     releases = parse(text, str(path))
     found = chain_of(text.splitlines(keepends=True))
     if chain is not None and chain != found:

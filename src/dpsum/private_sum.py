@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +53,12 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
     if rows.dtype.kind not in "fiub":
         raise DpsumError(f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]")
     return rows
+
+
+class Draws(Protocol):
+    """What noise is drawn from: numpy's generator, or the like."""
+
+    def standard_normal(self, size: int, /) -> np.ndarray: ...
 
 
 class _Sum:
@@ -103,7 +109,7 @@ class _Sum:
         self._seen(np.where(finite, norms, 0.0))
         return norms
 
-    def release(self, generator: np.random.Generator) -> np.ndarray:
+    def release(self, generator: Draws) -> np.ndarray:
         """The (noised) sum, float64 [d]. It can be had once.
 
         Raises:
@@ -123,7 +129,7 @@ class _Sum:
     def _seen(self, norms: np.ndarray) -> None:
         raise NotImplementedError
 
-    def _noised(self, total: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
         raise NotImplementedError
 
 
@@ -178,7 +184,7 @@ class PrivateSum(_Sum):
     def _seen(self, norms: np.ndarray) -> None:
         pass
 
-    def _noised(self, total: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
         return np.asarray(total + self.noise_std * generator.standard_normal(self.dimension))
 
 
@@ -196,5 +202,5 @@ class PlainSum(_Sum):
     def _seen(self, norms: np.ndarray) -> None:
         self.norms += norms.tolist()
 
-    def _noised(self, total: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
         return total

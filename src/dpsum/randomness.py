@@ -4,9 +4,19 @@ Every draw comes from a stream named by (seed, purpose, indices...). No stream i
 depends on the order of work, on chunking or on a restart: a round that is run again draws the same bits.
 """
 
+from __future__ import annotations
+
 import hashlib
+import secrets
 
 import numpy as np
+
+Seed = int | None
+
+
+def fresh(seed: Seed) -> int:
+    """A seed, or 128 bits of the operating system's entropy where none is given."""
+    return secrets.randbits(128) if seed is None else seed
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:

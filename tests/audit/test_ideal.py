@@ -11,10 +11,10 @@ from scipy import stats
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.report import audit, family_of, own_family
-from dpfedbench.federation import book
 from dpfedbench.parts.client_updates import reptile
 from dpfedbench.parts.participation import poisson
 from dpfedbench.parts.participation.poisson_lots import Lots
+from dpsum import mechanism
 from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
 from dpsum.private_sum import PrivateSum
@@ -126,7 +126,7 @@ def twice_the_noise(monkeypatch):
             noised = super()._noised(total, generator)
             return 2 * noised - total
 
-    monkeypatch.setattr(book, "PrivateSum", Loud)
+    monkeypatch.setattr(mechanism, "PrivateSum", Loud)
 
 
 WRONG = {

@@ -64,7 +64,7 @@ def two_fold():
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
-    return config, rounds.book.ledger
+    return config, rounds.ledger
 
 
 def local():
@@ -118,7 +118,7 @@ def sample_level(**z):
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
-    return config, rounds.book.ledger
+    return config, rounds.ledger
 
 
 def test_the_sample_level_is_audited_by_both_of_its_sums():

@@ -14,10 +14,10 @@ from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
-from dpfedbench.federation import book
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
+from dpsum import mechanism
 from dpsum.accounting.poisson import upper_epsilon
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
@@ -96,9 +96,9 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
         done.append((self.dimension, self.threshold, self.noise_multiplier, self.count))
         return release(self, generator)
 
-    named = book.stream
+    named = mechanism.stream
     monkeypatch.setattr(PrivateSum, "release", spy)
-    monkeypatch.setattr(book, "stream", lambda *name: streams.append(name) or named(*name))
+    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named(*name))
     config = make_config(SCALAR, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}})
     train(config, silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")
@@ -129,7 +129,7 @@ def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, mo
 
     def spy(self, generator):
         out = release(self, generator)
-        seen.append((self.count, out.clone()))
+        seen.append((self.count, out.copy()))
         return out
 
     monkeypatch.setattr(PrivateSum, "release", spy)
@@ -138,8 +138,8 @@ def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, mo
         before, seen[:] = found.theta.clone(), []
         found.round(index)
         assert len({count for count, _ in seen}) > 1
-        step = 0.01 * torch.stack([released for _, released in seen]).mean(dim=0) / 8
-        np.testing.assert_allclose(found.theta, before - step, atol=2e-7)
+        step = 0.01 * np.mean([released for _, released in seen], axis=0) / 8
+        np.testing.assert_allclose(found.theta, before.numpy() - step, atol=2e-7)
 
 
 @pytest.mark.parametrize(("overlay", "factor"), [(VECTOR, 0.5), (SCALAR, 1.0)])

@@ -160,7 +160,7 @@ def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
 def clip_the_batch(monkeypatch):
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     monkeypatch.setattr(
-        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / float(total.norm() + 1e-30))
+        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / (np.linalg.norm(total) + 1e-30))
     )
 
 
@@ -209,10 +209,10 @@ def test_both_sums_are_in_the_ledger_and_the_history(silos, tmp_path):
 
 
 def test_the_noise_of_sums_parties_and_rounds_is_independent(silos, tmp_path, monkeypatch):
-    from dpfedbench.federation import book
+    from dpsum import mechanism
 
-    streams, named_stream = [], book.stream
-    monkeypatch.setattr(book, "stream", lambda *name: streams.append(name) or named_stream(*name))
+    streams, named_stream = [], mechanism.stream
+    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named_stream(*name))
     train(make_config(), silos, tmp_path)
     assert len(streams) == len(set(streams)) == 4 * 2 * 4
 

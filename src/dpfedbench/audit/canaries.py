@@ -23,19 +23,19 @@ import torch
 from dpfedbench.audit.decorrelated import Decorrelated
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.book import Made, Observer
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpfedbench.parts.clipping.rule import Extra
-from dpfedbench.parts.sum import Sum
 from dpfedbench.progress import Progress
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn, gaussian, secret
+from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
+from dpsum.mechanism import Observer, Released
 from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
@@ -136,11 +136,11 @@ def run_rounds(
         ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
         clients=source if isinstance(source, Clients) else None,
     )  # fmt: skip
-    following = [entry for entry in made.book.budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
+    budgeted = made.budget.budgeted
+    following = [entry for entry in budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
     for index in range(rounds):
         for entry in following if multipliers else ():
-            assert entry.budget is not None
-            entry.budget.noise_multiplier = multipliers[index]
+            made.budget.plan_of(entry).noise_multiplier = multipliers[index]
         made.round(index)
         if progress is not None:
             progress.step(index + 1, 1)
@@ -175,13 +175,13 @@ class Scores:
         self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
         self.seen: list[Release] = []
 
-    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         """Take note of a line of the ledger and of what left."""
         self.seen.append(line)
         if line.name != self._name:
             return
         # In units of C: the observer knows the denominator and the thresholds.
-        values = np.stack([mean.numpy()[self._own] for _, mean in made])
+        values = np.stack([mean[self._own] for _, mean in made])
         x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
         z, rate = line.noise_multiplier, line.sampler["rate"]
         if self._added:

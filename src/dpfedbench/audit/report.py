@@ -24,7 +24,6 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.parts.sum import Sum
 from dpfedbench.progress import Progress
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.analyses import find, of, own_records
@@ -34,6 +33,7 @@ from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import Family, rank_test
 from dpsum.ledger import Release, check_same_mechanism
 from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 CANARIES = 4000
 _MORE = 4

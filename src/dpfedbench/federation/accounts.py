@@ -11,7 +11,7 @@ import numpy as np
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import check_readable, read_group, write_json
+from dpfedbench.files import read_group, text_of, write_json
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
@@ -31,7 +31,7 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
         said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
         raise BenchError(f"{folder / 'training.json'} does not say {said}: train the run again")
     path = folder / "ledger.jsonl"
-    check_readable(path)
+    text_of(path)  # what keeps it from being read is said as of any of a run's files
     return read_ledger(path, chain), rounds
 
 

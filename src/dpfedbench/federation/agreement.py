@@ -14,9 +14,9 @@ import numpy as np
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.loop import Loop
-from dpfedbench.parts.sum import Sum, together
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.ledger import Release
+from dpsum.sums import Sum, together
 
 Samplers = Mapping[str, Mapping[str, Any]]
 

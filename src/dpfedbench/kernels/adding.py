@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dpfedbench.kernels.clipped_sum import add_rows
+from dpsum.mechanism import Arithmetic
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:
@@ -29,12 +30,13 @@ def add_on_device(rows: torch.Tensor, limit: float, total: np.ndarray, norms: np
     total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
 
 
-def add_to(total: Any, contributions: torch.Tensor) -> Any:
-    """Add contributions [n, d] to a sum; see `dpsum.private_sum.PrivateSum.add`.
+def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
+    """Add contributions [n, d], an array or what torch holds, to a sum; see `dpsum.private_sum.PrivateSum.add`.
 
     Raises:
         ValueError: they are not [n, d].
     """
+    contributions = torch.as_tensor(contributions)
     if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
         raise ValueError(f"contributions must be [n, {total.dimension}], not {tuple(contributions.shape)}")
     if total.one_by_one:
@@ -44,6 +46,10 @@ def add_to(total: Any, contributions: torch.Tensor) -> Any:
         return total.add_by(functools.partial(add_on_device, given), len(given))
     rows = rows_of(contributions)
     return total.add_by(functools.partial(add_rows, rows), len(rows))
+
+
+TORCH = Arithmetic(add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm()))
+"""How the benchmark's mechanisms add and take norms."""
 
 
 class Adding:

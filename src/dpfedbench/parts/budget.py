@@ -12,8 +12,8 @@ import pydantic
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.sum import Sum
 from dpfedbench.settings.part import Section, setting
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpsum.accounting.claims import Claims

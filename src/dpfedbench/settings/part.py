@@ -94,9 +94,9 @@ class Settings(pydantic.BaseModel):
             if key == "kind" or "ClassVar" in str(annotation):
                 continue
             for base in cls.__mro__[1:-1]:
-                if key not in getattr(base, "model_fields", {}) and (
-                    key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())
-                ):
+                # A section may set the fields of a dataclass that gives it its behaviour.
+                fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
+                if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
                     said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
                     if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
                         raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")

@@ -37,7 +37,7 @@ from dpsum.accounting.profiles import Entry, Profiles
 from dpsum.accounting.schedule import ends
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpsum.errors import DpsumError
-from dpsum.ledger import Release
+from dpsum.ledger import Release, read_ledger
 
 PROFILES = ("as_claimed", "holds", "replace_one", "image_level", "tuning")
 """What an account is read under, in this order; each has a number or a reason."""
@@ -72,6 +72,18 @@ class Account:
     reasons: Mapping[str, str]
     notices: tuple[str, ...] = ()
     also: tuple[Account, ...] = ()
+
+    def __str__(self) -> str:
+        """A line for each profile: its epsilon and status, or why it has none."""
+        lines = [
+            f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}" if self.unit else _NOTHING_PRIVATE
+        ]
+        for name in PROFILES if self.unit else ():
+            if (entry := self.profiles.get(name)) is not None:
+                lines.append(f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status}); {entry.explanation}")
+            else:
+                lines.append(f"{name:>12}: {self.reasons.get(name, 'not asked')}")
+        return "\n".join([*lines, *map(str, self.also)])
 
     def to_json(self) -> dict[str, Any]:
         """What privacy.json holds."""
@@ -126,8 +138,8 @@ def _entry(values: Mapping[str, Any]) -> Entry:
 
 
 def account(
-    releases: Sequence[Release], *, delta: float, claims: Claims, own_delta: float | None = None,
-    given: AccountContext | None = None,
+    releases: Sequence[Release] | Path | str, *, delta: float, claims: Claims | None = None,
+    own_delta: float | None = None, given: AccountContext | None = None,
 ) -> Account:  # fmt: skip
     """All profiles of a run's releases.
 
@@ -136,9 +148,9 @@ def account(
     balls-and-bins the high end takes the smallest for all rounds and the low end the largest.
 
     Args:
-        releases: the run's ledger; empty for a run that released nothing under privacy.
+        releases: the run's ledger, or its path; empty for a run that released nothing under privacy.
         delta: at which epsilon is given.
-        claims: the method's.
+        claims: the accounting of the method's paper, by kind of sampler; None: it claims no epsilon.
         own_delta: delta of sums that clients take over their own examples, where the server takes one too.
         given: what else is known of the run.
 
@@ -147,6 +159,7 @@ def account(
     """
     if not 0 < delta < 1:
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
+    releases, claims = read_ledger(releases) if isinstance(releases, (str, Path)) else releases, claims or {}
     if not releases:
         return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
     kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}

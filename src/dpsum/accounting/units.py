@@ -1,6 +1,6 @@
 """Which sums of a run read the same units, so that their releases compose, and which read disjoint parts of them.
 
-A run's plan, its budgets and its account ask this one file, of `parts.sum.Sum` and of ledger lines alike. The rules:
+A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger lines alike. The rules:
 
 - Sums of the same unit compose, whoever sees them. Where one is for the server alone, the account is against the
   server, which sees what everyone sees too; it is an upper end for everyone.

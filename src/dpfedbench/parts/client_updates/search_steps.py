@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.sum import Sum
+    from dpsum.sums import Sum
 
 WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
 _BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}

@@ -1,4 +1,7 @@
-"""A sum of a run: who is in it, who sees it, and how it is clipped and noised. One line of the table of methods."""
+"""What a private sum is: whose contributions it adds up, who sees it, and how it is clipped and noised.
+
+Which sums of a training share one budget follows from what they read (`together`).
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpfedbench.errors import BenchError
 from dpsum.accounting.units import by_part, by_unit, cannot_compose
+from dpsum.errors import DpsumError
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.budget import Budget, OwnSum
-    from dpfedbench.parts.clipping.rule import ClippingRule
-    from dpfedbench.parts.noise.noise import Noise
     from dpsum.accounting.budgets import BudgetPlan
     from dpsum.accounting.claims import Claims
+    from dpsum.accounting.context import Budget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,8 @@ class Sum:
         name: of what it releases, in the ledger.
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
-        clipping, noise: both None where the sum is handed out as it is, and nothing is claimed of it.
+        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None where the sum is handed out as
+            it is, and nothing is claimed of it.
         budget: what the noise costs at most.
         within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
         adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
@@ -37,10 +39,10 @@ class Sum:
     name: str
     unit: str
     observer: str
-    clipping: ClippingRule | None = None
-    noise: Noise | None = None
+    clipping: Any = None
+    noise: Any = None
     budget: Budget | None = None
-    within_task: OwnSum | None = None
+    within_task: Any = None
     adjacency: str = "zero-out"
     stream: str = "noise"
     part: str = ""
@@ -55,7 +57,7 @@ class Sum:
     def delta(self) -> float | None:
         """At which its epsilon is given."""
         given = self.budget or self.within_task
-        return None if given is None else given.delta
+        return None if given is None else float(given.delta)
 
     @property
     def moves(self) -> bool:
@@ -78,7 +80,7 @@ class Together:
         """What all of them may spend, and their noise; arguments as of `Noise.plan`.
 
         Raises:
-            BenchError: no noise meets the budget, or the noise and sampler have no analysis.
+            DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
         """
         first, *others = self.sums
         assert first.noise is not None and first.clipping is not None and first.budget is not None
@@ -98,17 +100,17 @@ def together(sums: Sequence[Sum]) -> list[Together]:
     """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
 
     Raises:
-        BenchError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
+        DpsumError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
             compared has two budgets.
     """
     private, found = [one for one in sums if one.private], list[Together]()
     twice = [one.name for one in private if [other.name for other in private].count(one.name) > 1]
     if twice:
-        raise BenchError(f"two private sums of this run are called {twice[0]}: name each by itself")
+        raise DpsumError(f"two private sums of this run are called {twice[0]}: name each by itself")
     budgets = [one for one in private if one.budget is not None]
     for one in budgets[1:]:
         if (one.unit, one.budget) != (budgets[0].unit, budgets[0].budget):
-            raise BenchError(
+            raise DpsumError(
                 f"{budgets[0].name} (of {budgets[0].unit}s) and {one.name} (of {one.unit}s) have two budgets: a run "
                 "keeps one, of one unit at one delta; give both the same"
             )
@@ -117,10 +119,10 @@ def together(sums: Sequence[Sum]) -> list[Together]:
             for other in alike[1:]:
                 why = _apart(alike[0], other)
                 if why:
-                    raise BenchError(cannot_compose(alike[0].name, other.name, unit, part, why))
+                    raise DpsumError(cannot_compose(alike[0].name, other.name, unit, part, why))
             if sum(one.moves for one in alike) > 1:
                 first, second, *_ = (one.name for one in alike if one.moves)
-                raise BenchError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
+                raise DpsumError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
             found.append(Together(tuple(sorted(alike, key=lambda one: not one.moves))))
     return found
 
