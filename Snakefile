@@ -6,11 +6,12 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 min_version("9.0")
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=False))
 # Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
-sys.path.insert(0, str(Path(workflow.basedir, "src")))
+sys.path.insert(0, str(ROOT / "src"))
 
 
-configfile: Path(workflow.basedir, "config/config.yaml")
+configfile: ROOT / "config/config.yaml"
 
 
 include: "workflow/rules/files.smk"

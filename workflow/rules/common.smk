@@ -12,7 +12,6 @@ from dpfedbench.jobs import mark_workflow, own_sources_first
 from dpfedbench.warm import WARM
 from dpfedbench.whose import said_of
 
-ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
