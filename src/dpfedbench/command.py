@@ -1,6 +1,7 @@
-"""The command `dpfedbench run`: the workflow that comes with the package, called as Snakemake is.
+"""The command `dpfedbench`: the workflow that comes with the package, called as Snakemake is.
 
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
+dpfedbench where            prints the Snakefile's place, for `module` of another Snakefile
 """
 
 import os
@@ -14,7 +15,7 @@ from dpfedbench.settings.words import nearest
 PACKAGE = Path(__file__).resolve().parent
 USAGE = (
     "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results go to the folder results/ here. "
-    "For example: dpfedbench run --preset smoke --dry-run"
+    "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile"
 )
 _FILES = ("--configfile", "--configfiles")
 
@@ -59,8 +60,12 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become Snakemake; the exit code where that cannot be."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given) == ["where"]:
+        print(workflow_folder() / "Snakefile")
+        return 0
     try:
-        words = snakemake_words(sys.argv[1:] if arguments is None else arguments)
+        words = snakemake_words(given)
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1

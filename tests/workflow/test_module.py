@@ -91,6 +91,11 @@ def test_the_command_is_a_call_of_snakemake(given: list[str], words: list[str]) 
     assert command.snakemake_words(given) == words
 
 
+def test_the_command_says_where_the_snakefile_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["where"]) == 0
+    assert capsys.readouterr().out == f"{SNAKEFILE}\n"
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
