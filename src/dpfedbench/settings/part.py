@@ -7,6 +7,7 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -101,6 +102,13 @@ class Settings(pydantic.BaseModel):
                     if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
                         raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
                     raise BenchError(f"{said}: give it another name")
+        # pydantic would take the default of a dataclass among the bases for a new one, and forget the key's bounds.
+        plain = {key for base in cls.__mro__ for key in vars(base).get("__dataclass_fields__", ())}
+        for base in cls.__mro__[1:]:
+            for key, field in vars(base).get("__pydantic_fields__", {}).items():
+                if key in plain and key not in inspect.get_annotations(cls):
+                    cls.__annotations__[key] = field.annotation
+                    setattr(cls, key, copy.copy(field))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
