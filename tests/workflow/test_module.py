@@ -1,9 +1,12 @@
 """The workflow as a module of another Snakefile, and the command of the package."""
 
 import csv
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -69,6 +72,22 @@ def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path) -> Non
     assert said["evaluation"]["tasks"] == 4
     default = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))["run"]
     assert said["model"] == {"kind": "conv4", **default["model"], "filters": 4}
+
+
+def test_the_catalogue_finds_what_it_asks_for(snakemake: Callable[..., Any], tmp_path: Path) -> None:
+    """Standardised usage: workflow/Snakefile, which plans the same jobs, config/README.md and the catalogue's file."""
+    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))["usage"]
+    assert usage["report"] is True and usage["software-stack-deployment"]["conda"] is True
+    assert set(usage) <= {"mandatory-flags", "software-stack-deployment", "report"}
+    assert "snakefile:" in (ROOT / "config" / "README.md").read_text(encoding="utf-8")
+    said = []
+    for root in (ROOT, ROOT / "workflow"):
+        done = snakemake("--dry-run", "--quiet", "rules", "--configfile", SMOKE, root=root, directory=tmp_path)
+        assert done.returncode == 0, done.stderr
+        said.append(dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M)))
+    one, other = said
+    assert one.pop("all") == other.pop("everything") == "1"
+    assert one == other and int(one["train"]) > 10
 
 
 SNAKEFILE = str(ROOT / "Snakefile")
