@@ -102,12 +102,20 @@ class Settings(pydantic.BaseModel):
                     if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
                         raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
                     raise BenchError(f"{said}: give it another name")
-        # pydantic would take the default of a dataclass among the bases for a new one, and forget the key's bounds.
-        plain = {key for base in cls.__mro__ for key in vars(base).get("__dataclass_fields__", ())}
-        for base in cls.__mro__[1:]:
-            for key, field in vars(base).get("__pydantic_fields__", {}).items():
-                if key in plain and key not in inspect.get_annotations(cls):
-                    cls.__annotations__[key] = field.annotation
+        cls._keep_inherited()
+
+    @classmethod
+    def _keep_inherited(cls) -> None:
+        """Keep the bounds of inherited keys where a dataclass that gives the behaviour has a field of that name.
+
+        pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
+        """
+        own = inspect.get_annotations(cls)
+        plain = {key for base in cls.__mro__ if dataclasses.is_dataclass(base) for key in base.__dataclass_fields__}
+        for base in reversed(cls.__mro__[1:]):
+            for key, field in getattr(base, "__pydantic_fields__", {}).items():
+                if key in plain and key not in own:
+                    cls.__annotations__ = {**inspect.get_annotations(cls), key: field.annotation}
                     setattr(cls, key, copy.copy(field))
 
     @classmethod
