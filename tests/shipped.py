@@ -13,6 +13,6 @@ def without_others(configuration: str) -> str:
     shipped = [
         name for file in files for name in yaml.safe_load(file.read_text(encoding="utf-8")).get("experiments", ())
     ]
-    others = [name for name in shipped if name not in yaml.safe_load(configuration)["experiments"]]
+    others = [name for name in dict.fromkeys(shipped) if name not in yaml.safe_load(configuration)["experiments"]]
     start, line, rest = configuration.partition("experiments:\n")
     return "".join([start, line, *(f"  {name}: null\n" for name in others), rest])

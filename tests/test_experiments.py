@@ -325,7 +325,11 @@ def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
     ("key", "value", "said"),
     [
         ("glyphs", SHAPES, "datasets.glyphs: dpfedbench comes with a data set of this name, choose another"),
-        ("shapes.reader", "image-folders", "no module in src/dpfedbench/data for 'image-folders', the nearest is 'ima"),
+        (
+            "shapes.reader",
+            "image-folders",
+            "no reader (a module of the folder data) 'image-folders', the nearest is 'i",
+        ),
         ("shapes.options.sise", 3, "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si"),
         ("shapes.options.channels", 2, "datasets.shapes.options.channels is 2: expected one of 1, 3"),
         ("shapes.options.split_classes", {"train": 3}, "datasets.shapes.options.split_classes.validation is missing"),

@@ -196,7 +196,7 @@ class Encoded(Noise):
 
     def inverse(self) -> np.ndarray:
         """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
-        raise NotImplementedError
+        raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def combines(self, index: int) -> list[float]:
         weights = self.inverse()
