@@ -107,6 +107,27 @@ def test_a_place_of_ones_own_leads_every_key() -> None:
     assert refusal(Toy, 3, "run.toy") == "run.toy is 3: expected a group of keys"
 
 
+def test_a_plain_class_beside_the_settings_does_not_loosen_their_keys() -> None:
+    """A dataclass that has the behaviour has defaults too, which are attributes of the class."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Behaviour:
+        rate: float = 0.7
+        steps: int = 3
+
+    class Both(Server, Behaviour):
+        more: int = setting(1, ge=1)
+
+    assert Both(steps=2).rate == 0.1 and Both(steps=2, more=4).more == 4
+    for values, said in (
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 1, "rate": 3.0}, "rate is 3"),
+        ({}, "steps is missing"),
+    ):
+        with pytest.raises(BenchError, match=f"^{said}"):
+            Both(**values)
+
+
 def test_a_section_that_is_made_directly_is_checked_too() -> None:
     with pytest.raises(BenchError, match="rate is 2: expected a number above 0 and at most 1"):
         Server(steps=1, rate=2)

@@ -118,6 +118,15 @@ class SearchSpace(Settings):
     seed: int = setting(0, ge=0, doc="of the draw")
 
 
+class Start(Settings):
+    """A run whose model a series' runs start from, at each task and seed; it is made first, and no item shows it."""
+
+    method: str = setting(doc="the method's name")
+    use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
+    run: Overlay = setting({}, doc="overlay of the run")
+    public: bool = setting(False, doc="whether its data set is nobody's secret (initial.public)")
+
+
 class Series(Settings):
     """A row of a table, or a line of a figure: a method, with an overlay of its run."""
 
@@ -130,6 +139,7 @@ class Series(Settings):
     searched_by: str = setting(
         "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
     )
+    start: Start | None = setting(None, doc="the run that its runs start from (initial); null: what `run` says")
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
     search: SearchSpace | None = setting(
         None, doc="of a table: a row for each combination of settings, of which validation tasks choose one"

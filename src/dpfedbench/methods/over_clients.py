@@ -12,6 +12,8 @@ from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.transforms.none import AsTheyAre
+from dpfedbench.parts.transforms.transform import Transform
 from dpsum.sums import Sum
 
 
@@ -19,6 +21,7 @@ class OverClients(Method):
     """One private sum a round, over what a cohort's clients send; a method says what that is (`client_update`)."""
 
     participation: OnePass | BallsAndBins | Poisson = OnePass()
+    transform: Transform = AsTheyAre()
     clipping: CohortRule = PercentileOfReleases()
     noise: Fixed = Fixed()
     budget: Budget = Budget()
@@ -33,7 +36,7 @@ class OverClients(Method):
             participation=self.participation, client=self.client_update,
             server=Sum(
                 name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
-                noise=self.noise, budget=self.budget,
+                noise=self.noise, budget=self.budget, transform=self.transform,
             ),
             step=self.server,
         )  # fmt: skip
