@@ -7,8 +7,6 @@ this says what a dry run says is held by a few real ones.
 import functools
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.experiments.targets import check_targets
+from tests.calls import Snakemake
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -156,7 +155,7 @@ def test_a_command_that_cannot_run_is_found(command: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_dry_runs_agree(place: int, tmp_path: Path) -> None:
+def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -> None:
     """The first commands, of the repository as it is, that give a target, a preset and values."""
     wanted = ("results/", "--configfile config/presets/", "--config ")[place]
     command = next(
@@ -168,7 +167,6 @@ def test_dry_runs_agree(place: int, tmp_path: Path) -> None:
     )  # fmt: skip
     check(command)
     words = [str(ROOT / word) if word.startswith("config/") else word for word in words_of(command)[1:]]
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
-    dry = [*start, "--dry-run", "--quiet", "rules", *words]
-    done = subprocess.run(dry, capture_output=True, text=True, check=False)
+    start = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
+    done = call_snakemake(*start, "--dry-run", "--quiet", "rules", *words, folder=Path.cwd())
     assert done.returncode == 0, (command, done.stderr)

@@ -91,7 +91,7 @@ rule cost:
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
     params:
         runs=lambda wildcards: [run.plain() for run in PLAN.runs.values()],
-        report=REPORT,
+        report=lambda wildcards: REPORT,
         cores=lambda wildcards: workflow.cores,
     script:
         "../scripts/cost.py"
