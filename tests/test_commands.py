@@ -20,6 +20,7 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.experiments.targets import check_targets
 from tests.calls import Snakemake
+from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -59,12 +60,6 @@ def words_of(command: str) -> list[str]:
 
 
 @functools.cache
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
-
-
-@functools.cache
 def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The files that pages tell their reader to write: of the repository's experiments, and others by name."""
     own, others = [], {}
@@ -82,7 +77,7 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configuration, Plan]:
     """The plan of the default run and the pages' own experiments, with files and values over it."""
     own, others = printed()
-    over = [others[file] if file in others else read(ROOT / file) for file in files]
+    over = [others[file] if file in others else parsed(ROOT / file) for file in files]
     given: dict[str, Any] = {}
     for value in values:
         key, _, text = value.partition("=")
@@ -92,7 +87,7 @@ def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configurat
     if given.pop("experiments_folder", None):
         over += list(others.values())
     experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
-    configuration = overlaid(read(ROOT / "config" / "config.yaml"), *map(read, experiments), own, *over, given)
+    configuration = overlaid(parsed(ROOT / "config" / "config.yaml"), *map(parsed, experiments), own, *over, given)
     found = Configuration.read(configuration)
     # The methods of the pages are made by their tests.
     kept = {

@@ -15,6 +15,7 @@ from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, audited_as
 from dpfedbench.settings.layers import set_key
+from tests.shipped import parsed
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
@@ -25,7 +26,7 @@ FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
     files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
     files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
-    found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    found = overlaid(*map(parsed, files))
     for key, value in changes.items():
         found = set_key(found, key, value)
     return found

@@ -19,6 +19,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, check_names, overlaid
 from dpfedbench.experiments.expand import make_plan
 from tests.calls import Snakemake
+from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 # Over the page's sizes. The results are those of the page's recipe for pictures with the real preset.
@@ -49,7 +50,7 @@ def configuration(*over: dict[str, Any], preset: str | None = None) -> Configura
     """The default configuration with a preset, and more over it."""
     files = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
     files += [ROOT / "config" / "presets" / f"{preset}.yaml"] * bool(preset)
-    return Configuration.read(overlaid(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files), *over))
+    return Configuration.read(overlaid(*map(parsed, files), *over))
 
 
 def mine() -> dict[str, Any]:
