@@ -19,8 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from dpfedbench.kernels import choose
+from dpfedbench.kernels.adding import Adding
 from dpfedbench.models.zoo.lstm import LstmModel
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
 
 RECORD, COUNT = 10, 80
 
@@ -64,7 +65,8 @@ def kernel(words: int, width: int, x: np.ndarray, *, tied: bool = True, enabled:
     gradients = choose(net, enabled=enabled).make()
 
     def work() -> None:
-        gradients.add_each(theta, x, x, PrivateSum(dimension=net.dimension, threshold=0.5, noise_multiplier=1.0))
+        total = PrivateSum(dimension=net.dimension, threshold=0.5, noise_multiplier=1.0)
+        gradients.add_each(theta, x, x, Adding(total))
 
     return work
 

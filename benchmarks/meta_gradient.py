@@ -41,12 +41,13 @@ from dpfedbench.data.partition import gather, make_partition
 from dpfedbench.data.registry import prepare
 from dpfedbench.files import atomic_path
 from dpfedbench.kernels import choose
+from dpfedbench.kernels.adding import add_to
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Net
 from dpfedbench.parts.client_updates.client_update import Setup
 from dpfedbench.parts.client_updates.maml import Maml
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 WAYS, SUPPORT, QUERY = 5, 1, 1
 CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))
@@ -94,7 +95,7 @@ class Ours:
         self._held.tasks = tasks
         total = PrivateSum(dimension=self.net.dimension, threshold=0.5, noise_multiplier=1.0)
         for contributions, _, _ in self._clients.contributions(self.theta, np.arange(len(tasks.support_y)), 0):
-            total.add(contributions)
+            add_to(total, contributions)
         total.release(stream(0, "noise"))
 
 

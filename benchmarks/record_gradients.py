@@ -30,11 +30,12 @@ from torch import nn
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.registry import prepare
 from dpfedbench.kernels import choose
+from dpfedbench.kernels.adding import Adding
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.net import Net
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
 
 LOTS, LOT = 10, 78
 TASKS, EXAMPLES = 30, 25
@@ -82,7 +83,7 @@ class Ours:
         with self.workers.worker() as (gradients, out):
             if self.add:
                 total = PrivateSum(dimension=self.net.dimension, threshold=THRESHOLD, noise_multiplier=1.0)
-                gradients.add_each(self.theta, images, labels, total)
+                gradients.add_each(self.theta, images, labels, Adding(total))
             else:
                 gradients.each(self.theta, images, labels, out[: len(labels)])
 

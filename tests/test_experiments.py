@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dpfedbench.accounting.calibration import epsilon_after
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, audited_as
 from dpfedbench.settings.layers import set_key
+from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 
 pytestmark = pytest.mark.xdist_group("test_experiments")

@@ -25,7 +25,7 @@ EAGER, LAZY, TYPES = "from pkg import b", "def f():\n    from pkg.c import x", "
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """A package of the test's own, to which modules are written; dpfedbench comes with `pkg/a.py` of it."""
     monkeypatch.setattr(imports, "PACKAGE", tmp_path / "pkg")
-    monkeypatch.setattr(imports, "_shipped", lambda: frozenset({"a.py", "__init__.py", "sub/__init__.py"}))
+    monkeypatch.setattr(imports, "_shipped", lambda: frozenset({"pkg/a.py", "pkg/__init__.py", "pkg/sub/__init__.py"}))
 
     def put(name: str, text: str) -> Path:
         path = tmp_path / name
@@ -116,11 +116,11 @@ def test_ones_own_files_are_those_that_it_does_not_come_with(write: Write) -> No
 
 
 def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
-    """`git ls-files src/dpfedbench | sed -n 's,^src/dpfedbench/\\(.*[.]py\\)$,\\1,p' > src/dpfedbench/shipped.txt`."""
-    done = subprocess.run(["git", "ls-files", "src/dpfedbench"], cwd=ROOT, capture_output=True, text=True, check=False)
+    """`git ls-files src | sed -n 's,^src/\\(.*[.]py\\)$,\\1,p' > src/dpfedbench/shipped.txt`."""
+    done = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout:
         pytest.skip("no git here")
-    tracked = [line.removeprefix("src/dpfedbench/") for line in done.stdout.split() if line.endswith(".py")]
+    tracked = [line.removeprefix("src/") for line in done.stdout.split() if line.endswith(".py")]
     assert (imports.PACKAGE / "shipped.txt").read_text(encoding="utf-8").split() == tracked
 
 

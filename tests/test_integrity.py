@@ -18,8 +18,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.manifest import checked, listed, rule_job, seal
-from dpfedbench.privacy.ledger import chain_of
 from dpfedbench.verification import faults
+from dpsum.ledger import chain_of
 from tests.federation.conftest import LOTS, federation, make_config, silos, train  # noqa: F401
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import dpfedbench
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.data.records import load_records
@@ -24,6 +23,7 @@ from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
 from dpfedbench.manifest import seal
 from dpfedbench.reporting.found_cells import write_cells
+from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
 from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401
 

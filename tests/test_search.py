@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.experiments.configuration import Configuration, SearchSpace
 from dpfedbench.experiments.expand import make_plan, points
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.federation.accounts import account_of, account_run
-from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.reporting import page, tables
 from dpfedbench.reporting.described import Item
 from dpfedbench.reporting.results import read_cell, read_history
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import read_ledger
 from tests.federation.test_text import OWN, RUN, run_of, trained
 from tests.reporting.conftest import write_run
 

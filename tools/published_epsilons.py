@@ -14,13 +14,13 @@ import torch
 from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from dpfedbench.accounting import balls_and_bins, poisson
-from dpfedbench.accounting.calibration import calibrate, epsilon_after, rounds_allowed
-from dpfedbench.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
-from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier
-from dpfedbench.accounting.schedule import Schedule
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import Seen
+from dpsum.accounting import balls_and_bins, poisson
+from dpsum.accounting.calibration import calibrate, epsilon_after, rounds_allowed
+from dpsum.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
+from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier
+from dpsum.accounting.schedule import Schedule
 
 DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """dp-accounting's own."""

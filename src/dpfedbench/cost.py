@@ -104,7 +104,7 @@ class Clock:
         """The rounds that the budget allows, of those planned; of noise that will decay, as if it stayed."""
         stops = any(sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None for sum_ in run.sums)
         rounds = int(run.participation.rounds)
-        return self._rounds(run).book.expected(rounds) if stops and _stated(run) else rounds
+        return self._rounds(run).budget.expected(rounds) if stops and _stated(run) else rounds
 
     def _rounds(self, run: Any, **other: Any) -> Any:
         """The rounds of a run on its data; a threshold or cells that another run finds are made up."""

@@ -18,30 +18,12 @@ from typing import Any
 import psutil
 
 from dpfedbench.errors import BenchError
+from dpsum.files import writing
 
 _HOST = platform.node().replace("/", "-") or "here"
 
 written: set[Path] = set()
 """What this process has put in place."""
-
-
-_NO_ROOM = "no room to write {path}: free some space and run the same command again"
-_FORBIDDEN = "no permission to write {path}: make its folder writable, or choose another"
-_IN_THE_WAY = "cannot write {path}: a file lies where a folder belongs, or a folder where the file does; move it away"
-_MENDED = {
-    errno.ENOSPC: _NO_ROOM,
-    errno.EDQUOT: _NO_ROOM,
-    errno.EACCES: _FORBIDDEN,
-    errno.EPERM: _FORBIDDEN,
-    errno.EROFS: _FORBIDDEN,
-    errno.ENOTDIR: _IN_THE_WAY,
-    errno.EISDIR: _IN_THE_WAY,
-    errno.EEXIST: _IN_THE_WAY,
-    errno.ENAMETOOLONG: "cannot write {path}: the path is too long, choose a shorter folder or name",
-    errno.EIO: "cannot write {path}: the disk does not answer as it should, check it",
-    errno.EMFILE: "cannot write {path}: too many files are open, raise the limit (ulimit -n)",
-}
-_PROBE = 1 << 16  # bytes
 
 
 def _mode() -> int:
@@ -52,50 +34,6 @@ def _mode() -> int:
 
 
 _MODE = _mode()
-
-
-@contextlib.contextmanager
-def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
-    """Raise what keeps a file from being written as one line that names it.
-
-    Args:
-        path: the file.
-        temporary: what it is written under, if there is one. torch and numpy say of a full disk only that a write
-            failed: it is taken for full if it does not take a little more of that file either.
-
-    Raises:
-        BenchError: the disk is full, there is no permission, or the like.
-    """
-    try:
-        yield
-    except BenchError:
-        raise
-    except Exception as error:
-        number = number_of(error) or (temporary and _refused(temporary))
-        if number not in _MENDED:
-            raise
-        raise BenchError(_MENDED[number].format(path=path)) from error
-
-
-def number_of(error: Exception) -> int | None:
-    """The operating system's number of an error; None where it is none.
-
-    safetensors puts it into words, and numpy, which looks for room before it writes, says only that there is none.
-    """
-    if said := re.search(r"\(os error (\d+)\)", str(error)):
-        return int(said[1])
-    return errno.ENOSPC if "Not enough free space" in str(error) else getattr(error, "errno", None)
-
-
-def _refused(path: Path) -> int | None:
-    try:
-        with open(path, "ab") as handle:
-            handle.write(bytes(_PROBE))
-            handle.flush()
-            os.fsync(handle.fileno())
-    except OSError as error:
-        return error.errno
-    return None
 
 
 _UNREAD = {

@@ -1,4 +1,4 @@
-"""What a piece of code is made of: the files of this package that it imports, and those that they import.
+"""What a piece of code is made of: the files of dpfedbench and dpsum that it imports, and those that they import.
 
 Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
 Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE, _LIBRARY = Path(__file__).resolve().parent, "dpsum"
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
@@ -32,10 +32,10 @@ class _Module:
 def closure(
     *roots: Path, beside: Iterable[Path] = (), without: Collection[str] = (), apart: Collection[str] = ()
 ) -> list[Path]:
-    """Some files and all of this package that they stand on; sorted.
+    """Some files and all of the two packages that they stand on; sorted.
 
     Args:
-        roots: where to begin: modules of this package, or scripts outside it.
+        roots: where to begin: modules of the packages, or scripts outside them.
         beside: further modules, of which what runs when they are imported counts, and not what functions import.
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
@@ -70,20 +70,20 @@ def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
 
 _TESTS = ("meta_test", "genotype")
 _MODELS = f"{PACKAGE.name}.models."
-_OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "progress", "warm"))
+_OF_JOBS = (*(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "warm")), "dpsum.progress")
 """Modules of how a job runs: no result depends on them."""
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of this package; None of any other."""
-    if module.partition(".")[0] != PACKAGE.name:
+    """The file of a module of dpfedbench or dpsum; None of any other."""
+    if module.partition(".")[0] not in (PACKAGE.name, _LIBRARY):
         return None
     place = PACKAGE.parent.joinpath(*module.split("."))
     return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """A hash of files, by the names that they have below this package, or by name alone."""
+    """A hash of files, by the names that they have below the two packages, or by name alone."""
     return hashlib.sha256(b"".join(sorted(_line(*_state(path)) for path in paths))).hexdigest()[:12]
 
 
@@ -96,7 +96,7 @@ def own(modules: Iterable[str]) -> list[Path]:
     waiting = [path for module in modules if (path := file_of(module)) is not None]
     while waiting:
         path = waiting.pop()
-        if path in found or path.relative_to(PACKAGE).as_posix() in _shipped():
+        if path in found or path.relative_to(PACKAGE.parent).as_posix() in _shipped():
             continue
         found.add(path)
         module = _module(path)
@@ -119,9 +119,13 @@ def _reached(name: str) -> list[tuple[Path, int]]:
     return found
 
 
+def _ours(path: Path) -> bool:
+    return any(PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY))
+
+
 def _called(path: Path) -> str:
     """The dotted name of a module."""
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts if PACKAGE in path.parents else (path.stem,)
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts if _ours(path) else (path.stem,)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -132,7 +136,7 @@ def _state(path: Path) -> tuple[Path, int, int]:
 
 @functools.cache
 def _line(path: Path, changed: int, size: int) -> bytes:
-    name = path.relative_to(PACKAGE).as_posix() if PACKAGE in path.parents else path.name
+    name = path.relative_to(PACKAGE.parent).as_posix() if _ours(path) else path.name
     return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
 
 

@@ -22,7 +22,7 @@ import psutil
 
 from dpfedbench import files
 from dpfedbench.errors import BenchError
-from dpfedbench.files import number_of
+from dpsum.files import number_of
 
 
 class _Tee(io.TextIOBase):

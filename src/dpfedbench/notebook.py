@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dpfedbench.accounting.account import PROFILES, Account
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.privacy.ledger import Release
 from dpfedbench.reporting.audited import beside, parts_of
 from dpfedbench.reporting.history_svg import QUANTITIES
-from dpfedbench.reporting.results import read_history, worst_epsilon
+from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
 from dpfedbench.results_format import refuse_newer
+from dpsum.accounting.account import PROFILES, Account
+from dpsum.ledger import Release
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from dpfedbench.accounting.profiles import Entry
     from dpfedbench.models.net import Array, Net
+    from dpsum.accounting.profiles import Entry
 
 _RUNS = "runs/*/*/*/*/seed*"
 """Below a results folder: method, data set, task, key, seed."""
@@ -98,7 +98,7 @@ def _said_of(place: Path) -> dict[str, Any]:
         for name in ("metrics.json", "training.json")
     )
     there = [place / "privacy.json"] * os.path.lexists(place / "privacy.json")
-    private = [account for account in map(Account.read, map(checked, there)) if account.unit is not None]
+    private = [account for account in map(read_account, map(checked, there)) if account.unit is not None]
     values = (
         metrics.get("accuracy"),
         worst_epsilon(private, "as_claimed").high,
@@ -170,7 +170,7 @@ class FinishedRun:
     @functools.cached_property
     def account(self) -> Account:
         """The account that the workflow made, marked where the run's own audit is above it (`reporting.audited`)."""
-        return self._marked(Account.read(checked(self.folder / "privacy.json")))
+        return self._marked(read_account(checked(self.folder / "privacy.json")))
 
     def _marked(self, account: Account) -> Account:
         """An account whose statuses say what the run's audit.json says against them, where there is one."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.accounting.account import Account
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.intervals import mean_interval
@@ -22,8 +20,10 @@ from dpfedbench.files import read_group, reading
 from dpfedbench.manifest import FOLDER, Sealed, checked, mend, sealed
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.reporting.results import read_history
+from dpfedbench.reporting.results import read_account, read_history
 from dpfedbench.results_format import NAME
+from dpsum.accounting.account import Account
+from dpsum.accounting.tuning import Search
 
 _NOT_RESULTS = {FOLDER, "logs", "benchmark", "checkpoint", "download"}
 """Folders of what a rule writes on the way, or Snakemake: nothing reads it as a result."""
@@ -159,7 +159,7 @@ class Faults:
 
     def _check_account(self, path: Path) -> None:
         """Raise where an account is not of its run; if deep, where it is not what its ledger comes to."""
-        run, said = read_run_file(path.parent / "config.yaml"), Account.read(path)
+        run, said = read_run_file(path.parent / "config.yaml"), read_account(path)
         if run.private != (said.unit is not None):
             raise BenchError(f"{path} is not the account of a run of {run.method}: {mend(path, 'account')}")
         if not self.deep:

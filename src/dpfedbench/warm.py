@@ -103,9 +103,9 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the package, and with what is installed."""
-    found = []
-    for folder, _, names in os.walk(Path(__file__).parent):
+    """What changes with any source file of the packages, and with what is installed."""
+    found, own = [], Path(__file__).parent
+    for folder, _, names in [*os.walk(own), *os.walk(own.with_name("dpsum"))]:
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
@@ -268,7 +268,9 @@ def _import_all() -> None:
     """Import the package and what it stands on, load its compiled loops, and leave nothing for a fork to clear away."""
     gc.disable()
     named = ["snakemake.benchmark", "snakemake.io", "snakemake.logging", "matplotlib.backends.backend_agg"]
-    named += [module.name for module in pkgutil.walk_packages([str(Path(__file__).parent)], "dpfedbench.")]
+    own = Path(__file__).parent
+    named += [module.name for module in pkgutil.walk_packages([str(own)], "dpfedbench.")]
+    named += [module.name for module in pkgutil.walk_packages([str(own.with_name("dpsum"))], "dpsum.")]
     for module in named:
         with contextlib.suppress(Exception):  # a job that needs it says why it cannot be had
             importlib.import_module(module)

@@ -11,27 +11,27 @@ import sys
 import numpy as np
 import pytest
 
-from dpfedbench.accounting import account as accounts
-from dpfedbench.accounting import analyses, calibration
-from dpfedbench.accounting.account import PROFILES, Account
-from dpfedbench.accounting.analyses import one_pass
-from dpfedbench.accounting.analyses.one_pass import OnePass
-from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
-from dpfedbench.accounting.claims import ONE_RELEASE
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.gaussian import gaussian_epsilon, joint_multiplier, rest_multiplier
-from dpfedbench.accounting.image_level import ImageUse
-from dpfedbench.accounting.poisson import lower_epsilon, upper_epsilon
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.audit.report import family_of
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.parts.participation.poisson_lots import Lots
-from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.settings.part import found
+from dpsum.accounting import account as accounts
+from dpsum.accounting import analyses, calibration
+from dpsum.accounting.account import PROFILES, Account
+from dpsum.accounting.analyses import one_pass
+from dpsum.accounting.analyses.one_pass import OnePass
+from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
+from dpsum.accounting.claims import ONE_RELEASE
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier, rest_multiplier
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.poisson import lower_epsilon, upper_epsilon
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import Ledger, Release
+from dpsum.participation import PoissonLots
 from tests.federation.conftest import PLAIN, make_config
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
@@ -162,7 +162,7 @@ def test_rounds_of_different_noise_are_bracketed(kind):
 
 def lots(rounds=100_000):
     """Adap DP-FL's: 78 of 6,000 records."""
-    plan = Lots(kind="poisson-lots", clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
+    plan = PoissonLots(kind="poisson-lots", clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
     return plan.describe()
 
 
@@ -363,7 +363,7 @@ def test_an_account_is_read_back(tmp_path):
 
 def test_claims_are_read_without_a_heavy_import():
     code = (
-        "import sys, dpfedbench.accounting.claims; "
+        "import sys, dpsum.accounting.claims; "
         "print(sorted({'numpy', 'scipy', 'torch', 'dp_accounting'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ from scipy import integrate
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from dpfedbench.accounting import balls_and_bins, poisson
-from dpfedbench.accounting.balls_and_bins import lower_epsilon, renyi, upper_epsilon
-from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting import balls_and_bins, poisson
+from dpsum.accounting.balls_and_bins import lower_epsilon, renyi, upper_epsilon
+from dpsum.accounting.gaussian import gaussian_epsilon
 
 T, DELTA = 250, 1e-6
 

@@ -6,16 +6,16 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.analyses import find, of
-from dpfedbench.accounting.calibration import calibrate, epsilon_after
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.server.step import Step
-from dpfedbench.privacy.ledger import Ledger, Release, read_ledger
+from dpsum.accounting.account import account
+from dpsum.accounting.analyses import find, of
+from dpsum.accounting.calibration import calibrate, epsilon_after
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.image_level import ImageUse
+from dpsum.ledger import Ledger, Release, read_ledger
 
 MECHANISM, Z, C, DELTA = "correlated-gaussian", 2.0, 0.5, 1e-6
 SAMPLER = {"kind": "one-pass", "clients": 400, "cohort": 100, "rounds": 4, "rate": 0.25}

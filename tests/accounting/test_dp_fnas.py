@@ -6,14 +6,14 @@ import functools
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpfedbench.accounting import poisson
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.claims import GDP_OF_HALVES
-from dpfedbench.accounting.composed import composed_ends
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import Release, digest, parse
+from dpsum.accounting import poisson
+from dpsum.accounting.account import account
+from dpsum.accounting.claims import GDP_OF_HALVES
+from dpsum.accounting.composed import composed_ends
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import Release, digest, parse
 
 DELTA = 1e-5
 CLAIMS = {"poisson-lots": GDP_OF_HALVES}

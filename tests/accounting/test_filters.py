@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting import poisson
-from dpfedbench.accounting.claims import WHOLE_ORDERS
-from dpfedbench.accounting.filters import HOLDING_ORDERS, filter_order, filtered_epsilon, keeps, order_budgets
+from dpsum.accounting import poisson
+from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, filtered_epsilon, keeps, order_budgets
 
 CLAIMED_ORDERS = WHOLE_ORDERS.orders
 RATE, DELTA = 78 / 6000, 1e-5

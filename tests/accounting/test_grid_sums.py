@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.grid_sums import EXCESS, LOSS, RATIO, GridVariable, UpperTail
+from dpsum.accounting.grid_sums import EXCESS, LOSS, RATIO, GridVariable, UpperTail
 
 STEP = 0.25
 

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedbench.accounting.groups import (
+from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpsum.accounting.groups import (
     group_epsilon,
     known_draws_epsilon,
     squares_of_a_multinomial,

@@ -2,12 +2,12 @@
 
 import math
 
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.analyses import own_records
-from dpfedbench.accounting.claims import REPTILE_STEPS
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.privacy.ledger import Release
+from dpsum.accounting.account import account
+from dpsum.accounting.analyses import own_records
+from dpsum.accounting.claims import REPTILE_STEPS
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import Release
 
 
 def release(**changes: object) -> Release:

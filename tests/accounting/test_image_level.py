@@ -7,14 +7,14 @@ import statistics
 import numpy as np
 import pytest
 
-from dpfedbench.accounting import analyses, balls_and_bins, poisson
-from dpfedbench.accounting.analyses import own_update
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.accounting.image_level import ImageUse
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.accounts import image_use
+from dpfedbench.federation.accounts import image_use, used_images
+from dpsum.accounting import analyses, balls_and_bins, poisson
+from dpsum.accounting.analyses import own_update
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.image_level import ImageUse
 from tests.federation.conftest import make_config
 
 DELTA = 1e-5
@@ -94,7 +94,7 @@ def test_the_counts_are_those_of_a_real_partition_and_of_the_runs_own_blocks(fed
 
     dataset = load_dataset(data)
     dealt = make_partition(dataset, clients=4, ways=3, examples_per_class=4, kind="disjoint", seed=0)
-    disjoint = ImageUse.of(dealt, used_per_class=3, rounds=np.array([0, 0, 1, 1]))
+    disjoint = used_images(dealt, used_per_class=3, rounds=np.array([0, 0, 1, 1]))
     assert set(disjoint.counts()) == {1} and disjoint.worst_square([2.0, 2.0]) == 0.25
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpfedbench.accounting import balls_and_bins
-from dpfedbench.accounting.normal import upper_tail
-from dpfedbench.accounting.round_loss import RoundLoss
+from dpsum.accounting import balls_and_bins
+from dpsum.accounting.normal import upper_tail
+from dpsum.accounting.round_loss import RoundLoss
 
 mpmath.mp.dps = 60
 

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpfedbench.accounting import account as accounts
-from dpfedbench.accounting.analyses import own_records
-from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import Release
+from dpsum.accounting import account as accounts
+from dpsum.accounting.analyses import own_records
+from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import Release
 from tests.federation.conftest import make_config
 
 CLAIMS = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
@@ -112,7 +112,7 @@ def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(me
 
 def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
     """A mutant: noise of half the stated deviation, which the bound at 95 % must expose."""
-    from dpfedbench.privacy.private_sum import PrivateSum
+    from dpsum.private_sum import PrivateSum
 
     config = make_config({"method": "dp-agrlr"}, {"within_task": {"multiplier": 2.0}})
     own = PrivateSum._noised

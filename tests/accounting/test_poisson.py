@@ -10,9 +10,9 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from dpfedbench.accounting.claims import TF_PRIVACY_ORDERS
-from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedbench.accounting.poisson import (
+from dpsum.accounting.claims import TF_PRIVACY_ORDERS
+from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpsum.accounting.poisson import (
     lower_epsilon,
     renyi,
     renyi_epsilon,

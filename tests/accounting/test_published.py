@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfedbench.accounting import poisson
-from dpfedbench.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting import poisson
+from dpsum.accounting.gaussian import gaussian_epsilon
 from tools.published_epsilons import (
     TF_PRIVACY_ORDERS,
     central_limit_epsilon,

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.analyses import own_records, own_update
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import Release
+from dpsum.accounting.account import account
+from dpsum.accounting.analyses import own_records, own_update
+from dpsum.ledger import Release
 from tests.accounting import test_correlated, test_skellam
 
 COHORTS = {"clients": 500, "cohort": 50, "rounds": 10, "rate": 0.1}

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.federation.accounts import account_run, ledger_of
 from dpfedbench.federation.engine import Rounds
-from dpfedbench.privacy.ledger import Ledger, Release
+from dpsum.accounting.account import account
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import Ledger, Release
 from tests.federation.conftest import RUN, make_config, train
 
 CLIENTS, ROUNDS, RATE, RUNS = 1000, 100, 0.01, 12

@@ -9,17 +9,17 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from scipy.special import i0e, logsumexp, ndtri
 
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR, LEAST_VARIANCE
-from dpfedbench.accounting.calibration import calibrate
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedbench.accounting.image_level import ImageUse
-from dpfedbench.accounting.skellam import log_tails, lower_epsilon, step
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.lattice import Lattice, said
-from dpfedbench.privacy.ledger import Ledger, Release, read_ledger
+from dpsum.accounting.account import account
+from dpsum.accounting.analyses import find
+from dpsum.accounting.analyses.skellam_one_pass import FACTOR, LEAST_VARIANCE
+from dpsum.accounting.calibration import calibrate
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.skellam import log_tails, lower_epsilon, step
+from dpsum.lattice import Lattice, said
+from dpsum.ledger import Ledger, Release, read_ledger
 
 VARIANCES = [1.0, 4.0, 30.0, 300.0]
 

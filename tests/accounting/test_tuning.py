@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event, rdp
 
-from dpfedbench.accounting import poisson
-from dpfedbench.accounting.tuning import Search, searched_divergences, searched_epsilon
 from dpfedbench.errors import BenchError
+from dpsum.accounting import poisson
+from dpsum.accounting.tuning import Search, searched_divergences, searched_epsilon
 
 ORDERS = tuple(range(2, 65))
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.bounds import (
+from dpfedbench.errors import BenchError
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.audit.bounds import (
     Guesses,
     clopper_pearson,
     guess,
@@ -15,7 +16,6 @@ from dpfedbench.audit.bounds import (
     most_of,
     one_run_dp,
 )
-from dpfedbench.errors import BenchError
 
 AT = {"delta": 1e-6, "confidence": 0.95}
 

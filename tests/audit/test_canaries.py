@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.accounting.analyses import of
-from dpfedbench.accounting.calibration import epsilon_after
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.audit.bounds import clopper_pearson, guess_surest, one_run_dp
 from dpfedbench.audit.canaries import ClientSource, RecordSource
-from dpfedbench.audit.ranks import RankTest
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Coordinates, Units
-from dpfedbench.privacy.private_sum import PlainSum
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import of
+from dpsum.accounting.calibration import epsilon_after
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.audit.bounds import clopper_pearson, guess_surest, one_run_dp
+from dpsum.audit.ranks import RankTest
+from dpsum.private_sum import PlainSum
+from dpsum.randomness import stream
 
 from .conftest import LOTS, RECORDS, experiment, make_config
 

@@ -5,13 +5,13 @@ import functools
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.federation import book
-from dpfedbench.parts.factorisations.factorisation import inverted
 from dpfedbench.parts.noise.correlated import Planned, _weights
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum import mechanism
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.factorisations import inverted
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from .conftest import experiment, make_config
 
@@ -122,7 +122,7 @@ def test_the_audit_catches_half_the_noise(monkeypatch):
         def standard_normal(self, dimension):
             return self._generator.standard_normal(dimension) / 2
 
-    monkeypatch.setattr(book, "PrivateSum", Half)
+    monkeypatch.setattr(mechanism, "PrivateSum", Half)
     assert audited(make_config(RUN))[0].epsilon > HOLDS
 
 

@@ -9,10 +9,10 @@ from dpfedbench.audit.attacks import leak_of, mean_of_raw_norms, percentile_of_r
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.audit.mechanisms import Spread, many_runs
 from dpfedbench.errors import BenchError
-from dpfedbench.federation import book
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.settings.part import found
+from dpsum import mechanism
 
 from .conftest import LOTS, make_config
 
@@ -75,11 +75,11 @@ class Without:
         return came[came != self.client]
 
 
-class Counted(book.Open):
+class Counted(mechanism.Total):
     """The mutant: what is released is divided by how many came."""
 
     def release(self):
-        self._entry.denominator = float(max(1, self.total.count))
+        self._of.denominator = float(max(1, self.sum.count))
         return super().release()
 
 
@@ -107,7 +107,7 @@ def test_a_denominator_that_counts_who_came_is_flagged(monkeypatch):
     }  # fmt: skip
     config = make_config(overlay)
     right = many_runs(count_score(config), config, runs=200, **AT)
-    monkeypatch.setattr(book, "Open", Counted)
+    monkeypatch.setattr(mechanism, "Total", Counted)
     wrong = many_runs(count_score(config), config, runs=200, **AT)
     assert right.epsilon < 0.5
     assert wrong.epsilon > 3.5

@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.canaries import Found
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
-from dpfedbench.audit.ranks import Family
 from dpfedbench.audit.report import audit, bounds_of
 from dpfedbench.methods import read_run
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.analyses import find
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.audit.ranks import Family
+from dpsum.private_sum import PrivateSum
 from tests.federation.test_text import OWN, RUN
 
 HOLDS = gaussian_epsilon(0.51, 1e-3)

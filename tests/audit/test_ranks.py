@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from dpfedbench.accounting import balls_and_bins, poisson
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.analyses.base import EPSILONS, Analysis, Deltas
-from dpfedbench.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpfedbench.audit.ranks import Family, RankTest, posteriors, rank_test
+from dpsum.accounting import balls_and_bins, poisson
+from dpsum.accounting.analyses import find
+from dpsum.accounting.analyses.base import EPSILONS, Analysis, Deltas
+from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
+from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
 
 AT = {"delta": 1e-6, "confidence": 0.95}
 ROUNDS, RATE = 20, 0.05

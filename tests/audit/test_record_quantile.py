@@ -11,18 +11,18 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.gaussian import gaussian_epsilon
-from dpfedbench.accounting.poisson import upper_epsilon
-from dpfedbench.audit.bounds import guess_surest, one_run_dp
 from dpfedbench.audit.canaries import Coordinates, Found, RecordSource, audit_seed, run_rounds
-from dpfedbench.audit.ranks import Family
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
-from dpfedbench.federation import book
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum import mechanism
+from dpsum.accounting.analyses import find
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.poisson import upper_epsilon
+from dpsum.audit.bounds import guess_surest, one_run_dp
+from dpsum.audit.ranks import Family
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from .conftest import LOTS, make_config
 from .conftest import experiment as canaries
@@ -155,7 +155,7 @@ def by_raw_count(self, state, seen):
 
 
 def test_the_audit_catches_a_count_that_is_not_noised(monkeypatch, family):
-    monkeypatch.setattr(book, "PrivateSum", CountWithoutNoise)
+    monkeypatch.setattr(mechanism, "PrivateSum", CountWithoutNoise)
     found = experiment()
     assert headline(found["counts"], family) > family.epsilon(1.0, DELTA)
     assert headline(found["thresholds"], family) > family.epsilon(1.0, DELTA)
@@ -163,7 +163,7 @@ def test_the_audit_catches_a_count_that_is_not_noised(monkeypatch, family):
 
 def test_the_audit_catches_a_count_that_nothing_is_paid_for(monkeypatch):
     """The sum's noise is not raised: a lot costs what noise of about z / sqrt 2 does."""
-    monkeypatch.setattr(book, "rest_multiplier", lambda total, other: total)
+    monkeypatch.setattr(mechanism, "rest_multiplier", lambda total, other: total)
     assert whole_lots() > gaussian_epsilon(1.5 / math.sqrt(ROUNDS), DELTA)
 
 
@@ -177,7 +177,7 @@ def test_the_audit_catches_a_threshold_that_moves_by_raw_norms(monkeypatch, fami
 
 
 def test_the_audit_catches_a_count_whose_contributions_are_not_clipped(monkeypatch, family):
-    monkeypatch.setattr(book, "PrivateSum", CountOfNorms)
+    monkeypatch.setattr(mechanism, "PrivateSum", CountOfNorms)
     monkeypatch.setattr(PrivateQuantile, "values", of_norms)
     assert headline(experiment()["counts"], family) > family.epsilon(1.0, DELTA)
 

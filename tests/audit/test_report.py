@@ -7,13 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit import report
 from dpfedbench.audit.canaries import audit_seed
 from dpfedbench.audit.report import audit, audit_run, bounds_of, family_of, own_family
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.privacy.ledger import Ledger, check_same_mechanism
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import Ledger, check_same_mechanism
 from tests.federation.test_book import rounds_without_data
 
 from .conftest import LOTS, experiment, make_config
@@ -64,7 +64,7 @@ def two_fold():
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
-    return config, rounds.book.ledger
+    return config, rounds.ledger
 
 
 def local():
@@ -118,7 +118,7 @@ def sample_level(**z):
     rounds = rounds_without_data(config)
     for index in range(config.participation.rounds):
         rounds.round(index)
-    return config, rounds.book.ledger
+    return config, rounds.ledger
 
 
 def test_the_sample_level_is_audited_by_both_of_its_sums():

@@ -4,13 +4,12 @@ The released code of the paper clips the batch's gradient, adds noise of sigma C
 """
 
 import pytest
-import torch
 
-from dpfedbench.accounting.account import others, seen_by
 from dpfedbench.audit.canaries import audit_seed, one_run
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.federation import book
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum import mechanism
+from dpsum.accounting.account import others, seen_by
+from dpsum.private_sum import PrivateSum
 
 from .conftest import LOTS, make_config
 from .test_mutants import SquaredThreshold
@@ -33,14 +32,14 @@ class PartWithoutNoise(PrivateSum):
     """Noise on the first coordinates alone, as where the 1x1 convolutions are left out."""
 
     def _noised(self, total, generator):
-        noise = self.noise_std * torch.from_numpy(generator.standard_normal(self.dimension))
+        noise = self.noise_std * generator.standard_normal(self.dimension)
         noise[len(noise) // 2 :] = 0
         return total + noise
 
 
 def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
     """(headline, what holds) of one of the two sums, as the server or somebody else sees it."""
-    monkeypatch.setattr(book, "PrivateSum", mutant)
+    monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
     sum_ = run.loop().own[place]
     found = one_run(

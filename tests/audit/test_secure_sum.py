@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.audit.report import audit, bounds_of, family_of
-from dpfedbench.federation.book import Entry
-from dpfedbench.privacy import secure_sum
-from dpfedbench.privacy.lattice import Lattice
-from dpfedbench.privacy.secure_sum import SecureSum
-from dpfedbench.randomness import stream
+from dpsum import secure_sum
+from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.lattice import Lattice
+from dpsum.mechanism import Mechanism
+from dpsum.randomness import stream
+from dpsum.secure_sum import SecureSum
 
 from .conftest import experiment, make_config
 
@@ -64,12 +64,12 @@ def dropped_clients_counted(monkeypatch):
 
 def one_round_for_all(monkeypatch):
     """Each round draws the shares of the first."""
-    honest = Entry._stream
+    honest = Mechanism._stream
 
     def again(self, index, what, *places):
         return honest(self, index if what else 0, what, *places)
 
-    monkeypatch.setattr(Entry, "_stream", again)
+    monkeypatch.setattr(Mechanism, "_stream", again)
 
 
 def one_share(monkeypatch):

@@ -18,8 +18,8 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.methods import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
-from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.settings.layers import lay, merge, resolve
+from dpsum.ledger import Ledger
 
 RUN = {
     "method": "dp-agr",
@@ -184,7 +184,7 @@ def given_rounds(config, gradients, observer=None):
 def seen_of(config, gradients):
     """What everyone sees of a run over given contributions: (ledger lines, what left over the denominator) by round."""
     seen = []
-    rounds = given_rounds(config, gradients, observer=lambda line, left: seen.append((line, left[0][1].clone())))
+    rounds = given_rounds(config, gradients, observer=lambda line, left: seen.append((line, left[0][1].copy())))
     found = []
     for index in range(config.participation.rounds):
         seen.clear()

@@ -6,10 +6,10 @@ import math
 import pandas as pd
 import pytest
 
-from dpfedbench.accounting.calibration import calibrate
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.accounting.calibration import calibrate
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
 from tests.federation.conftest import accounted, make_config, train
 
 BUDGET = {"epsilon": 1.5, "delta": 1e-3, "profile": "holds"}

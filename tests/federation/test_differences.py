@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.randomness import stream
+from dpsum.ledger import read_ledger
+from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import DIFFERENCE, rounds_of, stop_before, train

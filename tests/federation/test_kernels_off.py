@@ -21,8 +21,8 @@ from dpfedbench.federation import engine
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.randomness import stream
+from dpsum.ledger import read_ledger
+from dpsum.randomness import stream
 
 from .conftest import DIFFERENCE, LOTS, RUN, accounted, make_config
 

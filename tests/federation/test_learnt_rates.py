@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 from .conftest import make_config, rounds_of
 

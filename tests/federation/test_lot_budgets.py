@@ -7,17 +7,17 @@ import math
 import pandas as pd
 import pytest
 
-from dpfedbench.accounting import calibration
-from dpfedbench.accounting.account import account
-from dpfedbench.accounting.claims import WHOLE_ORDERS
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.filters import HOLDING_ORDERS
-from dpfedbench.accounting.poisson import epsilon_of, renyi, upper_epsilon
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.accounting import calibration
+from dpsum.accounting.account import account
+from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.filters import HOLDING_ORDERS
+from dpsum.accounting.poisson import epsilon_of, renyi, upper_epsilon
+from dpsum.ledger import read_ledger
 from tests.privacy.test_ledger import EVENT
 
 from .conftest import accounted, rounds_of, stop_before, train

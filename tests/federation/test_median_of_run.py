@@ -10,7 +10,7 @@ import pytest
 from dpfedbench.audit.report import audit
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.median_of_run import MedianOfRun
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.ledger import read_ledger
 
 from .conftest import PLAIN, accounted, make_config, stop_before, train
 

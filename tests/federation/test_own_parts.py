@@ -106,7 +106,7 @@ def test_noise_of_an_unknown_mechanism_prints_no_epsilon():
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
         rounds.round(index)
-    ledger = rounds.book.ledger
+    ledger = rounds.ledger
     assert {line.mechanism for line in ledger} == {"correlated"}
     with pytest.raises(BenchError, match=r"^no analysis for correlated noise with the sampler 'one-pass', so no epsil"):
         account_of(run, ledger)
@@ -132,13 +132,13 @@ def test_a_rule_moves_the_threshold_and_needs_nothing_else():
     rounds = given_rounds(run, np.full((48, 3), 0.1))
     for index in range(12):
         rounds.round(index)
-    assert [line.threshold for line in rounds.book.ledger] == [0.5 * 0.5**index for index in range(12)]
-    found = account_of(run, rounds.book.ledger).profiles["holds"]
+    assert [line.threshold for line in rounds.ledger] == [0.5 * 0.5**index for index in range(12)]
+    found = account_of(run, rounds.ledger).profiles["holds"]
     reference = given_rounds(make_config(), np.full((48, 3), 0.1))
     for index in range(12):
         reference.round(index)
     assert found.status == "proved"
-    assert found.epsilon_high == account_of(make_config(), reference.book.ledger).profiles["holds"].epsilon_high
+    assert found.epsilon_high == account_of(make_config(), reference.ledger).profiles["holds"].epsilon_high
 
 
 def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
@@ -166,7 +166,7 @@ def test_a_rule_that_says_it_reads_raw_norms_has_no_finite_epsilon():
             rounds.round(0)
         finally:
             rule.observe = observe
-        holds = account_of(run_of(cls), rounds.book.ledger).profiles["holds"]
+        holds = account_of(run_of(cls), rounds.ledger).profiles["holds"]
         assert (holds.status == "void") == (cls is OwnPeeking)
     assert seen[0] is None and seen[1] == pytest.approx([0.1 * 3**0.5] * 4)
 

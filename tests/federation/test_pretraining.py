@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpfedbench.accounting import poisson
-from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.audit.report import audit
 from dpfedbench.data.fragments import RecordPartition, make_fragments
 from dpfedbench.data.images import RawImages, load_dataset, save_dataset
@@ -15,9 +13,11 @@ from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.models.members import load_members
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
+from dpsum.accounting import poisson
+from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.ledger import read_ledger
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import accounted, rounds_of, train

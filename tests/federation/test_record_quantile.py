@@ -1,5 +1,6 @@
 """The private quantile of records: each client's own, by a count of its own lot, paid out of the noise of its sums."""
 
+import functools
 import math
 from types import SimpleNamespace
 
@@ -7,17 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpfedbench.accounting.poisson import upper_epsilon
+import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.book import Book
 from dpfedbench.federation.engine import Rounds
+from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.poisson import upper_epsilon
+from dpsum.ledger import read_ledger
+from dpsum.mechanism import Mechanism
+from dpsum.private_sum import PrivateSum
+from dpsum.sums import Sum
 
 from .conftest import Flat, accounted, stop_before, train
 from .test_lots import DECAY, Lots, make_config
@@ -43,9 +46,7 @@ def rounds_over(config, rows, observer=None):
 def seen_of(config, rows, rounds):
     """By round: the lines of the ledger, and what left the clients over the denominator, float64 [clients, d]."""
     seen, found = [], []
-    made = rounds_over(
-        config, rows, lambda line, left: seen.append((line, np.stack([mean.numpy() for _, mean in left])))
-    )
+    made = rounds_over(config, rows, lambda line, left: seen.append((line, np.stack([mean for _, mean in left]))))
     for index in range(rounds):
         seen.clear()
         made.round(index)
@@ -189,13 +190,13 @@ def test_a_count_that_leaves_nothing_for_the_gradients_is_one_line(overlay, said
 
 def test_two_sums_of_a_run_may_not_share_the_noise_of_their_counts():
     """Both would draw it from the rule's one stream, and the difference of two counts would have no noise at all."""
-    book = Book(seed=0, claims={}, ledger=[])
+    book = functools.partial(Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH)
     rule = PrivateQuantile(count_noise=3.0)
     sums = [
         Sum(name=name, unit="record", observer="server", stream=name, clipping=rule, noise=Fixed(multiplier=2.0))
         for name in ("first", "second")
     ]
     given = {"sampler": {}, "denominator": 8.0, "dimension": 3, "multiplier": 2.0}
-    book.enter(sums[0], **given)
+    book(sums[0], **given)
     with pytest.raises(BenchError, match=r"^two sums of this run draw their noise from the stream 'count-noise'"):
-        book.enter(sums[1], **given)
+        book(sums[1], **given)

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.accounting.account import account
 from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
@@ -27,10 +26,11 @@ from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.summed import Parties
-from dpfedbench.privacy.ledger import chain_of, read_ledger
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
 from dpfedbench.reporting.found_cells import write_cells
+from dpsum.accounting.account import account
+from dpsum.ledger import chain_of, read_ledger
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 
 from . import conftest
 from .conftest import LOTS, rounds_of, train
@@ -160,7 +160,7 @@ def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
 def clip_the_batch(monkeypatch):
     monkeypatch.setattr(PrivateSum, "_limit", math.inf)
     monkeypatch.setattr(
-        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / float(total.norm() + 1e-30))
+        PrivateSum, "_noised", lambda self, total, _: total * min(1.0, self.threshold / (np.linalg.norm(total) + 1e-30))
     )
 
 
@@ -209,10 +209,10 @@ def test_both_sums_are_in_the_ledger_and_the_history(silos, tmp_path):
 
 
 def test_the_noise_of_sums_parties_and_rounds_is_independent(silos, tmp_path, monkeypatch):
-    from dpfedbench.federation import book
+    from dpsum import mechanism
 
-    streams, named_stream = [], book.stream
-    monkeypatch.setattr(book, "stream", lambda *name: streams.append(name) or named_stream(*name))
+    streams, named_stream = [], mechanism.stream
+    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named_stream(*name))
     train(make_config(), silos, tmp_path)
     assert len(streams) == len(set(streams)) == 4 * 2 * 4
 

@@ -5,6 +5,7 @@ and Wang 2018, Theorem 8), solved here by itself, with mu^2 = z_1^-2 + z_2^-2, o
 """
 
 import dataclasses
+import functools
 import json
 import math
 from typing import ClassVar, Literal
@@ -16,9 +17,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dpfedbench.accounting.account import account
+import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.book import Book
 from dpfedbench.methods import METHODS
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.methods.dp_maml_sample import DpMamlSample
@@ -32,9 +32,11 @@ from dpfedbench.parts.noise.correlated import Correlated
 from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.parts.sum import Sum, together
-from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.settings.part import setting
+from dpsum.accounting.account import account
+from dpsum.ledger import read_ledger
+from dpsum.mechanism import Mechanism
+from dpsum.sums import Sum, together
 from tests.accounting.test_own_records import release
 
 from .conftest import LOTS, accounted, given_rounds, make_config, rounds_of, train
@@ -61,7 +63,7 @@ class _Asked(Clients):
 
     def __init__(self, setup):
         self._dimension, plan = setup.net.dimension, setup.plan
-        self._entry = setup.book.enter(
+        self._entry = setup.enter(
             setup.own[0], sampler=plan.describe(), denominator=plan.denominator, dimension=2, indices=("round",)
         )
 
@@ -306,13 +308,14 @@ def test_only_disjoint_parts_are_apart():
 
 
 def test_sums_of_two_samplers_are_refused_before_the_first_round():
-    book, plan = Book(seed=0, claims={}, ledger=[]), OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
+    budget, plan = dpsum.Budget(), OnePass(cohort=4, rounds=12).plan(clients=48, seed=0).describe()
+    enter = functools.partial(Mechanism.of, budget=budget, ledger=[], seed=0)
     for name, rate in (("a", 4 / 48), ("b", 1 / 48)):
-        book.enter(private(name), sampler=plan | {"rate": rate}, denominator=4.0, dimension=3)
+        enter(private(name), sampler=plan | {"rate": rate}, denominator=4.0, dimension=3)
     with pytest.raises(
         BenchError, match=r"^a and b read the same clients but are not sampled alike: no analysis compos"
     ):
-        book.allows(1)
+        budget.allows(1)
 
 
 def test_a_sum_for_the_server_alone_counts_against_the_server(federation, tmp_path):
@@ -360,7 +363,7 @@ def test_a_budget_is_for_support_examples_too():
         BenchError, match=r"^support-gradient-sum costs a record epsilon 3\.976 at budget\.delta 1e-06, "
     ):
         rounds_without_data(sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 3.0}}))
-    assert rounds_without_data(sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 4.0}})).book.allows(12)
+    assert rounds_without_data(sample(NOISE, {"budget": {"delta": DELTA, "epsilon": 4.0}})).budget.allows(12)
 
 
 def test_own_releases_that_everyone_sees_tell_secret_rounds(federation, tmp_path):

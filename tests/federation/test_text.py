@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.account import Account
 from dpfedbench.data.text_tasks import make_text_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -16,8 +15,9 @@ from dpfedbench.federation.engine import train
 from dpfedbench.methods import read_run
 from dpfedbench.methods.method import Method
 from dpfedbench.models.members import load_members
-from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.reporting.results import read_history
+from dpsum.accounting.account import Account
+from dpsum.ledger import read_ledger
 from tests.data.text import tiny_texts
 
 RUN: dict[str, Any] = {

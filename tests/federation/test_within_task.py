@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpfedbench.parts.client_updates.reptile import TASK
 from dpfedbench.parts.within_task import Client
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
 from tests.federation.conftest import accounted, assert_drawn_anew, make_config, rounds_of, stop_before, train
 
 AGRLR, SAMPLE = {"method": "dp-agrlr"}, {"method": "dp-maml-sample"}
@@ -110,7 +110,7 @@ def test_the_ledger_has_every_release_with_the_noise_it_took(overlay, names, row
         assert lines[line.name] == line
         steps = 1 if line.name == QUERY else 2
         assert line.sampler["records"] == names[line.name] and line.sampler["steps"] == steps
-        assert {(made.client, made.step) for made, _ in left} == {
+        assert {(made.holder, made.step) for made, _ in left} == {
             (int(client), step) for client in COHORT for step in range(steps)
         }
         for made, _ in left:
@@ -153,7 +153,7 @@ def test_noise_is_of_the_stated_size_and_never_used_twice(overlay, own, releases
     seen = []
 
     def observer(line, left):
-        seen.extend(line.denominator * mean.numpy() for _, mean in left)
+        seen.extend(line.denominator * mean for _, mean in left)
 
     rounds = rounds_of(make_config(overlay, own, steps), federation, tmp_path, observer=observer)
     theta = theta_of(rounds)
@@ -292,9 +292,9 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation,
     rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
     rows = torch.zeros((2, rounds.net.dimension))
     rows[0, 0] = float("nan")
-    total = rounds.clients.entries[SUPPORT].open(0, client=5)
+    total = rounds.clients.entries[SUPPORT].open(0, holder=5)
     total.add(rows)
-    assert torch.isfinite(total.release()).all() and rounds.book.non_finite == 1
+    assert np.isfinite(total.release()).all() and rounds.non_finite == 1
 
 
 @pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, LOCAL, PLAIN_REPTILE])

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.audit.report import audit
 from dpfedbench.compiled import processor
 from dpfedbench.data.fragments import make_fragments
@@ -34,8 +33,9 @@ from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
 from dpfedbench.methods import METHODS, read_run
 from dpfedbench.methods.method import Method
-from dpfedbench.privacy.ledger import read_ledger
 from dpfedbench.settings.layers import merge
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import read_ledger
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 

@@ -6,7 +6,7 @@ import torch
 
 from dpfedbench.kernels import choose
 from dpfedbench.models.zoo.darts import DartsCells, DartsSearch
-from dpfedbench.privacy.private_sum import PlainSum
+from dpsum.private_sum import PlainSum
 
 SMALL = {"filters": 4, "cells": 3, "nodes": 2}
 NETS = {

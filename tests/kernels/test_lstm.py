@@ -10,13 +10,13 @@ from dpfedbench.kernels import choose
 from dpfedbench.kernels.lstm import FastLstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.zoo.lstm import LstmModel
-from dpfedbench.privacy.private_sum import PlainSum, PrivateSum
+from dpsum.private_sum import PlainSum, PrivateSum
 
 WORDS, RECORD, WIDTH, COUNT = 23, 10, 6, 9
 
 
 class Unnoised(PrivateSum):
-    def _noised(self, total: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+    def _noised(self, total: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         return total
 
 
@@ -86,10 +86,10 @@ def test_clipped_sums_and_norms_are_those_of_the_records(tied: bool, dtype: torc
     number = np.float64 if dtype == torch.float64 else np.float32
     _, found = fast.add_each(theta.astype(number), x, x, total)
     np.testing.assert_allclose(found, norms, rtol=10 * close, atol=1e-12)
-    np.testing.assert_allclose(total.release(np.random.default_rng(0)).numpy(), wanted, atol=close)
+    np.testing.assert_allclose(total.release(np.random.default_rng(0)), wanted, atol=close)
     plain = PlainSum(dimension=net.dimension)
     fast.add_each(theta.astype(number), x, x, plain)
-    np.testing.assert_allclose(plain.release(np.random.default_rng(0)).numpy(), rows.sum(axis=0), atol=5 * close)
+    np.testing.assert_allclose(plain.release(np.random.default_rng(0)), rows.sum(axis=0), atol=5 * close)
 
 
 def test_the_tied_cross_term_is_a_part_of_the_norm() -> None:
@@ -110,7 +110,7 @@ def test_no_row_that_is_added_is_longer_than_the_limit() -> None:
     for i in range(COUNT):
         total = Unnoised(dimension=net.dimension, threshold=1e-3, noise_multiplier=1.0)
         choose(net).make().add_each(theta, x[i : i + 1], x[i : i + 1], total)
-        assert float(total.release(np.random.default_rng(0)).norm()) <= 1e-3 * (1 + 1e-7)
+        assert np.linalg.norm(total.release(np.random.default_rng(0))) <= 1e-3 * (1 + 1e-7)
 
 
 def test_what_is_not_finite_counts_as_zero() -> None:
@@ -122,7 +122,7 @@ def test_what_is_not_finite_counts_as_zero() -> None:
     choose(net, dtype=torch.float64).make().add_each(theta, x, x, total)
     # The softmax reads every word: nothing is finite, and nothing is added.
     assert total.non_finite == COUNT
-    assert not total.release(np.random.default_rng(0)).numpy().any()
+    assert not total.release(np.random.default_rng(0)).any()
 
 
 def test_chunks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_chunks_change_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(FastLstm, "_together", lambda self, n=together: n)
         total = Unnoised(dimension=net.dimension, threshold=0.5, noise_multiplier=1.0)
         choose(net, dtype=torch.float64).make().add_each(weights(net), x, x, total)
-        sums.append(total.release(np.random.default_rng(0)).numpy())
+        sums.append(total.release(np.random.default_rng(0)))
     np.testing.assert_allclose(sums[0], sums[1], atol=1e-13)
     np.testing.assert_allclose(sums[0], sums[2], atol=1e-13)
 

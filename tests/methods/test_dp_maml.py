@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.methods.dp_maml import DpMaml
 from dpfedbench.settings.layers import merge
+from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation.conftest import accounted, make_config, seen_of, train
 
 PUBLISHED = {"method": "dp-maml"}
@@ -22,7 +22,7 @@ ORDINARY = 5
 
 def sums(rounds):
     """The released sums [rounds, ORDINARY] and the thresholds they were taken at."""
-    released = np.stack([values[0].numpy()[:ORDINARY] * ledger[0].denominator for ledger, values in rounds])
+    released = np.stack([values[0][:ORDINARY] * ledger[0].denominator for ledger, values in rounds])
     return released, np.array([ledger[0].threshold for ledger, _ in rounds])
 
 

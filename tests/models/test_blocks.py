@@ -6,7 +6,7 @@ from torch import nn
 
 from dpfedbench.errors import BenchError
 from dpfedbench.kernels import choose
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
 
 from .nets import Careful, Ordered, layers, of
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpfedbench.accounting.calibration import epsilon_after
-from dpfedbench.accounting.gaussian import gaussian_delta
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import least_delta
+from dpsum.accounting.calibration import epsilon_after
+from dpsum.accounting.gaussian import gaussian_delta
 from tests.federation.conftest import make_config
 
 

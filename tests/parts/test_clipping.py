@@ -14,8 +14,9 @@ from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.clipping.rule import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule, Seen
+from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.part import found
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Seen
 from tests.federation.conftest import LOTS, make_config
 
 MOVING = {"percentile": 90.0, "window": 3, "never_rising": False}
@@ -117,7 +118,7 @@ def test_the_readings_of_adap_dp_fl_by_hand():
 
 def test_the_norm_query_takes_each_norm_as_it_is_and_its_sum_clips_it():
     """Eq. 6's sensitivity: each norm is cut to C, so a record of 1e30 moves the query by no more than C."""
-    from dpfedbench.privacy.private_sum import PrivateSum
+    from dpsum.private_sum import PrivateSum
 
     class Silent:
         def standard_normal(self, dimension):

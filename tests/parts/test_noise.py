@@ -5,9 +5,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses import find
-from dpfedbench.accounting.budgets import BudgetPlan, DecayingBudget
-from dpfedbench.accounting.claims import WHOLE_ORDERS
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
@@ -17,10 +14,13 @@ from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.randomness import stream
 from dpfedbench.settings import part
 from dpfedbench.settings.part import found
+from dpsum.accounting.analyses import find
+from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
+from dpsum.accounting.claims import WHOLE_ORDERS
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
 from tests.federation.conftest import LOTS, make_config
 
 SAMPLER = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100).describe()
@@ -81,10 +81,10 @@ class LaplaceDraws:
         ((LaplaceDraws, Fixed), {}, "standard of its own, but the mechanism 'gaussian'"),
         ((Fixed,), {"combines": lambda self, index: [1.0]}, "combines of its own, but the mechanism 'gaussian'"),
         ((Skellam,), {"secure": lambda self, **values: {}}, "secure of its own, but the mechanism 'skellam'"),
-        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Planned"),
+        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Encoded"),
         ((Fixed,), {"standard": laplace, "mechanism": "gaussian"}, "both name the mechanism 'gaussian': give one of"),
-        ((Planned,), {"mechanism": "gaussian"}, "and dpfedbench.parts.noise.noise both name the mechanism 'gaussian'"),
-        ((Fixed,), {"mechanism": "skellam"}, "and dpfedbench.parts.noise.skellam both name the mechanism 'skellam'"),
+        ((Planned,), {"mechanism": "gaussian"}, "and dpsum.noise both name the mechanism 'gaussian'"),
+        ((Fixed,), {"mechanism": "skellam"}, "and dpsum.skellam both name the mechanism 'skellam'"),
     ],
 )  # fmt: skip
 def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(bases, changed, said):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings.part import found
+from dpsum.accounting.analyses import find
 from tests.federation.conftest import LOTS, make_config
 
 LEVEL = 1e-3  # of each statistical test below, with fixed seeds

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.passes import Passes
 from dpfedbench.parts.schedules.exponential import Exponential
-from dpfedbench.privacy.private_sum import PrivateSum
+from dpsum.accounting.analyses import find
+from dpsum.private_sum import PrivateSum
 
 
 def test_each_pass_has_every_client_once_in_an_order_of_its_own() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
+from dpfedbench.kernels.adding import add_to
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.parts.schedules.constant import ConstantRate
@@ -64,10 +65,10 @@ def test_a_restart_goes_on_at_the_rate_it_stopped_at():
 
 def test_an_average_is_the_mean_of_the_models():
     total = Average().plain_sum(2)
-    total.add(torch.tensor([[1.0, 2.0]]))
-    total.add(torch.tensor([[3.0, 6.0], [5.0, 4.0]]))
+    add_to(total, torch.tensor([[1.0, 2.0]]))
+    add_to(total, torch.tensor([[3.0, 6.0], [5.0, 4.0]]))
     theta = torch.zeros(2)
-    Average().step(theta, Average().mean(total.release(), 3.0), {}, index=0, rounds=1)
+    Average().step(theta, Average().mean(torch.from_numpy(total.release()), 3.0), {}, index=0, rounds=1)
     assert theta.tolist() == [3.0, 4.0]
 
 

@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.analyses.skellam_one_pass import FACTOR
-from dpfedbench.accounting.gaussian import gaussian_epsilon
 from dpfedbench.errors import BenchError
-from dpfedbench.federation import book
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.noise.skellam import Skellam
-from dpfedbench.privacy.ledger import read_ledger
+from dpsum import mechanism
+from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.ledger import read_ledger
 from tests.federation.conftest import (
     accounted,
     federation,  # noqa: F401 (a fixture)
@@ -31,7 +31,7 @@ def test_what_left_is_the_sum_of_the_clipped_with_noise_of_that_deviation():
     gradients = np.zeros((48, 4000))
     gradients[:, 0] = 100.0
     seen = seen_of(config, gradients)
-    left = np.stack([values[0].numpy() * 4 for _, values in seen])
+    left = np.stack([values[0] * 4 for _, values in seen])
     line = seen[0][0][0]
     assert left[:, 1:].std() == pytest.approx(line.noise_std, rel=5 / math.sqrt(2 * left[:, 1:].size))
     assert left[:, 0].mean() == pytest.approx(4 * 0.5, abs=5 * line.noise_std / math.sqrt(12))
@@ -56,8 +56,8 @@ def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(f
 
 def test_no_stream_is_drawn_from_twice(monkeypatch):
     """Each client's noise and rounding, and each round's rotation and drop-outs; the ledger names the noise's."""
-    drawn, named = [], book.stream
-    monkeypatch.setattr(book, "stream", lambda *given: drawn.append(given) or named(*given))
+    drawn, named = [], mechanism.stream
+    monkeypatch.setattr(mechanism, "stream", lambda *given: drawn.append(given) or named(*given))
     seen = seen_of(make_config(RUN), np.ones((48, 3)))
     noise = {(0, "noise", index, place) for index in range(12) for place in range(4)}
     assert len(drawn) == len(set(drawn)) and noise < set(drawn)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import Ledger, Release, read_ledger
+from dpsum.ledger import Ledger, Release, read_ledger
 
 EVENT = Release(
     round=0, name="query-gradient-sum", unit="client", adjacency="zero-out", observer="everyone", noise_multiplier=1.0,
@@ -137,7 +137,7 @@ def test_a_value_that_no_mechanism_wrote_is_one_line(tmp_path, field, value, sai
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\xff\xfe\x00", "is not UTF-8 text: delete it and run the workflow again"),
+        (b"\xff\xfe\x00", "is not UTF-8 text: delete the run's folder and train again"),
         (b"[" * 100_000, "line 1, is not a release"),
         (b"1" * 10_000, "line 1, is not a release"),
         (b"null", "line 1, is not a release"),

@@ -8,17 +8,18 @@ import torch
 from scipy import stats
 from scipy.linalg import hadamard
 
+import dpsum
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.book import Book
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.lattice import Lattice, said
-from dpfedbench.privacy.private_sum import PrivateSum
-from dpfedbench.privacy.secure_sum import SecureSum, rotated, rounded
-from dpfedbench.randomness import stream
+from dpsum.lattice import Lattice, said
+from dpsum.mechanism import Mechanism
+from dpsum.private_sum import PrivateSum
+from dpsum.randomness import stream
+from dpsum.secure_sum import SecureSum, rotated, rounded
+from dpsum.sums import Sum
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
 C, Z, CLIENTS = 0.5, 1.0, 10
@@ -156,7 +157,7 @@ def messages(total, rows):
 def test_without_a_wrap_the_sum_modulo_is_the_sum():
     total, rows = sum_of(), contributions()
     kept, noise = messages(total, rows)
-    released = total.release(None).numpy()
+    released = total.release(None)
     signs = stream(0, "noise-rotation").integers(2, size=128) * 2.0 - 1.0
     whole = (kept + noise).sum(axis=0)
     expected = (signs * (hadamard(128) @ whole) / math.sqrt(128) * total.lattice.granularity)[:100]
@@ -191,7 +192,7 @@ def test_one_client_moves_the_sum_by_the_sensitivity_at_most(bits, size):
         )
         row = contributions(1, size=size, seed=seed)
         total.add(torch.cat([row, torch.zeros(CLIENTS - 1, 100)]))
-        assert float(total.release(None).norm()) <= total.sensitivity * (1 + 1e-9)
+        assert np.linalg.norm(total.release(None)) <= total.sensitivity * (1 + 1e-9)
         assert total.sensitivity >= C
 
 
@@ -203,7 +204,7 @@ def test_the_mean_is_that_of_the_clipped_rows():
     rows = contributions()
     norms = total.add(rows)
     clipped = (rows.double() * (C / torch.from_numpy(norms)).clamp(max=1)[:, None]).sum(dim=0)
-    off = (total.release(None) - clipped).numpy() / total.lattice.granularity
+    off = (total.release(None) - clipped.numpy()) / total.lattice.granularity
     assert np.abs(off).max() < 6 * math.sqrt(CLIENTS) / 2
 
 
@@ -240,7 +241,7 @@ def test_all_shares_that_are_counted_come_to_z_times_the_sensitivity():
     for counted, dropped in ((CLIENTS, 0), (6, 0), (6, 4)):
         total = sum_of(lattice_of(size, counted=counted), dimension=size, dropped=dropped)
         total.add(torch.zeros(CLIENTS, size))
-        spread = float(total.release(None).std()) / total.noise_std
+        spread = float(total.release(None).std(ddof=1)) / total.noise_std
         assert spread == pytest.approx(math.sqrt((CLIENTS - dropped) / counted), rel=5 / math.sqrt(2 * size))
 
 
@@ -287,7 +288,7 @@ def test_chunks_change_no_bit_and_a_release_is_one():
     whole.add(rows)
     for chunk in rows.split(3):
         parts.add(chunk)
-    assert torch.equal(whole.release(None), parts.release(None))
+    assert np.array_equal(whole.release(None), parts.release(None))
     with pytest.raises(RuntimeError, match="was released"):
         whole.add(rows)
     with pytest.raises(RuntimeError, match="was released"):
@@ -304,11 +305,11 @@ def test_rounds_draw_their_own():
         name="sum", unit="client", observer="server", clipping=Constant(threshold=C), budget=Budget(profile="holds"),
         noise=Skellam(multiplier=Z, dropped=0.3, dropped_at_most=0.3),
     )  # fmt: skip
-    entry = Book(seed=0, claims={}, ledger=[]).enter(
+    entry = Mechanism.of(
         sum_, sampler=OnePass(cohort=CLIENTS, rounds=8).plan(clients=80, seed=0).describe(), denominator=CLIENTS,
-        dimension=128,
+        dimension=128, budget=dpsum.Budget(), ledger=[], seed=0,
     )  # fmt: skip
-    first, second, again = (entry.open(index).total for index in (0, 1, 0))
+    first, second, again = (entry.open(index).sum for index in (0, 1, 0))
 
     def rounding(total):
         """Up or down, of halves."""
@@ -320,7 +321,7 @@ def test_rounds_draw_their_own():
         assert np.array_equal(one, same)
         assert (one == other).sum() < 100 and abs(np.corrcoef(one, other)[0, 1]) < 0.5
     assert first.absent == again.absent
-    assert len({tuple(entry.open(index).total.absent) for index in range(8)}) > 1
+    assert len({tuple(entry.open(index).sum.absent) for index in range(8)}) > 1
 
 
 def test_a_contribution_that_is_not_finite_is_zero():
@@ -329,11 +330,11 @@ def test_a_contribution_that_is_not_finite_is_zero():
     total = sum_of()
     assert math.isnan(total.add(rows)[3])
     assert total.non_finite == 1
-    assert bool(torch.isfinite(total.release(None)).all())
+    assert np.isfinite(total.release(None)).all()
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(BenchError, match="must be"):
         sum_of().add(torch.zeros(3, 99))
     with pytest.raises(RuntimeError, match="one by one"):
         sum_of().add_by(lambda *_: None, 3)

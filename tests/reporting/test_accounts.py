@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.calibration import epsilon_after
-from dpfedbench.accounting.gaussian import gaussian_delta
 from dpfedbench.methods import METHODS
 from dpfedbench.reporting import figures, page
 from dpfedbench.reporting.described import Item
+from dpsum.accounting.calibration import epsilon_after
+from dpsum.accounting.gaussian import gaussian_delta
 
 Describe = Callable[..., Item]
 

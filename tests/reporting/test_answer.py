@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from dpfedbench.accounting.account import Account
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import answer
 from dpfedbench.reporting.described import Place, Private
 from dpfedbench.reporting.privacy import Row
 from dpfedbench.reporting.results import CellResult, Epsilon, RunFiles
+from dpsum.accounting.account import Account
 
 
 def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float = math.nan, **given: Any) -> Row:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.accounting.account import Account
-from dpfedbench.audit.bounds import Bound
 from dpfedbench.audit.report import _entry
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.privacy.ledger import Release
 from dpfedbench.reporting import answer, page, privacy, privacy_figure, tables
 from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, parts_of
 from dpfedbench.reporting.described import Item, Private
 from dpfedbench.reporting.results import Epsilon
+from dpsum.accounting.account import Account
+from dpsum.audit.bounds import Bound
+from dpsum.ledger import Release
 
 from .conftest import with_accounts
 from .test_answer import PUBLISHED, row

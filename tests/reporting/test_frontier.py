@@ -11,10 +11,10 @@ import pytest
 from matplotlib.text import Annotation
 from scipy.stats import norm
 
-from dpfedbench.accounting.calibration import calibrate
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import figures, frontier, values
 from dpfedbench.reporting.described import Cell, Item
+from dpsum.accounting.calibration import calibrate
 
 
 def cell(results: Path, series: str, accuracy: float, x: float | None = None, **units: tuple[Any, ...]) -> Cell:

@@ -15,9 +15,9 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.privacy.ledger import Ledger, Release
 from dpfedbench.reporting import privacy, privacy_figure, values
 from dpfedbench.reporting.described import Private
+from dpsum.ledger import Ledger, Release
 
 
 def csv_text(rows: list[privacy.Row]) -> str:

@@ -7,9 +7,9 @@ from dpfedbench.manifest import rule_job
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "account"):
-        from dpfedbench.accounting.tuning import Search
         from dpfedbench.federation.accounts import account_run
         from dpfedbench.methods import read_run_file
+        from dpsum.accounting.tuning import Search
 
         files = snakemake.input
         clients = files.get("clients")

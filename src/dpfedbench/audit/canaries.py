@@ -20,22 +20,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.decorrelated import Decorrelated
-from dpfedbench.audit.ideal import Drawn, gaussian, secret
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.book import Made, Observer
 from dpfedbench.federation.engine import Rounds
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpfedbench.parts.clipping.rule import Extra
-from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.progress import Progress
+from dpsum.accounting.analyses import find
+from dpsum.audit.ideal import Drawn
+from dpsum.audit.tally import Tally
+from dpsum.clipping import Extra
+from dpsum.ledger import Ledger, Release
+from dpsum.mechanism import Observer, Released
+from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
@@ -136,24 +137,18 @@ def run_rounds(
         ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
         clients=source if isinstance(source, Clients) else None,
     )  # fmt: skip
-    following = [entry for entry in made.book.budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
+    budgeted = made.budget.budgeted
+    following = [entry for entry in budgeted if entry.sum.noise is not None and entry.sum.noise.follows_loss]
     for index in range(rounds):
         for entry in following if multipliers else ():
-            assert entry.budget is not None
-            entry.budget.noise_multiplier = multipliers[index]
+            made.budget.plan_of(entry).noise_multiplier = multipliers[index]
         made.round(index)
         if progress is not None:
             progress.step(index + 1, 1)
 
 
 class Scores:
-    """What an observer makes of a sum's releases: how likely each canary is in them, against that it is in none.
-
-    The statistic is the likelihood ratio of how units are drawn, at the noise that the ledger states:
-
-    - where the observer knows who is in which release: the ratios of the canary's own;
-    - where each is in one secret round, equally likely: the mean over rounds of the ratios;
-    - where each draws anew for each release: the product over releases of 1 - q + q x ratio.
+    """What an observer makes of a sum's releases (`dpsum.audit.tally`), at the noise that the ledger states.
 
     Args:
         net: which coordinates are reserved.
@@ -169,42 +164,34 @@ class Scores:
         self, net: Coordinates, *, name: str, holders: int = 1,
         members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
     ) -> None:  # fmt: skip
-        self._added = added
-        self._own, self._name, self._members, self._once = net.own, name, members, once
-        secret = once and members is None
-        self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
+        self._own, self._name, self._added = net.own, name, added
+        self._tally = Tally((holders, net.reserved), members=members, once=once)
         self.seen: list[Release] = []
 
-    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+    @property
+    def scores(self) -> np.ndarray:
+        """Float64 [holders, reserved]."""
+        return self._tally.scores
+
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         """Take note of a line of the ledger and of what left."""
         self.seen.append(line)
         if line.name != self._name:
             return
         # In units of C: the observer knows the denominator and the thresholds.
-        values = np.stack([mean.numpy()[self._own] for _, mean in made])
+        values = np.stack([mean[self._own] for _, mean in made])
         x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
         z, rate = line.noise_multiplier, line.sampler["rate"]
         if self._added:
             x, z = x[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
-        ratio = (2 * x - 1) / (2 * z**2)
-        if self._members is not None:
-            here = self._members[line.round]
-            self.scores[:, here] += ratio[:, here]
-        elif self._once:
-            self.scores = np.logaddexp(self.scores, ratio)
-        else:
-            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
+        self._tally.add(line.round, x, z, rate)
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Scores [holders, reserved] of draws of what the lines of the ledger state."""
         lines = [line for line in self.seen if line.name == self._name]
-        z, rate = [line.noise_multiplier * max(1, self._added) ** 0.5 for line in lines], lines[0].sampler["rate"]
-        if self._members is None and (self._once or rate < 1):
-            return secret(coins, z, generator, rate=rate, once=int(lines[0].sampler["rounds"]) * self._once)
-        squares = np.zeros(coins.shape)
-        for line, each in zip(lines, z, strict=True):
-            squares[:, slice(None) if self._members is None else self._members[line.round]] += each**-2
-        return gaussian(coins, squares, generator)
+        done = [(line.round, line.noise_multiplier * max(1, self._added) ** 0.5) for line in lines]
+        sampler = lines[0].sampler
+        return self._tally.ideal(coins, done, generator, rate=sampler["rate"], rounds=int(sampler["rounds"]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

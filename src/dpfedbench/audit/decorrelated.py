@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.linalg import solve_triangular
 
-from dpfedbench.audit.ideal import gaussian
-from dpfedbench.federation.book import Made
-from dpfedbench.privacy.ledger import Release
+from dpsum.audit.ideal import gaussian
+from dpsum.ledger import Release
+from dpsum.mechanism import Released
 
 
 class Decorrelated:
@@ -41,13 +40,13 @@ class Decorrelated:
         self.seen: list[Release] = []
         self.scores, self._squares = np.zeros((1, net.reserved)), np.zeros((1, net.reserved))
 
-    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         """Take note of a line of the ledger and of what left; after the last of the rounds the scores are there."""
         self.seen.append(line)
         if line.name != self._name:
             return
         (one, mean), = made  # fmt: skip
-        turned = mean.numpy() * one.total.signs
+        turned = mean * one.total.signs
         self._rows.append(turned[self._own] * line.denominator / line.threshold)
         self._signs.append(np.broadcast_to(one.total.signs, turned.shape)[self._own])
         self.absent.append(one.total.absent)

@@ -14,15 +14,14 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
-from dpfedbench.audit.bounds import Bound, clopper_pearson, most_of
 from dpfedbench.audit.canaries import Coordinates, audit_seed
-from dpfedbench.federation.book import Made
 from dpfedbench.methods.method import Method
-from dpfedbench.privacy.ledger import Release
-from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.progress import Progress
+from dpsum.audit.bounds import Bound, clopper_pearson, most_of
+from dpsum.ledger import Release
+from dpsum.mechanism import Released
+from dpsum.randomness import stream
 
 PROBES = 200
 """Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x 200) = 20."""
@@ -42,11 +41,11 @@ class Spread:
     def __init__(self) -> None:
         self.net, self.rounds = Coordinates(ordinary=1, reserved=PROBES), list[np.ndarray]()
 
-    def __call__(self, line: Release, made: Sequence[tuple[Made, torch.Tensor]]) -> None:
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         """Take note of a round's first release, as it left: whatever it was divided by is in it."""
         if line.round < len(self.rounds):
             return
-        noise = np.stack([mean.numpy() for _, mean in made])[:, self.net.ordinary :]
+        noise = np.stack([mean for _, mean in made])[:, self.net.ordinary :]
         with np.errstate(divide="ignore"):
             self.rounds.append(np.log(np.sqrt((noise**2).mean(axis=1))))
 

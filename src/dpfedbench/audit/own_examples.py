@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.canaries import Found, gradients_of, nothing
-from dpfedbench.audit.ideal import gaussian, secret
 from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.data.partition import TaskBatch
-from dpfedbench.federation.book import Book, Entry, Open
+from dpfedbench.kernels.adding import TORCH
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Setup
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.randomness import stream
+from dpsum.accounting.analyses import find
+from dpsum.audit.ideal import gaussian, secret
+from dpsum.budget import Budget
+from dpsum.ledger import Ledger, Release
+from dpsum.mechanism import Mechanism, Total
+from dpsum.randomness import stream
 
 
 class TaskSource:
@@ -62,27 +63,6 @@ class TaskSource:
         return self.each(theta, x, y, rows), total.add(rows)
 
 
-class Shown(Open):
-    """A sum whose release is shown as it leaves: before another is taken, and not over the denominator."""
-
-    def __init__(
-        self,
-        show: Callable[[int, Any, torch.Tensor], None],
-        entry: Entry,
-        index: int,
-        *,
-        step: int = 0,
-        client: int = 0,
-    ) -> None:
-        super().__init__(entry, index=index, step=step, client=client)
-        self._show, self._client = show, client
-
-    def release(self) -> torch.Tensor:
-        released = super().release()
-        self._show(self._client, self.total, released)
-        return released
-
-
 def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Found:
     """Let few-shot clients make their own releases once, every example a canary; nothing else is in them.
 
@@ -108,12 +88,13 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
     squares, drawn = np.zeros(coins.shape), dict[float, list[float]]()  # of known releases; z of those drawn at a rate
     releases: list[Release] = []
 
-    def show(entry: Entry, client: int, made: Any, released: torch.Tensor) -> None:
+    def show(entry: Mechanism, total: Total, released: np.ndarray) -> None:
         # Which examples were sampled in secret the observer does not know.
         assert entry.sum.noise is not None
+        client, made = total.holder, total.sum
         known, rate = find(entry.sum.noise.mechanism, entry.sampler["kind"]).known, entry.sampler["rate"]
         own = source.read if known else np.arange(examples)
-        x = released.numpy()[net.ordinary + own] / made.threshold
+        x = released[net.ordinary + own] / made.threshold
         ratio = (2 * x - 1) / (2 * made.noise_multiplier**2)
         if known or rate == 1:
             scores[client, own] += ratio
@@ -124,18 +105,19 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         seen[client, own] = True
 
     model: Any = net
-    book = Book(
-        seed=seed, claims=run.claims, ledger=Ledger(Path(os.devnull)), unaccounted=run.unaccounted,
+    budget = Budget(claims=run.claims, unaccounted=run.unaccounted)
+    enter = functools.partial(
+        Mechanism.of, budget=budget, ledger=Ledger(Path(os.devnull)), seed=seed, arithmetic=TORCH,
         observer=lambda line, _: releases.append(line),
     )  # fmt: skip
     clients = loop.client.clients(
         Setup(
-            run=run, net=model, held=source, gradients=gradients_of(source), own=loop.own, book=book,
+            run=run, net=model, held=source, gradients=gradients_of(source), own=loop.own, enter=enter,
             plan=loop.participation.plan(clients=run.clients.count, seed=seed),
         )
     )  # fmt: skip
-    for entry in book.entries:
-        entry.open = functools.partial(Shown, functools.partial(show, entry), entry)  # type: ignore[method-assign]
+    for entry in budget.mechanisms:
+        entry.on_release = functools.partial(show, entry)
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(holders), 0):
         pass
 

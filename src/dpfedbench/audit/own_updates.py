@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from dpfedbench.audit.canaries import Found
-from dpfedbench.audit.ideal import gaussian
-from dpfedbench.audit.own_examples import Shown
 from dpfedbench.audit.units import LARGE, Coordinates
-from dpfedbench.federation.book import Book
+from dpfedbench.kernels.adding import TORCH
 from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.noised import NoisedClients
-from dpfedbench.privacy.ledger import Ledger, Release
-from dpfedbench.randomness import stream
+from dpsum.audit.ideal import gaussian
+from dpsum.budget import Budget
+from dpsum.ledger import Ledger, Release
+from dpsum.mechanism import Mechanism, Total
+from dpsum.randomness import stream
 
 _CHUNK = 256
 
@@ -61,27 +62,26 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
     net: Any = Coordinates(ordinary=1, reserved=1)
     releases, scores, squares = list[Release](), np.zeros(canaries), np.zeros(canaries)
 
-    def show(client: int, made: Any, released: torch.Tensor) -> None:
+    def show(total: Total, released: np.ndarray) -> None:
+        client, made = total.holder, total.sum
         # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise of deviation z.
         x = (float(released[0]) / made.threshold + 1) / 2
         scores[client] = (2 * x - 1) / (2 * made.noise_multiplier**2)
         squares[client] = made.noise_multiplier**-2
 
-    book = Book(
-        seed=seed,
-        claims=run.claims,
-        unaccounted=run.unaccounted,
-        ledger=Ledger(Path(os.devnull)),
+    budget = Budget(claims=run.claims, unaccounted=run.unaccounted)
+    enter = functools.partial(
+        Mechanism.of, budget=budget, ledger=Ledger(Path(os.devnull)), seed=seed, arithmetic=TORCH,
         observer=lambda line, _: releases.append(line),
-    )
+    )  # fmt: skip
     setup = Setup(
         run=run, net=net, held=None, gradients=Choice("audit", lambda: None, "cpu"),  # type: ignore[arg-type, return-value]
-        own=loop.own, book=book, plan=loop.participation.plan(clients=run.clients.count, seed=seed),
+        own=loop.own, enter=enter, plan=loop.participation.plan(clients=run.clients.count, seed=seed),
     )  # fmt: skip
     signs = np.where(coins & inserted, 1.0, -1.0)
     clients = NoisedClients(setup, _Updates(signs))
-    for entry in book.entries:
-        entry.open = functools.partial(Shown, show, entry)  # type: ignore[method-assign]
+    for entry in budget.mechanisms:
+        entry.on_release = show
     for _ in clients.contributions(net.initial(stream(seed, "initial-weights")), np.arange(canaries), 0):
         pass
     return Found(

@@ -14,26 +14,26 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.accounting.account import others, seen_by
-from dpfedbench.accounting.analyses import find, of, own_records
-from dpfedbench.accounting.analyses.base import rounds_of, schedule_of
-from dpfedbench.accounting.gaussian import joint_multiplier
 from dpfedbench.audit.attacks import leak_of
-from dpfedbench.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_run
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
-from dpfedbench.audit.ranks import Family, rank_test
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.parts.sum import Sum
-from dpfedbench.privacy.ledger import Release, check_same_mechanism
-from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.progress import Progress
+from dpsum.accounting.account import others, seen_by
+from dpsum.accounting.analyses import find, of, own_records
+from dpsum.accounting.analyses.base import rounds_of, schedule_of
+from dpsum.accounting.gaussian import joint_multiplier
+from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
+from dpsum.audit.ranks import Family, rank_test
+from dpsum.ledger import Release, check_same_mechanism
+from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 CANARIES = 4000
 _MORE = 4

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 ORDINARY = 50
 """Coordinates of units that are not canaries."""

@@ -20,7 +20,7 @@ from dpfedbench.data.glyphs import BOLD_FACES, LIGHT_FACES, SIZE, library_versio
 from dpfedbench.data.images import Progress
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 COUNTS = {"train": 6000, "test": 1000}
 """Records of each digit."""

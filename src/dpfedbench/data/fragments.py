@@ -11,7 +11,7 @@ import numpy as np
 from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 KIND = "fragments"
 

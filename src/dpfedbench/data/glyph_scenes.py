@@ -22,7 +22,7 @@ from dpfedbench.data import glyphs
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.errors import BenchError
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 SPLIT_COUNTS = (64, 16, 20)
 """Train, validation, test classes: those of CIFAR-FS and mini-ImageNet."""

@@ -26,7 +26,7 @@ from scipy import ndimage
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 LETTERS, DRAWINGS, SIZE = 1623, 20, 28
 SPLIT_COUNTS = (1150, 50, 423)

@@ -12,8 +12,8 @@ from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import decoded_image
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
-from dpfedbench.randomness import stream
 from dpfedbench.settings.part import Settings, setting
+from dpsum.randomness import stream
 
 
 class SplitClasses(Settings):

@@ -10,7 +10,7 @@ import numpy as np
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
 

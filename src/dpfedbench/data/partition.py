@@ -12,7 +12,7 @@ import numpy as np
 from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.errors import BenchError
-from dpfedbench.randomness import stream
+from dpsum.randomness import stream
 
 KINDS = ("shared", "disjoint")
 _BLOCK = 4096  # clients drawn from one stream; part of what a seed means

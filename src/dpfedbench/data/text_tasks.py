@@ -13,9 +13,9 @@ from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
 from dpfedbench.errors import BenchError
-from dpfedbench.randomness import stream
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.vocabularies.vocabulary import SeenText
+from dpsum.randomness import stream
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
-from dpfedbench.randomness import stream
 from dpfedbench.results_format import MEASURED
+from dpsum.randomness import stream
 
 _PIECE = 256
 

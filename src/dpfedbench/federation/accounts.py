@@ -8,15 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.accounting.account import Account, account
-from dpfedbench.accounting.context import AccountContext
-from dpfedbench.accounting.image_level import ImageUse
-from dpfedbench.accounting.tuning import Search
 from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
-from dpfedbench.files import write_json
-from dpfedbench.privacy.ledger import Release, finished_ledger
+from dpfedbench.files import read_group, text_of, write_json
+from dpsum.accounting.account import Account, account
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import Release, read_ledger
+
+
+def finished_ledger(folder: Path) -> tuple[list[Release], int]:
+    """The releases of a finished run, compared with the training.json beside its ledger, and the rounds it tells of.
+
+    Raises:
+        BenchError: as `dpsum.ledger.read_ledger`; or training.json is missing, damaged, or does not tell of the ledger.
+    """
+    training = read_group(folder / "training.json")
+    chain, rounds = training.get("ledger"), training.get("rounds_run")
+    if not isinstance(chain, dict) or type(rounds) is not int:
+        said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
+        raise BenchError(f"{folder / 'training.json'} does not say {said}: train the run again")
+    path = folder / "ledger.jsonl"
+    text_of(path)  # what keeps it from being read is said as of any of a run's files
+    return read_ledger(path, chain), rounds
 
 
 def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
@@ -52,7 +68,34 @@ def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
         for index in range(plan.rounds):
             rounds[plan.cohort(index)] = index
     used = run.clients.support_per_class + run.clients.query_per_class
-    return ImageUse.of(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
+    return used_images(Partition.load(clients_dir), used_per_class=used, rounds=rounds)
+
+
+def used_images(partition: Partition, *, used_per_class: int, rounds: np.ndarray | None) -> ImageUse:
+    """Which clients of a partition use which image.
+
+    Args:
+        partition: of the run.
+        used_per_class: support and query images per class together; the first of those that a client holds.
+        rounds: of each client, as `ImageUse` has them.
+
+    Raises:
+        BenchError: the clients hold fewer.
+    """
+    if used_per_class > partition.examples_per_class:
+        raise BenchError(
+            f"the clients hold {partition.examples_per_class} images a class, fewer than the {used_per_class} "
+            "of support and query: delete the clients' folder and run the workflow again"
+        )
+    if rounds is not None and len(rounds) != len(partition):
+        raise BenchError(
+            f"the partition has {len(partition)} clients, the run {len(rounds)}: delete the clients' folder "
+            "and run the workflow again"
+        )
+    examples = partition.examples[:, :, :used_per_class].astype(np.int64)
+    per_class = int(examples.max(initial=0)) + 1
+    images = partition.classes.astype(np.int64)[:, :, None] * per_class + examples
+    return ImageUse(images=images.reshape(len(partition), -1), rounds=rounds)
 
 
 def account_of(

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.accounting.gaussian import rest_multiplier
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.loop import Loop
-from dpfedbench.parts.sum import Sum, together
-from dpfedbench.privacy.ledger import Release
+from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.ledger import Release
+from dpsum.sums import Sum, together
 
 Samplers = Mapping[str, Mapping[str, Any]]
 

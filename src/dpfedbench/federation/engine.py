@@ -1,9 +1,9 @@
 """The one training loop. A method gives it its parts (`loop`); it gives back files.
 
-The loop keeps the rounds, the checkpoints, the validation, the history and the results; the book keeps sums, noise and
-budgets. What is computed from private data leaves only as a release of the book. Training loss, raw norms and how many
-contributions were not finite are therefore kept of runs that claim no privacy, and of no others; and how long rounds
-took is told of no run whose account takes its cohorts or lots to be secret.
+The loop keeps the rounds, the checkpoints, the validation, the history and the results; mechanisms (`dpsum`) keep
+sums, noise and budgets. What is computed from private data leaves only as a release of a mechanism. Training loss, raw
+norms and how many contributions were not finite are therefore kept of runs that claim no privacy, and of no others; and
+how long rounds took is told of no run whose account takes its cohorts or lots to be secret.
 
 A run that was killed goes on from its last checkpoint and ends with the same bits as one that was not: every random
 number comes from a stream named by its round, and everything else is in the checkpoint.
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
-from dpfedbench.federation.book import Book, Entry, Observer
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.loop import Loop
@@ -41,14 +41,17 @@ from dpfedbench.federation.together import Elsewhere, add_together, check_agree,
 from dpfedbench.federation.untrained import Untrained
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.kernels import choose
+from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.privacy.ledger import Ledger
 from dpfedbench.processes import Processes
-from dpfedbench.progress import Progress
-from dpfedbench.randomness import stream
+from dpsum.progress import Progress
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
+from dpsum.budget import Budget
+from dpsum.ledger import Ledger
+from dpsum.mechanism import Mechanism, Observer
+from dpsum.randomness import stream
 
 
 def train(
@@ -149,18 +152,22 @@ class Rounds:
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
         self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.stream_seed)
-        self.book = Book(
-            seed=run.stream_seed, claims=run.claims, ledger=ledger, observer=observer,
+        self.ledger = ledger
+        self.budget = Budget(
+            claims=run.claims, sums=loop.sums,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
-            processes=self.processes, sums=loop.sums,
         )  # fmt: skip
+        self._enter = functools.partial(
+            Mechanism.of, budget=self.budget, ledger=ledger, seed=run.stream_seed, observer=observer, arithmetic=TORCH
+        )
         setup = Setup(
-            run=run, net=net, held=held, gradients=gradients, own=loop.own, book=self.book, plan=self.plan,
+            run=run, net=net, held=held, gradients=gradients, own=loop.own, enter=self._enter, plan=self.plan,
             threads=threads, first=first, processes=self.processes,
         )  # fmt: skip
         self.clients = clients or loop.client.clients(setup)
         self.server = self._enter_server(first)
-        self.book.settle()
+        self.budget.settle()
+        self._elsewhere = 0
         self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self._state = loop.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
@@ -204,9 +211,9 @@ class Rounds:
             observer=observer, first=first, processes=processes,
         )  # fmt: skip
 
-    def _enter_server(self, first: float | None) -> Entry:
+    def _enter_server(self, first: float | None) -> Mechanism:
         denominator = self.plan.denominator * self.clients.each
-        return self.book.enter(
+        return self._enter(
             self.loop.server, sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
             cohort=self.plan.denominator, plain=self.loop.step.plain_sum,
             first=None if first is None else lambda: first,
@@ -217,28 +224,30 @@ class Rounds:
 
         Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
         """
-        self.processes.tell(("round", index, self.theta.numpy(), self.book.state()))
+        self.processes.tell(("round", index, self.theta.numpy(), self._states()))
         cohort, total, losses = self._contributed(index)
-        released = total.release()
-        self.server.write(index)
+        released = torch.from_numpy(self.server.release(total))
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
         mean = self.loop.step.mean(released, self.server.denominator)
         self.loop.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
-        check_finite(
-            self.run, self.theta, row, index=index, count=getattr(total.total, "count", 0), bad=self.book.non_finite
-        )
+        check_finite(self.run, self.theta, row, index=index, count=getattr(total.sum, "count", 0), bad=self.non_finite)
         served = self.clients.work(cohort)
         if served is None:
             served = int(self.plan.denominator) if self.loop.server.private else len(cohort)
         return row, served
 
+    @property
+    def non_finite(self) -> int:
+        """Contributions of the round, of all processes, that were not finite and counted as zero."""
+        return self._elsewhere + sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+
     def help(self, what: str, *told: Any) -> None:
         """Take this process's part in what the first one does: a round, a checkpoint or the way back to one."""
         if what == "round":
             self.theta.copy_(torch.from_numpy(told[1]))
-            self.book.restore(told[2])
+            self._take_states(told[2])
             self._contributed(told[0])
         elif what == "state":
             self.clients.state()
@@ -247,7 +256,8 @@ class Rounds:
 
     def _contributed(self, index: int) -> tuple[np.ndarray, Any, list[np.ndarray]]:
         """The cohort of a round, the server's sum of what it sends, and losses; all of it in the first process."""
-        self.book.non_finite = 0
+        for mechanism in self.budget.mechanisms:
+            mechanism.non_finite = 0
         cohort, total, losses = self.plan.cohort(index), self.server.open(index), list[np.ndarray]()
 
         def stream_of(some: np.ndarray) -> Stream:
@@ -262,15 +272,16 @@ class Rounds:
                 if self.processes.first:
                     total.add(contributions)
                     losses.append(chunk_losses)
-        self.book.non_finite = sum(self.processes.collected(self.book.non_finite))
+        counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+        self._elsewhere = sum(self.processes.collected(counted)) - counted
         return cohort, total, losses
 
     def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
         norm = float(released.norm())
         if self.loop.server.private:
             return {
-                "clients": self.plan.denominator, "threshold": total.total.threshold, "released_norm": norm,
-                "noise_multiplier": total.total.noise_multiplier, **total.total.told,
+                "clients": self.plan.denominator, "threshold": total.sum.threshold, "released_norm": norm,
+                "noise_multiplier": total.sum.noise_multiplier, **total.sum.told,
             }  # fmt: skip
         if self.run.private:
             # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
@@ -286,7 +297,7 @@ class Rounds:
         self.processes.tell(("state",))
         return {
             "theta": self.theta.clone(), "step": self._state, "clients": self.clients.state(),
-            "book": self.book.state(),
+            "mechanisms": self._states(),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -295,7 +306,14 @@ class Rounds:
         self._state = state["step"]
         self.processes.tell(("restore", state["clients"]))
         self.clients.restore(state["clients"])
-        self.book.restore(state["book"])
+        self._take_states(state["mechanisms"])
+
+    def _states(self) -> list[dict[str, Any]]:
+        return [mechanism.state() for mechanism in self.budget.mechanisms]
+
+    def _take_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for mechanism, state in zip(self.budget.mechanisms, states, strict=True):
+            mechanism.restore(state)
 
 
 def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
@@ -332,7 +350,7 @@ class _Training:
         first: float | None,
     ) -> None:  # fmt: skip
         self.config, self.rounds, self.run_dir = run, rounds, run_dir
-        self.ledger, self.book = ledger, rounds.book
+        self.ledger, self.budget = ledger, rounds.budget
         self.device = rounds.gradients.device
         self.checkpoint = Checkpoint(
             ledger.path.parent,
@@ -341,7 +359,7 @@ class _Training:
                 "seed": run.seed,
                 "version": run.made_by,
                 "device": self.device,
-                "checkpoint format": 5,
+                "checkpoint format": 6,
             }
             | ({} if first is None else {"threshold": first}),
             seconds=checkpoint_seconds,
@@ -352,7 +370,7 @@ class _Training:
         """All rounds that the plan and the budget allow."""
         self._restore()
         planned = self.rounds.planned
-        if planned and not self.book.allows(1):
+        if planned and not self.budget.allows(1):
             raise BenchError(
                 f"the budget of epsilon {self.config.budget.epsilon} is spent by the first round: "
                 "raise budget.epsilon or noise.multiplier"
@@ -360,14 +378,14 @@ class _Training:
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)
         progress = Progress(
-            f"train {self.config.folder}", self.book.expected(planned), unit=self.rounds.clients.served,
-            done=self.state.round, timed=self.book.timed,
+            f"train {self.config.folder}", self.budget.expected(planned), unit=self.rounds.clients.served,
+            done=self.state.round, timed=self.budget.timed,
         )  # fmt: skip
         # Training stops before a budget is exceeded, not after.
-        while self.state.round < planned and self.book.allows(self.state.round + 1):
+        while self.state.round < planned and self.budget.allows(self.state.round + 1):
             started = time.monotonic()
             served = self._round(self.state.round)
-            if self.book.timed:
+            if self.budget.timed:
                 self.state.seconds += time.monotonic() - started
                 self.state.history[-1]["seconds"] = round(time.monotonic() - started, 4)
             self.state.clients += served
@@ -383,13 +401,13 @@ class _Training:
         """One round; returns how much it served (for the rate on screen)."""
         found, served = self.rounds.round(index)
         row: Row = {"round": index + 1} | found
-        row |= self.book.spent(index + 1)
+        row |= self.budget.spent(index + 1)
         self.state.history.append(row)
-        if self.book.non_finite:
-            self._warn_of(self.book.non_finite, index + 1)
+        if self.rounds.non_finite:
+            self._warn_of(self.rounds.non_finite, index + 1)
         started = time.monotonic()
         self._validate(index + 1)
-        if self.book.timed:
+        if self.budget.timed:
             self.state.measuring += time.monotonic() - started
         return served
 
@@ -412,8 +430,8 @@ class _Training:
         theta, measures = self.rounds.theta.numpy(), self.rounds.measures
         if validation.every and (done % validation.every == 0 or done == self.rounds.planned):
             row |= measures.validate(theta)
-            for budget in self.book.budgets if "validation_loss" in row else ():
-                budget.observe(row["validation_loss"])
+            if "validation_loss" in row:
+                self.budget.observe(row["validation_loss"])
             if "validation_accuracy" in row:
                 self._keep_best(row["validation_accuracy"], done)
         every = self.config.evaluation.every
@@ -455,7 +473,7 @@ class _Training:
             self.state = _State(**saved)
             self.state.resumed += 1
             # Which round that is follows from how long rounds took.
-            at = f"round {self.state.round}" if self.book.timed else "the last checkpoint"
+            at = f"round {self.state.round}" if self.budget.timed else "the last checkpoint"
             print(f"going on after {at} of {self.config.folder}", file=sys.stderr, flush=True)
 
     # Results
@@ -476,7 +494,7 @@ class _Training:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
         served = rounds.clients.served
-        spent, timed = [entry.noise_multiplier for entry in self.book.budgeted], self.book.timed
+        spent, timed = [entry.noise_multiplier for entry in self.budget.budgeted], self.budget.timed
         write_json(
             self.run_dir / "training.json",
             {

@@ -7,7 +7,7 @@ import dataclasses
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ import numpy as np
 from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
 from dpfedbench.files import sha256
+from dpfedbench.kernels.adding import rows_of
 from dpfedbench.kernels.clipped_sum import add_rows
-from dpfedbench.privacy.private_sum import rows_of
 from dpfedbench.processes import Processes
 
 if TYPE_CHECKING:
     from dpfedbench.parts.client_updates.client_update import Stream
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Elsewhere:
@@ -49,7 +49,7 @@ def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Pa
     """
     if processes.count == 1:
         return
-    own = {"dpfedbench": _digest(_PACKAGE.rglob("*.py"), _PACKAGE), "Python": platform.python_version()}
+    own = {"dpfedbench": _digest(_SOURCE.glob("dp*/**/*.py"), _SOURCE), "Python": platform.python_version()}
     own |= {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
     own |= {"processor": processor(), "device": device, "configuration": f"{run.folder} {run.made_by} {run.to_yaml()}"}
     for place in map(Path, places):
@@ -85,7 +85,8 @@ def add_together(
 
     Args:
         processes: those of the training; each computes its own blocks.
-        total: the sum (`book.Open`), opened in every process; in the first it has all contributions afterwards.
+        total: the sum (`dpsum.mechanism.Total`), opened in every process; in the first it has all contributions in the
+            end.
         stream_of: contributions and losses of some clients, in their order.
         cohort: the ids of all.
         blocks: of the cohort, in its order.

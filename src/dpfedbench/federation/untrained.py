@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.book import Book
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Row
 from dpfedbench.processes import Processes
-from dpfedbench.randomness import stream
+from dpsum.budget import Budget
+from dpsum.randomness import stream
 
 
 class Untrained:
@@ -24,7 +24,7 @@ class Untrained:
         self.net, self.gradients, self.threads, self.processes = net, gradients, 1, processes or Processes()
         self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self.clients = Clients()
-        self.book = Book(seed=run.seed, claims=run.claims, ledger=None)  # type: ignore[arg-type]
+        self.budget, self.non_finite = Budget(), 0
 
     def round(self, index: int) -> tuple[Row, int]:
         """None is planned."""

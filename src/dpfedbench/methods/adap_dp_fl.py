@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
+from dpsum.accounting.claims import WHOLE_ORDERS, Claims
 
 
 class AdapDpFl(OverLots):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class Cells(OverParties):

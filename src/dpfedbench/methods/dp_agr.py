@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.maml import Maml
+from dpsum.accounting.claims import POISSON_MOMENTS, Claims
 
 
 class DpAgr(OverClients):

@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import Claim, Claims, one_release
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.correlated import Correlated
 from dpfedbench.parts.participation.one_pass import OnePass
+from dpsum.accounting.claims import Claim, Claims, one_release
 
 
 class DpAgrFtrl(DpAgr):

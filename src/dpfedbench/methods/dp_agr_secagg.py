@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
+from dpsum.accounting.claims import Claims
 
 
 class DpAgrSecagg(DpAgr):

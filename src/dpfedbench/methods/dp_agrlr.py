@@ -16,11 +16,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
+from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
 
 
 class DpAgrlr(DpAgr):

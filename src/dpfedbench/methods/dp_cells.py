@@ -15,7 +15,7 @@ from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class DpCells(Cells):

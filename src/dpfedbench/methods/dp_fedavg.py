@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from dpfedbench.accounting.claims import POISSON_MOMENTS, Claims
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.rule import CohortRule
+from dpsum.accounting.claims import POISSON_MOMENTS, Claims
 
 
 class DpFedAvg(OverClients):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
+from dpsum.accounting.claims import WHOLE_ORDERS, Claims
 
 
 class DpFl(OverLots):

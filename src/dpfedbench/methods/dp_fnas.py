@@ -17,15 +17,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import GDP_OF_HALVES, Claims
 from dpfedbench.methods.fnas import Fnas
 from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.sum import Sum
 from dpfedbench.settings.part import setting
+from dpsum.accounting.claims import GDP_OF_HALVES, Claims
+from dpsum.sums import Sum
 
 
 class DpFnas(Fnas):

@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import REPTILE_STEPS, Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.reptile import NonPrivateReptile
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.reptile import TASK
+from dpsum.accounting.claims import REPTILE_STEPS, Claims
 
 
 class DpReptile(NonPrivateReptile):

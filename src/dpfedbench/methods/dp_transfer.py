@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import WHOLE_ORDERS, Claims
 from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.methods.transfer import PRE_TRAINING
+from dpsum.accounting.claims import WHOLE_ORDERS, Claims
 
 
 class DpTransfer(OverLots):

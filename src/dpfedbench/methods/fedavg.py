@@ -15,7 +15,7 @@ from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
 from dpfedbench.parts.server.step import Step
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class FedAvg(Method):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.client_updates.search_steps import SearchSteps
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class Fnas(OverParties):

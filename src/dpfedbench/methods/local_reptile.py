@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.accounting.claims import REPTILE_STEPS, Claims
 from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.reptile import NonPrivateReptile
 from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.client_updates.noised import OWN_UPDATE, Noised
+from dpsum.accounting.claims import REPTILE_STEPS, Claims
 
 
 class LocalReptile(NonPrivateReptile):

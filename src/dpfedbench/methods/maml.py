@@ -11,7 +11,7 @@ from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.server.step import Step
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class NonPrivateMaml(Method):

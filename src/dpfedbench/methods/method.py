@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench import imports
-from dpfedbench.accounting.claims import Claims
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.run import Run
+from dpsum.accounting.claims import Claims
 
 if TYPE_CHECKING:
     from dpfedbench.federation.loop import Loop
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.sum import Sum
+    from dpsum.sums import Sum
 
 
 class Method(Run):
@@ -247,8 +247,8 @@ class Method(Run):
 
     def _check_sums(self, loop: Loop) -> None:
         """What has to hold of all sums together, so that there is one account of those that read the same units."""
-        from dpfedbench.accounting.units import tells_rounds
-        from dpfedbench.parts.sum import together
+        from dpsum.accounting.units import tells_rounds
+        from dpsum.sums import together
 
         together(loop.sums)
         own = [sum_ for sum_ in loop.own if sum_.private and sum_.within_task is not None]

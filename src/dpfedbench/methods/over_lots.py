@@ -14,7 +14,7 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class OverLots(Method):

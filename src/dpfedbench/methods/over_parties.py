@@ -9,7 +9,7 @@ from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class OverParties(Method):

@@ -12,7 +12,7 @@ from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.passes import Passes
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.server.step import Step
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 
 class NonPrivateReptile(Method):

@@ -16,7 +16,7 @@ from dpfedbench.methods.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 PRE_TRAINING: dict[str, Any] = {
     # The sizes of few-shot clients are not used; they stand here so that tasks that differ in them share a training.

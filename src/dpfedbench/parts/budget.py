@@ -12,11 +12,11 @@ import pydantic
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.sum import Sum
 from dpfedbench.settings.part import Section, setting
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
-    from dpfedbench.accounting.claims import Claims
+    from dpsum.accounting.claims import Claims
 
 
 class Budget(Section):
@@ -78,7 +78,7 @@ class OwnSum(Section):
         Raises:
             BenchError: an epsilon that no noise meets.
         """
-        from dpfedbench.accounting.analyses import own_records
+        from dpsum.accounting.analyses import own_records
 
         return self.multiplier or own_records.calibrate(
             samplers, epsilon=self.epsilon or 0.0, delta=self.delta, profile=self.profile, claims=claims

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dpfedbench.accounting.units import cannot_compose
 from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Workers
-from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
-from dpfedbench.privacy.private_sum import PlainSum
-from dpfedbench.randomness import stream
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream, each_holder
+from dpsum.accounting.units import cannot_compose
+from dpsum.mechanism import Mechanism
+from dpsum.private_sum import PlainSum
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
     from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
-    from dpfedbench.parts.participation.poisson_lots import Lots
     from dpfedbench.parts.step_of_sum import StepOfSum
+    from dpsum.participation import PoissonLots
 
 
 class _Cut(PlainSum):
@@ -50,8 +51,8 @@ class _Phase:
     steps: StepOfSum
     block: str
     place: slice
-    lots: Lots
-    entry: Any
+    lots: PoissonLots
+    entry: Mechanism
     state: dict[str, Any]
 
 
@@ -85,7 +86,7 @@ class Parties(Clients):
                     names = other.name, sum_.name
                     raise BenchError(cannot_compose(*names, sum_.unit, sum_.part, "draw lots of their own"))
             cut = steps[sum_.name].cut
-            entry = setup.book.enter(
+            entry = setup.enter(
                 sum_, sampler=lots.describe(), denominator=lots.denominator, dimension=place.stop - place.start,
                 indices=("round", "client"), holders=self._count,
                 plain=lambda dimension, cut=cut: _Cut(dimension=dimension, norm=cut or math.inf),
@@ -105,12 +106,11 @@ class Parties(Clients):
         row: Row = {"clients": self._count}
         with self._workers.running() as pool:
             for phase, places in zip(self._phases, self._places, strict=True):
-                found = phase.entry.each(
-                    pool,
-                    lambda client, phase=phase, places=places: self._party(
-                        phase, places[client], model.numpy(), index, client
-                    ),
-                )
+
+                def party(client: int, phase: _Phase = phase, places: list[np.ndarray] = places) -> Any:
+                    return self._party(phase, places[client], model.numpy(), index, client)
+
+                found = each_holder(phase.entry, self._setup.processes, pool, party)
                 total = torch.stack([released for released, _, _ in found]).sum(dim=0)
                 row |= self._said(phase, found, total, first=phase is self._phases[0])
                 if phase.entry.sum.private:
@@ -128,11 +128,11 @@ class Parties(Clients):
         """One party's lot and what it releases [block]; where nothing is claimed also losses and norms."""
         chosen = places[phase.lots.lot(index, 0, client)]
         images, labels = self._held.images[client][chosen], self._held.labels[client][chosen]
-        total = phase.entry.open(index, client=client)
+        total = phase.entry.open(index, holder=client)
         with self._workers.worker() as gradients:
             found, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
         raw = [] if phase.entry.sum.private else total.norms
-        return total.release(), found.losses, raw
+        return torch.from_numpy(total.release()), found.losses, raw
 
     def _said(
         self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor, *,

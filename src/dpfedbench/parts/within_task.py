@@ -19,7 +19,7 @@ import torch
 from dpfedbench.models.gradients import Found, Gradients, Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
-from dpfedbench.parts.sum import Sum
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
@@ -56,7 +56,7 @@ class TaskClients(Clients):
             assert given is not None
             multiplier = given.noise_multiplier({name: samplers[name] for name in own}, run.claims)
         self.entries = {
-            name: setup.book.enter(
+            name: setup.enter(
                 own.get(name) or Sum(name=name, unit="record", observer="server", stream=name), sampler=sampler,
                 denominator=float(sampler["cohort"]), dimension=self.dimension, indices=("round", "client", "step"),
                 multiplier=multiplier,
@@ -113,11 +113,11 @@ class Client:
         The sum is divided by the number that was to be read, which is public, and not by the number that came.
         """
         entry = self._clients.entries[name]
-        total, measures = entry.open(self.round, step=step, client=self.client), np.empty((0, 2))
+        total, measures = entry.open(self.round, step=step, holder=self.client), np.empty((0, 2))
         if len(examples[1]):
             found, _ = worker.add_each(theta, *examples, total)
             measures = _measures(found)
-        return (total.release() / entry.sampler["cohort"]).numpy().astype(np.float32), measures
+        return (total.release() / entry.sampler["cohort"]).astype(np.float32), measures
 
 
 def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.accounting.account import Account
-from dpfedbench.accounting.profiles import Entry
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.results import CellResult, Epsilon
+from dpsum.accounting.account import Account
+from dpsum.accounting.profiles import Entry
 
 LEVEL = 0.01
 """The chance with which right code has any of a page's accounts called refuted."""

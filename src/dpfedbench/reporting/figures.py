@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator
 
-from dpfedbench.accounting.calibration import delta_after
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.methods import METHODS
@@ -32,6 +31,7 @@ from dpfedbench.reporting.results import (
     read_history,
     read_published,
 )
+from dpsum.accounting.calibration import delta_after
 
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -14,9 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
-from dpfedbench.privacy.ledger import check_same_mechanism, finished_ledger
+from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.reporting import values
 from dpfedbench.reporting.audited import Audits, marked
 from dpfedbench.reporting.described import Private
@@ -29,6 +28,8 @@ from dpfedbench.reporting.results import (
     worst_epsilon,
 )
 from dpfedbench.reporting.values import Shown
+from dpsum.accounting.account import Account
+from dpsum.ledger import check_same_mechanism
 
 TITLE = "Three ε beside every private number"
 ANOTHER = "of another mechanism than the ledger's"

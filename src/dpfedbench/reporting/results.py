@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from dpfedbench.accounting.account import Account
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_interval
-from dpfedbench.files import check_file, read_group, reading
+from dpfedbench.files import check_file, read_group, read_json, reading
 from dpfedbench.results_format import refuse_newer
+from dpsum.accounting.account import Account
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,19 @@ def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "
     )
 
 
+def read_account(path: Path | str) -> Account:
+    """A run's privacy.json.
+
+    Raises:
+        BenchError: the file is missing or damaged.
+    """
+    return Account.from_json(read_json(path), str(path))
+
+
 def _read_run(folder: Path, metrics_file: str) -> RunFiles:
     training = read_group(folder / "training.json")
     refuse_newer(training, str(folder))
-    account = Account.read(folder / "privacy.json")
+    account = read_account(folder / "privacy.json")
     return RunFiles(folder=folder, metrics=read_group(folder / metrics_file), account=account, training=training)
 
 

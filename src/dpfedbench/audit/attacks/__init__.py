@@ -11,11 +11,11 @@ import importlib
 import math
 import pkgutil
 
-from dpfedbench.audit.bounds import Bound
 from dpfedbench.audit.mechanisms import ASSUMES, NAME, Score, many_runs
 from dpfedbench.errors import BenchError
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.clipping.rule import ClippingRule
+from dpsum.audit.bounds import Bound
 
 
 def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:

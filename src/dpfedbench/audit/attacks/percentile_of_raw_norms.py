@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfedbench.accounting.analyses import find
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.errors import BenchError
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
+from dpsum.accounting.analyses import find
 
 RULE = PercentileOfRawNorms
 

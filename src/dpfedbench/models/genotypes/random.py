@@ -16,6 +16,6 @@ class RandomGenotype(GenotypeSource):
     seed: int = setting(0, ge=0, doc="of the drawing, apart from the run's")
 
     def of(self, space: Space) -> Genotype:
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         return space.random(stream(self.seed, "random-genotype"))

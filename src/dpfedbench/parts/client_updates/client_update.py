@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.processes import Processes
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from dpfedbench.models.gradients import Choice
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.sum import Sum
+    from dpsum.mechanism import Mechanism
+    from dpsum.sums import Sum
 
 Row = dict[str, Any]
 """A row of history.csv."""
@@ -37,7 +39,7 @@ class Setup:
         held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
         gradients: how gradients of the model are taken.
         own: the sums that each client takes over its own records; none for most methods.
-        book: opens sums, and writes the ledger.
+        enter: makes the mechanism of a sum, with the arguments of `dpsum.mechanism.Mechanism._set`.
         plan: the participation plan.
         threads: CPU threads; they change no bit of the result.
         first: the first threshold, where it was found elsewhere.
@@ -49,7 +51,7 @@ class Setup:
     held: Any
     gradients: Choice
     own: Sequence[Sum]
-    book: Any
+    enter: Callable[..., Mechanism]
     plan: Any
     threads: int = 1
     first: float | None = None
@@ -90,6 +92,25 @@ class Clients:
         """The inverse of `state`."""
 
 
+def each_holder(
+    mechanism: Mechanism, processes: Processes, pool: concurrent.futures.Executor, take: Callable[[int], Any]
+) -> list[Any]:
+    """What `take` gives for each holder of a mechanism, who takes a sum in it.
+
+    Each process asks it for its own holders. Afterwards all know what was released, and the thresholds.
+    """
+    own = processes.own(mechanism.holders)
+    found = dict(zip(own, pool.map(take, own), strict=True))
+    states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
+    told = processes.all((found, mechanism.made, states))
+    mechanism.made = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
+    for theirs, _, moved in told:
+        found |= theirs
+        for holder, state in moved.items():
+            mechanism.states[holder] = state
+    return [found[holder] for holder in range(mechanism.holders)]
+
+
 def within_task(run: Any, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
     """The sampler of a sum that each client takes, once in all, over its own examples.
 
@@ -98,7 +119,7 @@ def within_task(run: Any, records: int, *, steps: int, batches: str = "full") ->
         records: the examples of a client that it reads.
         steps, batches: see `accounting.analyses.own_records.describe`.
     """
-    from dpfedbench.accounting.analyses import own_records
+    from dpsum.accounting.analyses import own_records
 
     return own_records.describe(
         clients=run.clients.count, rounds=run.participation.rounds, records=records, steps=steps, batches=batches

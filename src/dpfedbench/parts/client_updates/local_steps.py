@@ -12,7 +12,7 @@ import concurrent.futures
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.part import setting
@@ -80,7 +80,7 @@ class _Silos(Clients):
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own
-        self.entry = setup.book.enter(
+        self.entry = setup.enter(
             sum_, sampler=self._lots.describe(), denominator=self._lots.denominator, dimension=self._dimension,
             indices=("round", "step", "client"), holders=self._count, per_round=update.inner_steps,
             first=self._first_threshold,
@@ -97,8 +97,9 @@ class _Silos(Clients):
         if self._setup.first is not None:
             return self._setup.first
 
-        from dpfedbench.privacy.private_sum import PlainSum
-        from dpfedbench.randomness import stream
+        from dpfedbench.kernels.adding import Adding
+        from dpsum.private_sum import PlainSum
+        from dpsum.randomness import stream
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
@@ -106,7 +107,7 @@ class _Silos(Clients):
         labels = rng.integers(0, run.task.ways, size=self._lots.size)
         theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
         with self._workers.running(), self._workers.worker() as gradients:
-            _, norms = gradients.add_each(theta, images, labels, PlainSum(dimension=self._dimension))
+            _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
         return float(norms.mean())
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
@@ -129,7 +130,7 @@ class _Silos(Clients):
         import numpy as np
 
         entry = self.entry
-        found = entry.each(pool, lambda client: self._client(index, step, client))
+        found = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
         row: Row = {"clients": self._count}
         if entry.sum.private:
             thresholds = [made.total.threshold for made in entry.made]
@@ -148,15 +149,16 @@ class _Silos(Clients):
     def _client(self, index: int, step: int, client: int) -> _Step:
         """One client's lot, gradients, release, next threshold and step of its model."""
         import numpy as np
+        import torch
 
         lot, model = self._lots.lot(index, step, client), self._models[client]
         images, labels = self._held.images[client][lot], self._held.labels[client][lot]
-        total, found = self.entry.open(index, step=step, client=client), _Step()
+        total, found = self.entry.open(index, step=step, holder=client), _Step()
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
             found.loss, found.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
-        released = total.release()
+        released = torch.from_numpy(total.release())
         found.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
         self._update.optimizer.step(model, mean, self._states[client], self._update.inner_rate)

@@ -49,7 +49,7 @@ class Noised(ClientUpdate):
 
 
 def _sampler(run: Any) -> dict[str, Any]:
-    from dpfedbench.accounting.analyses import own_update
+    from dpsum.accounting.analyses import own_update
 
     return own_update.describe(
         clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
@@ -70,7 +70,7 @@ class NoisedClients(Clients):
         (sum_,) = setup.own
         given = sum_.within_task
         assert given is not None and inner.each == 1
-        self._entry = setup.book.enter(
+        self._entry = setup.enter(
             sum_, sampler=_sampler(run), denominator=1.0, dimension=setup.net.dimension, indices=("round", "client"),
             multiplier=given.noise_multiplier({OWN_UPDATE: _sampler(run)}, run.claims),
         )  # fmt: skip
@@ -78,13 +78,14 @@ class NoisedClients(Clients):
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients release; no loss of theirs is told."""
         import numpy as np
+        import torch
 
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
-                own = self._entry.open(index, client=int(client))
+                own = self._entry.open(index, holder=int(client))
                 own.add(row[None])
-                row.copy_(own.release())
+                row.copy_(torch.from_numpy(own.release()))
             done += len(rows)
             yield rows, np.zeros(0), np.zeros(0)
         self._entry.write(index)

@@ -61,7 +61,7 @@ class Reptile(ClientUpdate):
         import torch
 
         from dpfedbench.parts.within_task import Client, Examples, TaskClients, Worker
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         update, run = self, setup.run
 

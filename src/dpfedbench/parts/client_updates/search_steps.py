@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.sum import Sum
+    from dpsum.sums import Sum
 
 WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
 _BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}
@@ -62,7 +62,7 @@ class SearchSteps(SummedUpdate):
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
         import numpy as np
 
-        from dpfedbench.randomness import stream
+        from dpsum.randomness import stream
 
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.models.net import Net
-    from dpfedbench.parts.participation.poisson_lots import Lots
-    from dpfedbench.parts.sum import Sum
+    from dpsum.participation import PoissonLots
+    from dpsum.sums import Sum
 
 
 class SummedUpdate(ClientUpdate):
@@ -43,7 +43,7 @@ class SummedUpdate(ClientUpdate):
         """What the history says of a model that was released, given its weights [d]."""
         return lambda theta: {}
 
-    def lots(self, run: Any, sum_: Sum, *, clients: int, records: int) -> Lots:
+    def lots(self, run: Any, sum_: Sum, *, clients: int, records: int) -> PoissonLots:
         """The lots of a sum, of so many clients that each hold so many records which it may read."""
         return run.participation.lots(
             clients=clients, seed=run.stream_seed, steps=1, records=records,

@@ -1,13 +1,12 @@
 """A threshold that stays."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dpfedbench.parts.clipping.rule import CohortRule, LotRule
+from dpsum import clipping
 
 
-class Constant(CohortRule, LotRule):
+class Constant(CohortRule, LotRule, clipping.Constant):
     """C stays as it is."""
 
     kind: Literal["constant"] = "constant"

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, CohortRule
+from dpfedbench.parts.clipping.rule import CohortRule
 from dpfedbench.settings.part import setting
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run

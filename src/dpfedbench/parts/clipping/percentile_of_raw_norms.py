@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from dpfedbench.parts.clipping.percentile_of_releases import Percentile
-from dpfedbench.parts.clipping.rule import Seen, State
+from dpfedbench.parts.clipping.rule import Percentile
+from dpsum import clipping
 
 
-class PercentileOfRawNorms(Percentile):
-    """The percentile of the clients' own norms, before clipping: the next release shows it, unprotected by noise."""
+class PercentileOfRawNorms(Percentile, clipping.PercentileOfRawNorms):
+    """The percentile of the clients' own norms, before clipping: the next release shows it, unprotected by noise.
+
+    See `dpsum.clipping.PercentileOfRawNorms`.
+    """
 
     kind: Literal["percentile-of-raw-norms"] = "percentile-of-raw-norms"
-    private: ClassVar[bool] = False
-    reason: ClassVar[str] = "PercentileOfRawNorms sets the threshold from raw norms"
     notice: ClassVar[str] = "the clipping threshold reads raw norms: not private"
-
-    def observe(self, state: State, seen: Seen) -> None:
-        assert seen.raw_norms is not None
-        self.move(state, seen.raw_norms)

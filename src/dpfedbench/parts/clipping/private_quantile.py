@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.rule import CohortRule, Extra, LotRule, Seen, State, within_range
+from dpfedbench.parts.clipping.rule import CohortRule, LotRule
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    import numpy as np
+from dpsum import clipping
 
 
-INDICATOR = 0.5
-"""A centred indicator's size, and so the sensitivity of their sum (zero-out)."""
-
-
-class PrivateQuantile(CohortRule, LotRule):
+class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
     """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
 
-    b is the noised share of the cohort (or lot) whose norm is at most C. The count is a release of its own over the
-    same cohort, a private sum of centred indicators, and the ledger has it: C is post-processing of what was released.
-    A unit moves the sum by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 = z_sum^-2 +
-    (2 sigma_b)^-2; z_sum is raised until that is the configured z. Of records each client has a C of its own, which
-    goes to the quantile of its own records; lots are small: let `count_noise` be well above `noise.multiplier` / 2.
+    See `dpsum.clipping.PrivateQuantile`. Of records each client has a C of its own, which goes to the quantile of its
+    own records; lots are small: let `count_noise` be well above `noise.multiplier` / 2.
     """
 
     kind: Literal["private-quantile"] = "private-quantile"
@@ -43,41 +33,10 @@ class PrivateQuantile(CohortRule, LotRule):
     def check(self, run: Any) -> None:
         super().check(run)
         multiplier = getattr(run.noise, "multiplier", None)
-        deviation = self._deviation(run.participation.cohort)
-        if multiplier is not None and not deviation / INDICATOR > multiplier:
+        deviation = self.deviation(run.participation.cohort)
+        if multiplier is not None and not deviation / clipping.INDICATOR > multiplier:
             given = "null, so a twentieth of the cohort, " if self.count_noise is None else ""
             raise BenchError(
                 f"clipping.count_noise is {given}{deviation:g}: private-quantile needs more than half of "
                 f"noise.multiplier ({multiplier:g}), or the count alone costs all that may be spent"
             )
-
-    def _deviation(self, cohort: float) -> float:
-        return cohort / 20 if self.count_noise is None else self.count_noise
-
-    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
-        return Extra(
-            name="below-threshold-count", stream="count-noise", threshold=INDICATOR,
-            noise_multiplier=self._deviation(cohort) / INDICATOR, counted=True, within=True,
-        )  # fmt: skip
-
-    def values(self, state: State, norms: np.ndarray) -> np.ndarray:
-        """1/2 if a norm is at most C, else -1/2.
-
-        A contribution that is zero puts in zero, so that zero-out of the one is zero-out of the other; one that is not
-        finite stays so, and the private sum counts it as zero.
-        """
-        import numpy as np
-
-        signs = np.where(norms <= state["threshold"], INDICATOR, -INDICATOR)
-        signs[norms == 0] = 0.0
-        signs[~np.isfinite(norms)] = np.nan
-        return signs.astype(np.float32)[:, None]
-
-    def observe(self, state: State, seen: Seen) -> None:
-        """With noise the share b may lie outside 0 to 1."""
-        assert seen.extra is not None
-        share = 0.5 + seen.extra / seen.denominator
-        exponent = -self.quantile_rate * (share - self.percentile / 100)
-        if exponent > 0 and self.never_rising:
-            return
-        state["threshold"] = within_range(state["threshold"] * math.exp(min(max(exponent, -100.0), 100.0)))

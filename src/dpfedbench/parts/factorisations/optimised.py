@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import Factorisation, inverted, scaled
+from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.settings.part import setting
+from dpsum import factorisations
+from dpsum.factorisations import MOST
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from dpfedbench.parts.server.server_step import ServerStep
-
-_STEPS, _CLOSE = 200, 1e-3
-"""The search ends at either: the least error is flat, and any encoder is as private."""
-
-_RIDGE = 1e-6
-
-_DIGITS = 2.0**-30
-"""The encoder is rounded to it: what machines make of the last digits moves its noise seldom."""
-
-MOST = 2000
-"""Rounds up to which it is computed: each step of the search takes the eigenvalues of a [T, T] matrix."""
 
 
 class Optimised(Factorisation):
@@ -50,15 +39,12 @@ class Optimised(Factorisation):
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
-        import numpy as np
-
-        workload = np.tril(np.ones((rounds, rounds))) if self.workload == "prefix" else response(step, rounds)
-        return _weights(rounds, workload.tobytes()).copy()
+        prefix = np.tril(np.ones((rounds, rounds)))
+        return factorisations.optimised(prefix if self.workload == "prefix" else response(step, rounds))
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:
     """How far the model has moved after each round for a unit in the mean of each, float64 [after, of]."""
-    import numpy as np
     import torch
 
     model = torch.zeros(rounds, dtype=torch.float64)
@@ -69,46 +55,3 @@ def response(step: ServerStep, rounds: int) -> np.ndarray:
         step.step(model, unit, state, index=index, rounds=rounds)
         moved[index] = -model.numpy()
     return moved
-
-
-@functools.lru_cache(maxsize=16)
-def _weights(rounds: int, workload: bytes) -> np.ndarray:
-    import numpy as np
-
-    if not rounds:
-        return np.zeros((0, 0))
-    import torch
-
-    moved = torch.tensor(np.frombuffer(workload).reshape(rounds, rounds))
-    # One thread, so that the bits are those of any number.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        square = gram(moved.T @ moved)
-        # gram = C^T C with C lower triangular: Cholesky from the last coordinate to the first.
-        encoder = torch.linalg.cholesky(square.flip(0, 1)).flip(0, 1).T.numpy()
-    finally:
-        torch.set_num_threads(threads)
-    return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
-
-
-def gram(squares: torch.Tensor) -> torch.Tensor:
-    """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly least, both float64 [T, T].
-
-    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the root itself: a fixed point.
-    """
-    import torch
-
-    # Steps at a rate of almost nothing would have noise without end.
-    squares = squares + _RIDGE * squares.diagonal().mean() * torch.eye(len(squares), dtype=squares.dtype)
-    diagonal = squares.diagonal().sqrt()
-    for _ in range(_STEPS):
-        half = diagonal.sqrt()
-        values, vectors = torch.linalg.eigh(half[:, None] * squares * half)
-        root = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.T
-        found = root.diagonal()
-        done, diagonal = bool((found / diagonal - 1).abs().max() < _CLOSE), found
-        if done:
-            break
-    size = root.diagonal().sqrt()
-    return root / (size[:, None] * size)

@@ -1,20 +1,15 @@
-"""Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL, matrix factorisation).
-
-Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022, Improved
-Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams; see `parts.factorisations`.
+"""Correlated noise: a round takes back part of what earlier rounds added; see `dpsum.noise.Encoded`.
 
 What a client can be told by is the whole of its column of the encoder, so that z is over the largest column norm, and
-each client may be in one round only: with disjoint blocks nobody has to be secret and nobody is sampled. Nothing is
-kept between rounds: the draws of earlier rounds are made again from their named streams, so that a restart draws the
-same bits. That costs T (T + 1) / 2 draws of the model's size, in a memory of two of them: 0.3 s of one core for 40
-rounds of 28,357 coordinates, about 45 s for 250 rounds of 112,000; a `band` of p makes it at most p T.
+each client may be in one round only: with disjoint blocks nobody has to be secret and nobody is sampled. Noise costs T
+(T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250 rounds
+of 112,000; a `band` of p makes it at most p T.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.factorisation import Factorisation
@@ -22,18 +17,16 @@ from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
+from dpsum import noise
 
 if TYPE_CHECKING:
     import numpy as np
 
-MECHANISM = "correlated-gaussian"
 
-
-class Correlated(Noise):
+class Correlated(Noise, noise.Encoded):
     """Noise of deviation z C on each coordinate of the encoded sums; see `parts.factorisations`."""
 
     kind: Literal["correlated"] = "correlated"
-    mechanism: ClassVar[str] = MECHANISM
     multiplier: float | None = setting(
         1.0,
         ge=1e-3,
@@ -72,28 +65,12 @@ class Correlated(Noise):
 class Planned(Correlated):
     """Correlated noise of a run: what it draws follows from the planned rounds and, for some encoders, the server."""
 
-    mechanism: ClassVar[str] = MECHANISM
     step: ServerStep
 
-    def combines(self, index: int) -> list[float]:
-        if index >= (self.rounds or 0):
-            raise BenchError(f"the factorisation is for {self.rounds} rounds, and round {index} was asked for")
-        row: list[float] = _weights(self)[index, : index + 1].tolist()
-        return row
-
-    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
-        """Row `index` of C^-1 Z, float64 [d]."""
-        import numpy as np
-
-        total, draw = np.zeros(dimension), np.empty(dimension)
-        for earlier, weight in enumerate(self.combines(index)):
-            if weight:
-                stream_of(earlier).standard_normal(out=draw)
-                draw *= weight
-                total += draw
-        return total
+    def inverse(self) -> np.ndarray:
+        return _weights(self)
 
 
 @functools.lru_cache(maxsize=16)
-def _weights(noise: Planned) -> np.ndarray:
-    return noise.factorisation.weights(noise.rounds or 0, noise.step)
+def _weights(planned: Planned) -> np.ndarray:
+    return planned.factorisation.weights(planned.rounds or 0, planned.step)

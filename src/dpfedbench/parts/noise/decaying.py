@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    from dpfedbench.accounting.budgets import BudgetPlan
-    from dpfedbench.accounting.claims import Claims
-    from dpfedbench.parts.budget import Budget
+from dpsum import noise
 
 
-class Decaying(Noise):
+class Decaying(Noise, noise.Decaying):
     """After `falls` falls in a row of the validation loss, z is multiplied by `decay`."""
 
     kind: Literal["decaying"] = "decaying"
-    follows_loss: ClassVar[bool] = True
     multiplier: float | None = setting(
         6.0, ge=1e-3, le=1e6, doc="z of the first round", paper="6 (MNIST), 4 (Fashion-MNIST)"
     )
@@ -36,25 +30,3 @@ class Decaying(Noise):
             raise BenchError("noise.kind is decaying, but validation.every is 0: set it to 1")
         if self.multiplier is None:
             raise BenchError("noise.multiplier is null, but noise that decays needs a first value: give one")
-
-    def successors(self, multiplier: float) -> tuple[float, ...]:
-        return multiplier, multiplier * self.decay
-
-    def plan(
-        self,
-        budget: Budget,
-        sampler: Mapping[str, Any],
-        *,
-        claims: Claims,
-        counted: bool,
-        uncounted: int,
-        stepwise: bool,
-        beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        from dpfedbench.accounting.budgets import DecayingBudget
-
-        assert self.multiplier is not None
-        return DecayingBudget(
-            budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
-            mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
-        )  # fmt: skip

@@ -1,35 +1,21 @@
-"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`privacy.secure_sum`).
-
-Skellam variables add up to Skellam variables, so that the noise of any set of shares is known exactly, also where
-clients drop out; a sum of discrete Gaussians is none, and its account has a divergence term of its own (Kairouz et al.
-2021, Theorem 1). Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private Federated Learning.
-"""
+"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.skellam`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    from dpfedbench.privacy.lattice import Lattice
-    from dpfedbench.privacy.private_sum import PrivateSum
-
-MECHANISM = "skellam"
+from dpsum import skellam
 
 
-class Skellam(Noise):
+class Skellam(Noise, skellam.Skellam):
     """Discrete noise that clients add in shares, of deviation z over the sensitivity after rounding."""
 
     kind: Literal["skellam"] = "skellam"
-    mechanism: ClassVar[str] = MECHANISM
     columns: ClassVar[tuple[str, ...]] = ("wrapped", "dropped")
-    by_dimension: ClassVar[bool] = True
-    one_by_one: ClassVar[bool] = True
 
     multiplier: float | None = setting(
         1.0,
@@ -57,52 +43,13 @@ class Skellam(Noise):
                 f"participation.kind is {plan.kind}, but the server of a secure sum knows who takes part, and the "
                 "account is of one known round a client: take one-pass"
             )
-        if self._gone(plan.cohort) > math.floor(self.dropped_at_most * plan.cohort + 1e-9):
+        if self.gone(plan.cohort) > math.floor(self.dropped_at_most * plan.cohort + 1e-9):
             raise BenchError(
                 f"noise.dropped is {self.dropped}, more than noise.dropped_at_most ({self.dropped_at_most}): those who "
                 "stay would add less noise than the account counts; raise noise.dropped_at_most"
             )
-        if self._counted(plan.cohort) < 1:
+        if self.counted(plan.cohort) < 1:
             raise BenchError(
                 f"noise.dropped_at_most and noise.colluding leave no share of {plan.cohort} clients' noise to count: "
                 "lower them"
             )
-
-    def _gone(self, cohort: int) -> int:
-        return math.ceil(self.dropped * cohort - 1e-9)
-
-    def _colluders(self, cohort: int) -> int:
-        return math.ceil(self.colluding * cohort - 1e-9)
-
-    def _counted(self, cohort: int) -> int:
-        return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self._colluders(cohort)
-
-    def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
-        """The whole numbers of a round.
-
-        Raises:
-            BenchError: the modulus is too small.
-        """
-        from dpfedbench.privacy.lattice import Lattice
-
-        return Lattice.of(
-            dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
-            deviations=self.deviations, clients=cohort, counted=self._counted(cohort),
-        )  # fmt: skip
-
-    def private_sum(
-        self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
-    ) -> PrivateSum:
-        from dpfedbench.privacy.secure_sum import SecureSum
-
-        size, _ = int(cohort), values.pop("adjacency")
-        lattice = self.lattice(cohort=size, **values)
-        return SecureSum(
-            **values, lattice=lattice, dropped=self._gone(size), streams=streams, colluding=self._colluders(size)
-        )
-
-    def secure(self, **values: Any) -> dict[str, Any]:
-        from dpfedbench.privacy.lattice import said
-
-        given = {name: values[name] for name in ("threshold", "noise_multiplier")}
-        return said(self.lattice(**values), **given)

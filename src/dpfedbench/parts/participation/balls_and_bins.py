@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation, Plan
-
-if TYPE_CHECKING:
-    import numpy as np
-
-
-class _SecretRounds(Plan):
-    def __init__(self, *, kind: str, clients: int, cohort: int, rounds: int, seed: int) -> None:
-        from dpfedbench.randomness import stream
-
-        super().__init__(kind=kind, clients=clients, cohort=cohort, rounds=rounds, seed=seed)
-        if cohort * rounds != clients:
-            raise BenchError(
-                f"balls-and-bins participation needs cohort x rounds = clients, not {cohort} x {rounds} and {clients}"
-            )
-        self._drawn = stream(seed, "participation").integers(rounds, size=clients)
-
-    def cohort(self, index: int) -> np.ndarray:
-        import numpy as np
-
-        return np.flatnonzero(self._drawn == index)
-
-    @property
-    def denominator(self) -> float:
-        return self.clients / self.rounds
+from dpfedbench.parts.participation.participation import Participation
+from dpsum import participation
 
 
 class BallsAndBins(Participation):
@@ -39,7 +16,7 @@ class BallsAndBins(Participation):
     """
 
     kind: Literal["balls-and-bins"] = "balls-and-bins"
-    planned: ClassVar[type[Plan]] = _SecretRounds
+    planned: ClassVar[type[participation.Participation]] = participation.BallsAndBins
     once: ClassVar[bool] = True
 
     def check(self, run: Any) -> None:

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation, Plan
-
-if TYPE_CHECKING:
-    import numpy as np
-
-
-class _Blocks(Plan):
-    def __init__(self, *, kind: str, clients: int, cohort: int, rounds: int, seed: int) -> None:
-        from dpfedbench.randomness import stream
-
-        super().__init__(kind=kind, clients=clients, cohort=cohort, rounds=rounds, seed=seed)
-        if clients % cohort or rounds > clients // cohort:
-            raise BenchError(
-                f"one-pass participation needs a cohort that divides the clients and at most clients/cohort rounds, "
-                f"not {rounds} rounds of {cohort} of {clients}"
-            )
-        self._order = stream(seed, "participation").permutation(clients)
-
-    def cohort(self, index: int) -> np.ndarray:
-        return self._order[index * self.size : (index + 1) * self.size]
+from dpfedbench.parts.participation.participation import Participation
+from dpsum import participation
 
 
 class OnePass(Participation):
@@ -34,7 +15,7 @@ class OnePass(Participation):
     """
 
     kind: Literal["one-pass"] = "one-pass"
-    planned: ClassVar[type[Plan]] = _Blocks
+    planned: ClassVar[type[participation.Participation]] = participation.OnePass
     once: ClassVar[bool] = True
     known: ClassVar[bool] = True
 

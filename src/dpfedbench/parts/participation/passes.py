@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.participation import Participation, Plan
-
-if TYPE_CHECKING:
-    import numpy as np
-
-
-class _Passes(Plan):
-    def cohort(self, index: int) -> np.ndarray:
-        from dpfedbench.randomness import stream
-
-        number, block = divmod(index, self.clients // self.size)
-        order = stream(self.seed, "participation", number).permutation(self.clients)
-        return order[block * self.size : (block + 1) * self.size]
+from dpfedbench.parts.participation.participation import Participation
+from dpsum import participation
 
 
 class Passes(Participation):
@@ -27,7 +16,7 @@ class Passes(Participation):
     """
 
     kind: Literal["passes"] = "passes"
-    planned: ClassVar[type[Plan]] = _Passes
+    planned: ClassVar[type[participation.Participation]] = participation.Passes
 
     def check(self, run: Any) -> None:
         super().check(run)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.parts.server.server_step import ServerStep, State
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 
@@ -16,7 +17,7 @@ class Average(ServerStep):
     kind: Literal["average"] = "average"
 
     def plain_sum(self, dimension: int) -> Any:
-        return _Rows()
+        return _Rows(dimension)
 
     def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
         return released
@@ -28,15 +29,17 @@ class Average(ServerStep):
 class _Rows:
     """The models of all clients; their mean in single precision is what is released."""
 
-    non_finite = 0
+    non_finite, one_by_one = 0, True
 
-    def __init__(self) -> None:
-        self._rows: list[torch.Tensor] = []
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._rows: list[np.ndarray] = []
 
-    def add(self, contributions: torch.Tensor) -> None:
-        self._rows.append(contributions.clone())
+    def add(self, contributions: np.ndarray) -> None:
+        self._rows.append(contributions.copy())
 
-    def release(self, generator: None = None) -> torch.Tensor:
+    def release(self, generator: None = None) -> np.ndarray:
         import torch
 
-        return torch.cat(self._rows).mean(dim=0)
+        # By torch, whose mean in single precision has other last bits than numpy's.
+        return torch.cat([torch.from_numpy(rows) for rows in self._rows]).mean(dim=0).numpy()

@@ -29,7 +29,7 @@ class ServerStep(Part):
 
     def plain_sum(self, dimension: int) -> Any:
         """What takes a round's contributions where they are not clipped and noised: `PlainSum`, or the like."""
-        from dpfedbench.privacy.private_sum import PlainSum
+        from dpsum.private_sum import PlainSum
 
         return PlainSum(dimension=dimension)
 

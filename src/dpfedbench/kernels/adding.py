@@ -1,0 +1,63 @@
+"""Adds contributions that torch holds to a sum of `dpsum`: by the compiled loop on a CPU, on the device on a GPU."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.kernels.clipped_sum import add_rows
+from dpsum.mechanism import Arithmetic
+
+
+def rows_of(contributions: torch.Tensor) -> np.ndarray:
+    """Contributions as the compiled loops take them: float32 [n, d] in one piece."""
+    return np.ascontiguousarray(contributions.detach().cpu().numpy(), dtype=np.float32)
+
+
+def add_on_device(rows: torch.Tensor, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
+    """As `kernels.clipped_sum.add_rows`, where the rows [n, d] are: a GPU sends one sum, and not each of its rows.
+
+    All is in double precision. The rows of a call are added up before they are added to the total, so that other chunks
+    have other last bits.
+    """
+    own = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    finite = own.isfinite()
+    weights = torch.where(finite, torch.clamp(limit / own, max=1.0), 0.0)
+    norms[:] = own.cpu().numpy()
+    total += (weights @ torch.where(finite[:, None], rows, 0.0).double()).cpu().numpy()
+
+
+def add_to(total: Any, contributions: torch.Tensor | np.ndarray) -> Any:
+    """Add contributions [n, d], an array or what torch holds, to a sum; see `dpsum.private_sum.PrivateSum.add`.
+
+    Raises:
+        ValueError: they are not [n, d].
+    """
+    contributions = torch.as_tensor(contributions)
+    if contributions.ndim != 2 or contributions.shape[1] != total.dimension:
+        raise ValueError(f"contributions must be [n, {total.dimension}], not {tuple(contributions.shape)}")
+    if total.one_by_one:
+        return total.add(contributions.detach().cpu().numpy())
+    if contributions.is_cuda:
+        given = contributions.detach().float()
+        return total.add_by(functools.partial(add_on_device, given), len(given))
+    rows = rows_of(contributions)
+    return total.add_by(functools.partial(add_rows, rows), len(rows))
+
+
+TORCH = Arithmetic(add=add_to, norm=lambda values: float(torch.from_numpy(values).double().norm()))
+"""How the benchmark's mechanisms add and take norms."""
+
+
+class Adding:
+    """A sum of `dpsum` that takes contributions that torch holds, as `models.gradients.Total` has it."""
+
+    def __init__(self, total: Any) -> None:
+        self.total, self.dimension, self.add_by = total, total.dimension, total.add_by
+
+    def add(self, contributions: torch.Tensor) -> Any:
+        """See `add_to`."""
+        return add_to(self.total, contributions)

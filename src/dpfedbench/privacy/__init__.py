@@ -1,1 +1,0 @@
-"""Mechanisms, and the ledger of what they released."""

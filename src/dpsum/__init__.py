@@ -1,0 +1,60 @@
+"""Private sums for anybody's training loop: mechanisms, a ledger of what they released, accountants and audits.
+
+    import dpsum
+
+    rounds = dpsum.BallsAndBins(units=16_000, cohort=400, rounds=40)
+    mechanism = dpsum.Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
+                                clipping=dpsum.Constant(0.5), noise=dpsum.Independent(0.992), ledger="ledger.jsonl")
+    for t in range(40):
+        total = mechanism.open(t)
+        for client in rounds.cohort(t):
+            total.add(update(model, client))                             # [n, d]
+        model -= rate * mechanism.release(total) / rounds.denominator
+    print(dpsum.account("ledger.jsonl", delta=1e-6))
+
+numpy and scipy are all that it needs. Names are loaded when they are first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "accounting.account": ("Account", "account"),
+    "accounting.calibration": ("calibrate", "epsilon_after", "rounds_allowed"),
+    "accounting.claims": ("Claim",),
+    "budget": ("Budget",),
+    "clipping": (
+        "ByFactor", "ClippingRule", "Constant", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease",
+        "PercentileOfRawNorms", "PercentileOfReleases", "PrivateQuantile",
+    ),
+    "errors": ("DpsumError",),
+    "ledger": ("Ledger", "Release", "read_ledger"),
+    "mechanism": ("Arithmetic", "Mechanism", "Released", "Total"),
+    "noise": ("Correlated", "Decaying", "Independent", "Noise"),
+    "participation": ("BallsAndBins", "Everyone", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots"),
+    "private_sum": ("PrivateSum",),
+    "skellam": ("Skellam",),
+    "sums": ("Sum",),
+}  # fmt: skip
+"""Public names by the module that has them."""
+
+_PLACES = {name: module for module, names in _NAMES.items() for name in names}
+
+_MODULES = ("factorisations",)
+"""Modules that are public as a whole."""
+
+__all__ = sorted([*_PLACES, *_MODULES])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"dpsum.{name}")
+    if name not in _PLACES:
+        raise AttributeError(f"module 'dpsum' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"dpsum.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,325 @@
+"""The account of a run: from its ledger to epsilon under each profile.
+
+- `as_claimed`: the accounting that the run's paper did (`claims`), or the reason why there is none. For a sampler that
+  the paper does not account for (balls-and-bins, Poisson: our repaired variants), the claim is what holds.
+- `holds`: what the sampler and the observer justify (`analyses`).
+- `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
+  by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
+- `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
+- `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
+
+Where a profile says nothing of a run, the account has a reason in place of a number. All but `replace_one` are for
+zero-out adjacency, with the sensitivity that the ledger states. Brackets are proved: the low end is below, the high end
+above the exact epsilon. Several releases of one round that read the same cohort are one Gaussian of multiplier
+(sum of z^-2)^-1/2.
+
+Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`), and by the
+schedule that falls at every chance where there were few of them; without either the account is of the schedule that
+was run, and says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpsum.accounting import analyses
+from dpsum.accounting.analyses.base import Analysis
+from dpsum.accounting.claims import Claims
+from dpsum.accounting.composed import Stage, composed_ends
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.profiles import Entry, Profiles
+from dpsum.accounting.schedule import ends
+from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release, read_ledger
+
+PROFILES = ("as_claimed", "holds", "replace_one", "image_level", "tuning")
+"""What an account is read under, in this order; each has a number or a reason."""
+
+_NOTHING_PRIVATE = "no release claims privacy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Account:
+    """The account of a run, or of its releases that protect one unit from one observer.
+
+    Attributes:
+        delta: at which epsilon is given.
+        unit: whom the releases protect; None where none claims privacy.
+        rounds: that were run.
+        noise_multiplier: the least, of the releases that the paper counts.
+        sampler: how the cohort was drawn.
+        profiles: by the names of `PROFILES`.
+        groups: what holds for several units at once, by their number; of a run that asks for it.
+        reasons: why each other profile has no number.
+        notices: what a reader must be told.
+        also: the same of another unit or observer, where clients take private sums of their own beside the server's.
+    """
+
+    delta: float
+    unit: str | None = None
+    rounds: int = 0
+    noise_multiplier: float | None = None
+    sampler: Mapping[str, Any] | None = None
+    profiles: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    groups: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, str]
+    notices: tuple[str, ...] = ()
+    also: tuple[Account, ...] = ()
+
+    def __str__(self) -> str:
+        """A line for each profile: its epsilon and status, or why it has none."""
+        lines = [
+            f"a {self.unit}, after {self.rounds} rounds, at delta {self.delta:g}" if self.unit else _NOTHING_PRIVATE
+        ]
+        for name in PROFILES if self.unit else ():
+            if (entry := self.profiles.get(name)) is not None:
+                lines.append(f"{name:>12}: epsilon {entry.epsilon_high:.4g} ({entry.status}); {entry.explanation}")
+            else:
+                lines.append(f"{name:>12}: {self.reasons.get(name, 'not asked')}")
+        return "\n".join([*lines, *map(str, self.also)])
+
+    def to_json(self) -> dict[str, Any]:
+        """What privacy.json holds."""
+        if self.unit is None:
+            return {
+                "delta": self.delta, "rounds": 0, "unit": None, "profiles": {}, "reasons": dict(self.reasons),
+                "reason": _NOTHING_PRIVATE,
+            }  # fmt: skip
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for key in ("profiles", "groups"):
+            values[key] = {
+                name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
+                for name, entry in values[key].items()
+            }
+        values |= {"notices": list(self.notices), "also": [account.to_json() for account in self.also]}
+        return {name: value for name, value in values.items() if value or name not in ("also", "groups")}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
+        """The inverse of `to_json`, also of what was read from a file, where infinity is text.
+
+        Raises:
+            DpsumError: a field is missing, unknown or of another type.
+        """
+        try:
+            known = {key: value for key, value in values.items() if key != "reason"}
+            profiles = {name: _entry(entry) for name, entry in known["profiles"].items()}
+            groups = {name: _entry(entry) for name, entry in known.get("groups", {}).items()}
+            also = tuple(cls.from_json(account, where) for account in known.get("also", ()))
+            read = {"profiles": profiles, "groups": groups, "also": also, "notices": tuple(known.get("notices", ()))}
+            return cls(**known | read)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DpsumError(f"{where} is not an account ({error}): delete it and run the workflow again") from error
+
+    @classmethod
+    def read(cls, path: Path | str) -> Account:
+        """An account that was written as JSON (`to_json`).
+
+        Raises:
+            DpsumError: the file is missing or damaged.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise DpsumError(f"{path} cannot be read as an account ({error}): make it again") from error
+        return cls.from_json(values, str(path))
+
+
+def _entry(values: Mapping[str, Any]) -> Entry:
+    ends = {name: float(values[name]) for name in ("epsilon_low", "epsilon_high")}
+    return Entry(**{**values, **ends})
+
+
+def account(
+    releases: Sequence[Release] | Path | str, *, delta: float, claims: Claims | None = None,
+    own_delta: float | None = None, given: AccountContext | None = None,
+) -> Account:  # fmt: skip
+    """All profiles of a run's releases.
+
+    Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
+    together on the safe side; one pass is exact, since the client of the least noisy round is the worst off; for
+    balls-and-bins the high end takes the smallest for all rounds and the low end the largest.
+
+    Args:
+        releases: the run's ledger, or its path; empty for a run that released nothing under privacy.
+        delta: at which epsilon is given.
+        claims: the accounting of the method's paper, by kind of sampler; None: it claims no epsilon.
+        own_delta: delta of sums that clients take over their own examples, where the server takes one too.
+        given: what else is known of the run.
+
+    Raises:
+        DpsumError: an inconsistent ledger, one of a mechanism or sampler without an analysis, or delta out of bounds.
+    """
+    if not 0 < delta < 1:
+        raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
+    releases, claims = read_ledger(releases) if isinstance(releases, (str, Path)) else releases, claims or {}
+    if not releases:
+        return Account(delta=delta, reasons=dict.fromkeys(PROFILES, _NOTHING_PRIVATE))
+    kinds = {kind: analyses.find(*kind) for kind in dict.fromkeys(map(_kind, releases))}
+    units = by_unit(releases)
+    for unit, lines in units.items():
+        _check_composes(lines, kinds)
+        if len({event.observer for event in lines}) > 1:  # the server sees what everyone sees, too
+            units[unit] = [dataclasses.replace(event, observer="server") for event in lines]
+    own, served = (
+        [event for lines in units.values() for event in lines if kinds[_kind(event)].own is by_client]
+        for by_client in (True, False)
+    )
+    given = given or AccountContext()
+    # Only the server's noise may follow a loss.
+    given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
+    if not served:
+        return _account_of(own, delta, claims, given_own)
+    first = _served(served, delta, claims, dataclasses.replace(given, groups=()))
+    if not own:
+        return first
+    if len(units) == 1:  # a unit is in the ones or in the others: what they come to is compared, so at one delta
+        return _either(first, _account_of(own, delta, claims, given_own))
+    return dataclasses.replace(first, also=(_account_of(own, own_delta or delta, claims, given_own),))
+
+
+def _kind(event: Release) -> tuple[str, str]:
+    return event.mechanism, event.sampler["kind"]
+
+
+def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Analysis]) -> None:
+    """Refuse a ledger of one unit whose releases no analysis puts together.
+
+    Raises:
+        DpsumError: clients' own sums read what another sum reads, or tell rounds that the account needs secret.
+    """
+    own = {event.name: event for event in lines if kinds[_kind(event)].own}
+    for part, events in by_part(lines).items() if own else ():
+        names = list(dict.fromkeys(event.name for event in events))
+        if len(names) > 1 and any(name in own for name in names):
+            raise DpsumError(cannot_compose(names[0], names[1], lines[0].unit, part))
+    secret = next((event for event in lines if not kinds[_kind(event)].own and not kinds[_kind(event)].known), None)
+    if own and secret is not None:
+        raise DpsumError(tells_rounds(next(iter(own.values())), secret.sampler["kind"]))
+
+
+def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    found = Profiles(releases, delta, claims, given)
+    profiles, reasons = found.read()
+    sampler, unit = releases[0].sampler, releases[0].unit
+    units = sampler.get("records", sampler["clients"])
+    notices = []
+    if delta * units >= 1:
+        notices.append(f"delta {delta:g} is not below 1/{units}, one over the number of {unit}s")
+    return Account(
+        delta=delta,
+        unit=unit,
+        rounds=len(found.reading.multipliers),
+        noise_multiplier=ends(found.reading.claimed)[0],
+        sampler=sampler,
+        profiles=profiles,
+        groups=found.groups(profiles),
+        reasons=reasons,
+        notices=tuple(notices),
+    )
+
+
+def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    """The account of sums over clients, or over records; of records in parts the worst part's.
+
+    Where several clients' releases are added up before `others` see them, it is followed by what holds against these.
+    """
+    first, clients, also = _worst_part(releases, delta, claims, given), releases[0].adds, list[Account]()
+    for who, noises in others(releases).items():
+        # What came before was seen in the same way, where it came of as many clients.
+        before = tuple(seen_by(event, noises, who) if event.adds == clients else event for event in given.before)
+        seen = dataclasses.replace(given, before=before)
+        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, seen))
+    return dataclasses.replace(first, also=tuple(also))
+
+
+def others(releases: Sequence[Release]) -> dict[str, int]:
+    """Who else sees the releases, and of how many clients each sees the noise, all added up.
+
+    Another client knows its own noise, and everyone knows none; a server sees as little if the sums are added securely.
+    """
+    clients = releases[0].adds or 1
+    return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
+
+
+def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
+    parts = by_part(releases)
+    found = [_account_of(events, delta, claims, given) for events in parts.values()]
+    if given.before:
+        return _after(found[0], releases, given.before, delta)
+    names = " and of ".join(f"the {name}" for name in parts)
+    return functools.reduce(lambda one, other: _either(one, other, f"the releases of {names}"), found)
+
+
+def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
+    """The account of releases that follow another run's on the same records: what holds of both together.
+
+    Raises:
+        DpsumError: one of them is not of Poisson lots.
+    """
+    stages = []
+    for part in dict.fromkeys(event.part for event in before):
+        stages.append([_stage([event for event in before if event.part == part]), _stage(releases)])
+    low, high = (max(ends) for ends in zip(*(composed_ends(tuple(both), delta) for both in stages), strict=True))
+    alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
+    if uncovered or alone.status == "void":
+        low = high = math.inf
+    holds = dataclasses.replace(
+        alone,
+        epsilon_low=low,
+        epsilon_high=high,
+        status="void" if math.isinf(high) else alone.status,
+        explanation=uncovered
+        or f"together with the run that this one rests on; this one alone: {alone.explanation}, "
+        f"at most {alone.epsilon_high:.4g}",
+    )
+    apart = "not accounted for together with the run that this one rests on"
+    return dataclasses.replace(
+        last,
+        profiles={"holds": holds},
+        groups={},
+        reasons={name: last.reasons.get(name, apart) for name in PROFILES if name != "holds"},
+    )
+
+
+def _stage(releases: Sequence[Release]) -> Stage:
+    analysis = analyses.of(releases)
+    if analysis.sampler != "poisson-lots":
+        raise DpsumError(f"a run that rests on another's releases: no analysis of {analysis.sampler} for both together")
+    reading = analysis.read(releases)
+    return reading.schedule, float(reading.sampler["rate"])
+
+
+def seen_by(event: Release, clients: int, observer: str) -> Release:
+    """The sum of so many clients' releases as one: as far as one record moves one of them, with the noise of all."""
+    more = clients**0.5
+    std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more
+    z = event.noise_multiplier * more
+    return dataclasses.replace(event, observer=observer, noise_multiplier=z, noise_std=std)
+
+
+def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
+    """One account of records each of which is in the releases of the first or of the second: the worse of both."""
+    profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
+    for name in PROFILES:
+        if name not in first.profiles or name not in second.profiles:
+            continue
+        less, more = sorted((first.profiles[name], second.profiles[name]), key=lambda entry: entry.epsilon_high)
+        void = [entry for entry in (less, more) if entry.status == "void"]
+        told = void[0] if void else more
+        profiles[name] = dataclasses.replace(
+            more,
+            epsilon_low=max(less.epsilon_low, more.epsilon_low),
+            status=told.status,
+            explanation=f"the worse of {of}; {told.explanation}",
+        )
+    return dataclasses.replace(
+        first, profiles=profiles, reasons={name: why for name, why in reasons.items() if name not in profiles}
+    )

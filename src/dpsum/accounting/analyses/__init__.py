@@ -1,0 +1,80 @@
+"""How each sampler is accounted for, one file each, found by place.
+
+| sampler | analysis | guarantee |
+|---|---|---|
+| one-pass | blocks known to the observer: a client is in one Gaussian release, the rest follows from it | exact |
+| balls-and-bins | each client draws one secret round (Chua et al. 2024), by its privacy loss distribution | bracket |
+| poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
+| poisson-lots | the same for the records of one client: no record is at two clients | bracket |
+| own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
+| own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
+| own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
+
+All are of the mechanism "gaussian". One pass has an analysis of "correlated-gaussian" (exact) and one of "skellam"
+(bracket: at most one Gaussian release) beside it. Another pair of mechanism and sampler raises and prints no number; a
+new one is a new file with a class that names its pair.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dpsum.errors import DpsumError
+
+if TYPE_CHECKING:
+    from dpsum.accounting.analyses.base import Analysis
+    from dpsum.ledger import Release
+
+
+@functools.cache
+def _known() -> dict[tuple[str, str], Analysis]:
+    from dpsum.accounting.analyses.base import Analysis
+
+    found: dict[tuple[str, str], Analysis] = {}
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if not (isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == module.name):
+                continue
+            pair = value.mechanism, getattr(value, "sampler", "")
+            if pair in found:
+                raise DpsumError(f"{module.name} and {type(found[pair]).__module__} are both for {pair}: keep one")
+            found[pair] = value()
+    return {pair: analysis for pair, analysis in found.items() if pair[1]}
+
+
+def find(mechanism: str, kind: str) -> Analysis:
+    """The analysis of a mechanism under a kind of sampler.
+
+    Raises:
+        DpsumError: there is none.
+    """
+    if (mechanism, kind) not in _known():
+        pairs = ", ".join(f"{noise} with {sampler}" for noise, sampler in _known())
+        raise DpsumError(
+            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are {pairs}"
+        )
+    return _known()[mechanism, kind]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Every mechanism and kind of sampler that there is an analysis of, by name."""
+    return sorted(_known())
+
+
+def known(mechanism: str, kind: str) -> bool:
+    """Whether there is an analysis of them, and it holds also where everybody knows who is in which release."""
+    return (mechanism, kind) in _known() and _known()[mechanism, kind].known
+
+
+def of(releases: Sequence[Release]) -> Analysis:
+    """The analysis of a ledger's releases, by the first of them.
+
+    Raises:
+        DpsumError: there is none for one of them.
+    """
+    found = [find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)]
+    return found[0]

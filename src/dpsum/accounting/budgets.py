@@ -1,0 +1,271 @@
+"""What a private run may spend, what it has spent, how its noise moves, and when it has to stop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpsum.accounting.analyses import find, own_records
+from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
+from dpsum.accounting.claims import NO_CLAIM, Claims
+from dpsum.accounting.context import Budget
+from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, orders_of
+from dpsum.accounting.gaussian import joint_multiplier, rounded_up
+from dpsum.accounting.poisson import epsilon_of, renyi
+from dpsum.accounting.schedule import Sampler
+from dpsum.errors import DpsumError
+
+
+class BudgetPlan:
+    """The noise of a run whose noise stays, and the rounds it may take, fixed before the first round.
+
+    Attributes:
+        sampler: the participation plan's description.
+        noise_multiplier: z, configured or calibrated.
+        delta: at which epsilon is counted.
+        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
+        counted: whether every release has an event; without, no finite epsilon holds.
+        beside: z of the other sums of a round that read the same units.
+
+    Args:
+        budget: what may be spent.
+        sampler, counted: see above.
+        multiplier: z; None: the smallest that meets the budget.
+        beside: of the other sums of a round that read the same units; None likewise, and all that are None cost the
+            same.
+        claims: the method's.
+        mechanism: what the ledger will call the noise.
+        every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
+
+    Raises:
+        DpsumError: no noise meets the budget, the mechanism and sampler have no analysis, or the budget is of a claim
+            that the method's paper does not make.
+    """
+
+    def __init__(
+        self, budget: Budget, *, sampler: Sampler, multiplier: float | None, claims: Claims, mechanism: str,
+        counted: bool = True, every_round: bool = True, beside: Sequence[float | None] = (),
+    ) -> None:  # fmt: skip
+        self.sampler, self.delta, self.counted, self._every_round = sampler, budget.delta, counted, every_round
+        self._given: Given = {"claims": claims, "mechanism": mechanism}
+        find(mechanism, sampler["kind"])
+        _check_claimed(budget, claims)
+        multipliers, total = (multiplier, *beside), 0.0
+        if None in multipliers:
+            if budget.epsilon is None:
+                raise DpsumError("noise.multiplier and budget.epsilon are both null: give one")
+            total = calibrate(budget.profile, sampler, budget.epsilon, budget.delta, **self._given)
+        self.noise_multiplier, *self.beside = _shared(total, multipliers)
+        self.lots_allowed = int(sampler["rounds"])
+        if budget.epsilon is not None and budget.stop:
+            limits = budget.delta, budget.epsilon
+            self.lots_allowed = rounds_allowed(budget.profile, sampler, self._together, *limits, **self._given)
+
+    @property
+    def _together(self) -> float:
+        """The multiplier of all releases of a round as one."""
+        return joint_multiplier([self.noise_multiplier, *self.beside]) if self.beside else self.noise_multiplier
+
+    def allows(self, releases: int) -> bool:
+        """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
+        return releases <= self.lots_allowed
+
+    def took(self, lots: int) -> None:
+        """Take note that so many rounds (or lots) were released at the present noise."""
+
+    def spent(self, done: int) -> tuple[float, float]:
+        """Epsilon after `done` rounds: as claimed, and the high end of what holds.
+
+        NaN where nothing is claimed, and where the second would take long.
+        """
+        claimed = self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
+        if not self.counted:
+            return claimed, math.inf
+        return claimed, self._epsilon("holds", done) if self._every_round else math.nan
+
+    def _epsilon(self, profile: str, done: int) -> float:
+        return epsilon_after(profile, self.sampler, self._together, done, self.delta, **self._given)
+
+    def observe(self, loss: float) -> None:
+        """Take note of the public validation loss; the noise stays as it is."""
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""
+
+
+class OwnBudget:
+    """What clients' own sums over a part of their examples cost beside a sum with a budget, over another part.
+
+    Each client takes its own once, and with the first round one has: what they cost is known, and does not grow.
+
+    Args:
+        budget: of the other sum; a record may be in the one or in the other, so it is for both.
+        name: of the sum.
+        sampler: of the sum.
+        multiplier: z_0.
+        claims, counted: as in `BudgetPlan`.
+
+    Raises:
+        DpsumError: they cost more than may be spent.
+    """
+
+    def __init__(
+        self, budget: Budget, *, name: str, sampler: Sampler, multiplier: float, claims: Claims, counted: bool = True
+    ) -> None:
+        def epsilon(profile: str) -> float:
+            return own_records.epsilon_under(profile, sampler, multiplier, budget.delta, claims=claims)
+
+        self._spent = epsilon("as_claimed") if claims else math.nan, epsilon("holds") if counted else math.inf
+        cost = epsilon(budget.profile)
+        if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
+            raise DpsumError(
+                f"{name} costs a record epsilon {cost:.4g} at budget.delta {budget.delta:g}, more than budget.epsilon "
+                f"({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier or "
+                "budget.epsilon"
+            )
+
+    def spent(self, done: int) -> tuple[float, float]:
+        """As `BudgetPlan.spent`."""
+        return self._spent if done else (0.0, 0.0)
+
+
+class DecayingBudget(BudgetPlan):
+    """Noise that decays by a public loss (Adap DP-FL, Section IV-B), spent release by release.
+
+    Renyi divergences add up, so that whether one more lot fits is known at once: under `as_claimed` by the claim's
+    orders and conversion; under `holds` by more orders and the tighter conversion, and if the noise may decay by one
+    order alone, chosen before the first lot: a filter, so that the budget holds for whatever noise comes of it
+    (`accounting.filters`).
+
+    Args:
+        budget, sampler, claims, mechanism, counted: as in `BudgetPlan`; the sampler is Poisson lots.
+        multiplier: z of the first lot.
+        decay: the noise is multiplied by it,
+        falls: after so many falls of the loss in a row.
+        extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
+        beside: as in `BudgetPlan`, of noise that stays as it is.
+    """
+
+    def __init__(
+        self, budget: Budget, *, sampler: Sampler, multiplier: float, decay: float, falls: int, claims: Claims,
+        mechanism: str, counted: bool = True, extra: int = 0, beside: Sequence[float | None] = (),
+    ) -> None:  # fmt: skip
+        if (mechanism, sampler["kind"]) != ("gaussian", "poisson-lots"):
+            raise DpsumError(
+                f"noise that follows a loss is accounted for as gaussian noise on poisson-lots, not as {mechanism} "
+                f"noise on {sampler['kind']}"
+            )
+        _check_claimed(budget, claims)
+        self.sampler, self.delta, self.counted = sampler, budget.delta, counted
+        self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
+        self._decay, self._falls, self._extra, self.beside = decay, falls, extra, [z for z in beside if z is not None]
+        if len(self.beside) < len(beside):
+            raise DpsumError(
+                "the multiplier of a sum is null beside one whose noise follows a loss or is released twice: give one"
+            )
+        self._limit = budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
+        claim = claims.get(sampler["kind"])
+        self._orders, self._holds = orders_of(budget.profile, claim)
+        if self._holds and decay < 1 and math.isfinite(self._limit):
+            z = joint_multiplier([multiplier] * (1 + extra) + self.beside)
+            self._orders = filter_order(z, sampler["rate"], HOLDING_ORDERS, epsilon=self._limit, delta=self.delta)
+        self._spent = np.zeros(len(self._orders))
+        # Of a claim that does not add up divergences nothing is known from lot to lot.
+        follows = bool(claims) and (claim is None or bool(claim.orders))
+        self._claimed_orders, self._tight = orders_of("as_claimed", claim) if follows else ((), False)
+        self._claimed = np.zeros(len(self._claimed_orders))
+        self._lots = 0
+        self._losses: list[float] = []
+        self._seen = 0
+
+    def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
+        multipliers = [self.noise_multiplier] * (1 + self._extra if counted_in_full else 1) + self.beside
+        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
+        return renyi(z, self.sampler["rate"], orders)
+
+    def allows(self, releases: int) -> bool:
+        """Whether lots up to `releases` in all, at the present noise, stay within the budget."""
+        if releases > self.lots_allowed:
+            return False
+        more = (releases - self._lots) * self._cost(self._orders, counted_in_full=self._holds)
+        return epsilon_of(self._spent + more, self._orders, self.delta, tight=self._holds) <= self._limit
+
+    def took(self, lots: int) -> None:
+        self._spent = self._spent + lots * self._cost(self._orders, counted_in_full=self._holds)
+        if self._claimed_orders:
+            self._claimed = self._claimed + lots * self._cost(self._claimed_orders, counted_in_full=False)
+        self._lots += lots
+
+    def spent(self, done: int) -> tuple[float, float]:
+        """As claimed; what holds is infinite where a release has no event, and else left to the account (NaN)."""
+        claimed = math.nan
+        if self._claimed_orders:
+            claimed = epsilon_of(self._claimed, self._claimed_orders, self.delta, tight=self._tight)
+        return claimed, math.nan if self.counted else math.inf
+
+    def observe(self, loss: float) -> None:
+        """After `falls` falls in a row (J(t-3) > J(t-2) > J(t-1) > J(t) for 3) the noise is multiplied by the decay.
+
+        J(w_0) = J(w_1) = J(w_2) = infinity (Section IV-B): the losses of the first two rounds are not looked at.
+        """
+        self._seen += 1
+        loss = math.inf if self._seen < self._falls else loss
+        self._losses = [*self._losses, loss][-(self._falls + 1) :]
+        falls = [
+            later < earlier for earlier, later in itertools.pairwise([math.inf, *self._losses][-self._falls - 1 :])
+        ]
+        if len(falls) == self._falls and all(falls):
+            self.noise_multiplier *= self._decay
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "noise_multiplier": self.noise_multiplier,
+            "lots": self._lots,
+            "losses": list(self._losses),
+            "seen": self._seen,
+            "spent": self._spent.tolist(),
+            "claimed": self._claimed.tolist(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
+        self._losses, self._seen = list(state["losses"]), state["seen"]
+        self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
+
+
+def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
+    """Multipliers of releases that together cost at most what one of `total` does, where None are to be found.
+
+    Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 - sum of z_i^-2))^1/2.
+
+    Raises:
+        DpsumError: the given ones cost as much already.
+    """
+    given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
+    if not missing:
+        return given
+    found = total
+    if len(multipliers) > 1:
+        left = total**-2 - math.fsum(z**-2 for z in given)
+        if left <= 0:
+            raise DpsumError(
+                f"the budget allows all sums of these units together one of noise multiplier {total:g}, and those that "
+                f"are given have {joint_multiplier(given):g} already: raise a multiplier or budget.epsilon"
+            )
+        found = rounded_up((missing / left) ** 0.5)
+        while joint_multiplier([*given, *[found] * missing]) < total:
+            found = math.nextafter(found, math.inf)
+    return [found if z is None else z for z in multipliers]
+
+
+def _check_claimed(budget: Budget, claims: Claims) -> None:
+    if budget.epsilon is not None and budget.profile == "as_claimed" and not claims:
+        raise DpsumError(f"budget.profile is as_claimed, but {NO_CLAIM}: set it to holds")

@@ -1,0 +1,132 @@
+"""From noise to epsilon or delta, and back, for rounds that are planned: before there is a ledger."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TypedDict, Unpack
+
+from dpsum.accounting.analyses import find
+from dpsum.accounting.claims import NO_CLAIM, Claims
+from dpsum.accounting.gaussian import rounded_up
+from dpsum.accounting.schedule import Sampler, Schedule
+from dpsum.errors import DpsumError
+
+_LEAST_DELTA = 1e-30
+_End = Callable[[Schedule, Sampler, float], float]
+
+
+class Given(TypedDict, total=False):
+    """What finds the accounting of a plan: the method's claims, and what the ledger calls the noise ("gaussian")."""
+
+    claims: Claims
+    mechanism: str
+
+
+def _end(profile: str, kind: str, claims: Claims | None = None, mechanism: str = "gaussian") -> _End:
+    """What gives the high end of epsilon under a profile."""
+    analysis = find(mechanism, kind)
+    if profile not in ("as_claimed", "holds"):
+        raise DpsumError(f"no accounting profile {profile!r} for a plan: choose as_claimed or holds")
+    if profile == "holds" or (claims and kind not in claims):
+        return analysis.high
+    if not claims:
+        raise DpsumError(f"{NO_CLAIM}: set the profile to holds")
+    return claims[kind].epsilon
+
+
+@functools.lru_cache(maxsize=4096)
+def _high(end: _End, schedule: Schedule, rate: float, rounds: int, delta: float) -> float:
+    return end(schedule, {"rate": rate, "rounds": rounds}, delta)
+
+
+def epsilon_after(
+    profile: str, sampler: Sampler, noise_multiplier: float, done: int, delta: float, **given: Unpack[Given]
+) -> float:
+    """Epsilon (its high end) after `done` of the sampler's planned rounds; 0 before the first. Cached.
+
+    Args:
+        profile: "as_claimed" or "holds".
+        sampler: the participation plan's description.
+        noise_multiplier: z.
+        done: rounds.
+        delta: in (0, 1).
+        given: see `Given`; without claims "as_claimed" raises.
+
+    Raises:
+        DpsumError: z or delta out of bounds, no analysis of the mechanism and sampler, or nothing is claimed.
+    """
+    if not 0 < delta < 1:
+        raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
+    if not 0 < noise_multiplier < math.inf:
+        raise DpsumError(f"the noise multiplier is {noise_multiplier}: it must be finite and above 0")
+    end = _end(profile, sampler["kind"], **given)
+    if done == 0:
+        return 0.0
+    schedule = ((float(noise_multiplier), int(done)),)
+    return _high(end, schedule, float(sampler["rate"]), int(sampler["rounds"]), float(delta))
+
+
+def delta_after(
+    profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float, **given: Unpack[Given]
+) -> float:
+    """Delta at a given epsilon after `done` rounds: the smallest, up to one part in a thousand, whose epsilon fits.
+
+    1 where none does, and never below 1e-30.
+
+    Raises:
+        DpsumError: as in `epsilon_after`, or an epsilon that is not above 0.
+    """
+    if not 0 < epsilon < math.inf:
+        raise DpsumError(f"epsilon is {epsilon}: it must be finite and above 0")
+
+    def enough(log_delta: float) -> bool:
+        return epsilon_after(profile, sampler, noise_multiplier, done, math.exp(log_delta), **given) <= epsilon
+
+    low, high = math.log(_LEAST_DELTA), math.log1p(-1e-9)
+    if enough(low):
+        return _LEAST_DELTA
+    if not enough(high):
+        return 1.0
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return math.exp(high)
+
+
+def rounds_allowed(
+    profile: str, sampler: Sampler, noise_multiplier: float, delta: float, epsilon: float, **given: Unpack[Given]
+) -> int:
+    """The most rounds, up to those planned, after which epsilon is still within the budget."""
+    within, beyond = 0, int(sampler["rounds"]) + 1
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        fits = epsilon_after(profile, sampler, noise_multiplier, middle, delta, **given) <= epsilon
+        within, beyond = (middle, beyond) if fits else (within, middle)
+    return within
+
+
+def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]) -> float:
+    """The smallest noise multiplier with which all planned rounds stay within (epsilon, delta).
+
+    Rounded up to four significant digits, so that a run's configuration can name it.
+
+    Raises:
+        DpsumError: no multiplier from 0.05 to 10,000 is enough.
+    """
+    if not 0 < epsilon < math.inf:
+        raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")
+
+    def enough(z: float) -> bool:
+        return epsilon_after(profile, sampler, z, int(sampler["rounds"]), delta, **given) <= epsilon
+
+    low, high = 0.05, 1.0
+    while not enough(high):
+        low, high = high, high * 2
+        if high > 10_000:
+            raise DpsumError(f"no noise multiplier up to 10,000 meets epsilon {epsilon} at delta {delta}: raise one")
+    while high / low > 1 + 1e-5:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return rounded_up(high)

@@ -1,0 +1,149 @@
+"""What papers claim: the accounting that a method's paper did, whether or not it is of the mechanism that ran.
+
+A claim belongs to a method, which names one for each kind of sampler that its paper accounts for. Nothing heavy is
+imported here, since methods are read with every plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpsum.accounting.schedule import Sampler, Schedule
+
+TF_PRIVACY_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
+"""TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers' claims come out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A paper's accounting for one kind of sampler.
+
+    Attributes:
+        epsilon: (schedule, sampler, delta) to the paper's epsilon. Of sums that a client takes over its own examples
+            the schedule is that of one client's releases of one name.
+        explanation: what the paper does.
+        status: "proved", or "void" where it is of another mechanism than the one that runs.
+        void: a sampler to what makes the claim void for it, as words that follow the explanation; "" where it stands.
+        readings: the same by other readings of what the paper prints, by what each is; said with the explanation.
+        orders: of Renyi divergences, where the claim adds them up and converts them by
+            epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept lot by lot.
+    """
+
+    epsilon: Callable[[Schedule, Sampler, float], float]
+    explanation: str
+    status: str = "proved"
+    void: Callable[[Sampler], str] | None = None
+    orders: tuple[float, ...] = ()
+    readings: Mapping[str, Callable[[Schedule, Sampler, float], float]] = dataclasses.field(default_factory=dict)
+
+    def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
+        """What the other readings come to, as words that follow the explanation."""
+        return "".join(f"; {name}: {one(schedule, sampler, delta):.4g}" for name, one in self.readings.items())
+
+    def statement(self, sampler: Sampler) -> tuple[str, str]:
+        """Status and explanation for a sampler."""
+        why = "" if self.void is None else self.void(sampler)
+        return ("void", self.explanation + why) if why else (self.status, self.explanation)
+
+
+Claims = Mapping[str, Claim]
+"""A method's claims by kind of sampler. Empty: its paper claims no epsilon. For a kind that is missing among others,
+what holds is claimed."""
+
+NO_CLAIM = "the method's paper claims no epsilon"
+
+
+def _renyi(schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]) -> float:
+    from dpsum.accounting.poisson import renyi_epsilon
+
+    return renyi_epsilon(schedule, sampler["rate"], delta, orders)
+
+
+def renyi_claim(
+    orders: tuple[float, ...], explanation: str, *, status: str = "proved", void: Callable[[Sampler], str] | None = None
+) -> Claim:
+    """Renyi accounting of Poisson sampling; arguments as the attributes of a claim."""
+    epsilon = functools.partial(_renyi, orders=orders)
+    return Claim(epsilon=epsilon, explanation=explanation, status=status, void=void, orders=orders)
+
+
+def one_release(schedule: Schedule, sampler: Sampler, delta: float) -> float:
+    """Epsilon of one Gaussian release, the least noisy of a schedule."""
+    from dpsum.accounting.gaussian import gaussian_epsilon
+
+    return gaussian_epsilon(min(z for z, _ in schedule), delta)
+
+
+def _several_steps(sampler: Sampler) -> str:
+    return f"; {sampler['steps']} steps read the same examples" if sampler["steps"] > 1 else ""
+
+
+def _disjoint_batches(sampler: Sampler) -> str:
+    if sampler["rate"] == 1 or sampler["kind"].endswith("poisson"):
+        return ""
+    return ", as if each batch were a Poisson sample; disjoint batches were run"
+
+
+POISSON_MOMENTS = renyi_claim(
+    TF_PRIVACY_ORDERS,
+    "the paper's: Renyi accounting of Poisson sampling at q = L/N with "
+    "eps = rdp + log(1/delta)/(alpha-1); disjoint batches were run, not Poisson sampling",
+    status="void",
+)
+"""DP-FedMeta and DP-MAML, for "one-pass": TensorFlow Privacy's moments accountant."""
+
+WHOLE_ORDERS = renyi_claim(
+    tuple(range(2, 65)),
+    "the paper's: Renyi accounting of Poisson sampling, orders 2 to 64, eps = rdp + log(1/delta)/(alpha-1)",
+)
+"""Adap DP-FL, for "poisson-lots" (Section IV-D: alpha from {2, 3, ..., 64})."""
+
+ONE_RELEASE = Claim(epsilon=one_release, explanation="the paper's: the noise of one release", void=_several_steps)
+"""DP-AGRLR and sample-level DP-MAML, for "own-records": their released code counts several steps as one."""
+
+REPTILE_STEPS = renyi_claim(
+    TF_PRIVACY_ORDERS,
+    "the paper's: Renyi accounting of the steps within a task by TensorFlow Privacy",
+    void=_disjoint_batches,
+)
+"""Task-global DP Reptile, for "own-records" and "own-records-poisson": its steps one by one, at q = batch / records."""
+
+
+def _gdp(schedule: Schedule, sampler: Sampler, delta: float, *, square: Callable[[float, int], float]) -> float:
+    from dpsum.accounting.gaussian import gaussian_epsilon
+
+    mu = sampler["rate"] * math.sqrt(math.fsum(square(z, rounds) for z, rounds in schedule))
+    return gaussian_epsilon(1 / mu, delta) if mu else 0.0
+
+
+def gdp_claim(explanation: str, readings: Mapping[str, Callable[[float, int], float]]) -> Claim:
+    """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al. 2020): a limit and no bound.
+
+    Args:
+        explanation: what the paper does.
+        readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first is the claim.
+    """
+    (_, square), *others = readings.items()
+    return Claim(
+        epsilon=functools.partial(_gdp, square=square),
+        explanation=explanation,
+        status="void",
+        readings={name: functools.partial(_gdp, square=other) for name, other in others},
+    )
+
+
+GDP_OF_HALVES = gdp_claim(
+    "the paper's: mu-GDP by the central limit theorem, mu = B/n (T (e^(1/sigma^2) - 1))^1/2 (Lemma B.3), for each half "
+    "by itself; a limit and no bound",
+    {
+        "Lemma B.3": lambda z, rounds: rounds * math.expm1(z**-2),
+        "as Theorem 3.1 is printed, T e^(1/sigma^2 - 1) under the root": lambda z, rounds: rounds * math.exp(z**-2 - 1),
+        "as Theorem B.1 is printed, T e^(1/sigma^2) - 1 under the root": lambda z, rounds: rounds * math.exp(z**-2) - 1,
+    },
+)
+"""DP-FNAS, for "poisson-lots": sigma is the deviation of the noise over the clipping constant."""

@@ -1,0 +1,57 @@
+"""What an account has to know beside the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.tuning import Search
+from dpsum.ledger import Release
+
+
+class Budget(Protocol):
+    """What a run may spend; a configuration's section `budget` is one.
+
+    `profile` is "as_claimed" or "holds"; `epsilon` None is no limit; `stop` says whether training stops at it.
+    """
+
+    @property
+    def epsilon(self) -> float | None: ...
+    @property
+    def delta(self) -> float: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def stop(self) -> bool: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountContext:
+    """What an account has to know beside the ledger.
+
+    Attributes:
+        images: which clients use which image; None where that is unknown or says nothing, for the reason given.
+        no_images: that reason.
+        search: the declared search for hyper-parameters; None: none was declared.
+        own_streams: whether the run drew its cohorts and its noise from streams that no other run of the search draws
+            from; else nothing is known of several runs together.
+        chosen: whether checkpoints were chosen by validation clients.
+        budget: what the run was allowed; noise that follows a validation loss is accounted for by it.
+        adaptive: whether the noise was free to follow such a loss; None: told by whether it moved.
+        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots; None where no such rule
+            was declared.
+        before: releases of another run that this one rests on, and that read the same records.
+        groups: numbers of records of one client that are to be protected together.
+    """
+
+    images: ImageUse | None = None
+    no_images: str = "the run's partition was not given"
+    search: Search | None = None
+    own_streams: bool = False
+    chosen: bool = False
+    budget: Budget | None = None
+    adaptive: bool | None = None
+    fall: tuple[float, int] | None = None
+    groups: tuple[int, ...] = ()
+    before: tuple[Release, ...] = ()

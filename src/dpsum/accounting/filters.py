@@ -1,0 +1,112 @@
+"""Renyi filters: what holds where the noise of a round was chosen by looking at earlier releases.
+
+Composition theorems take the noise of every round as given. Where it follows a validation loss of released models it
+is itself random, and the account of the schedule that was run says nothing of the schedules that were not. A filter
+does: each lot is allowed only if the Renyi divergences so far, and its own, are within a budget fixed in advance
+(Feldman and Zrnic, Individual Privacy Accounting via a Renyi Filter, 2021; Lecuyer 2021).
+
+Proof, for a set of orders fixed in advance with budgets B_a, of which a run keeps one or another: let R be the ratio of
+the densities of all releases under two neighbouring inputs and rho_t(a) the divergence of lot t given what came before.
+Under Q, R_t^a exp(-(a - 1) sum_{s <= t} rho_s(a)) is a supermartingale that starts at 1. On the event A_a that a is the
+first order whose budget was kept, E_Q R^a 1{A_a} <= exp((a - 1) B_a). For c > 0, (r - c)+ <= r^a c^(1 - a) (1/a)
+(1 - 1/a)^(a - 1), so
+
+    delta(eps) = E_Q (R - e^eps)+ <= sum_a (1/a) (1 - 1/a)^(a - 1) exp((a - 1) (B_a - eps)).
+
+With one order this is the tight conversion of its budget, without any loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import logsumexp
+
+from dpsum.accounting.claims import Claim
+from dpsum.accounting.gaussian import least_root
+from dpsum.accounting.poisson import renyi
+from dpsum.errors import DpsumError
+
+HOLDING_ORDERS = tuple(range(2, 257))
+"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and any of them is an upper end."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filter:
+    """The filter that a run of adaptive noise kept: at each of the orders its budget, fixed in advance."""
+
+    orders: tuple[float, ...]
+    budgets: np.ndarray
+
+    def epsilon(self, delta: float) -> float:
+        """A proved upper end, as `filtered_epsilon`."""
+        return filtered_epsilon(self.budgets, self.orders, delta)
+
+
+def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:
+    """The orders of a budget that is kept lot by lot, and whether its conversion is the tight one.
+
+    Args:
+        profile: the budget's, "as_claimed" or "holds".
+        claim: the paper's for this sampler; None: what holds is claimed.
+
+    Raises:
+        DpsumError: the claim does not add up divergences.
+    """
+    if profile == "holds" or claim is None:
+        return HOLDING_ORDERS, True
+    if not claim.orders:
+        raise DpsumError("the paper's claim cannot be kept lot by lot: set budget.profile to holds")
+    return claim.orders, False
+
+
+def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tight: bool) -> np.ndarray:
+    """B_a: the divergence at each order that converts to (epsilon, delta); below 0 where no lot fits."""
+    alphas = np.asarray(orders, dtype=float)
+    budgets = epsilon + math.log(delta) / (alphas - 1.0)
+    return np.asarray(budgets - (np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0) if tight else 0.0))
+
+
+def filter_order(
+    noise_multiplier: float, rate: float, orders: Sequence[float], *, epsilon: float, delta: float
+) -> tuple[float, ...]:
+    """The one order of a filter: that at which noise which stayed as it starts would last longest.
+
+    Args:
+        noise_multiplier: z of the first lot.
+        rate: q.
+        orders: to choose from.
+        epsilon, delta: the budget.
+    """
+    lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(noise_multiplier, rate, tuple(orders))
+    return (orders[int(np.argmax(lots))],)
+
+
+def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float) -> float:
+    """A proved upper end of epsilon where at least one order's budget was kept, whichever the noise turned out to be.
+
+    Args:
+        budgets: B_a for each order, fixed in advance.
+        orders: the orders.
+        delta: in (0, 1).
+    """
+    alphas, kept = np.asarray(orders, dtype=float), np.asarray(budgets, dtype=float)
+    # An order whose budget is below 0 is kept by no run.
+    alphas, kept = alphas[kept >= 0], kept[kept >= 0]
+    if not len(alphas):
+        return 0.0
+    factors = (alphas - 1.0) * np.log1p(-1.0 / alphas) - np.log(alphas)
+
+    def excess(epsilon: float) -> float:
+        return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(delta)
+
+    found = least_root(excess, xtol=1e-12)
+    return found + 1e-11 if found else 0.0
+
+
+def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
+    """Whether what was spent is within the budget at one of the orders, up to rounding of the sums."""
+    return bool(np.any(spent <= budgets * (1 + 1e-9) + 1e-12))

@@ -1,0 +1,138 @@
+"""From the privacy of one unit to that of several at once.
+
+Two upper ends that need nothing of the mechanism but what is said of each:
+
+- `group_epsilon`: one unit is changed after another. If each change alone is (eps_1, delta_1), k of them are
+  (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))) (Dwork and Roth 2014, Theorem 2.2, with the sum kept).
+- `known_draws_epsilon`: whoever takes part when is told to the observer. Given the draws the releases are one Gaussian,
+  and by joint convexity delta(eps) is at most the mean of its delta over the draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+from scipy.special import log_ndtr
+
+from dpsum.accounting.gaussian import least_root
+
+# A delta so small that an accountant's own bracket says nothing below it.
+SMALLEST_DELTA = 1e-25
+# What may be cut off a law of counts; it is added to delta. (Sums are convolved without FFT: to relative accuracy.)
+LEFT_OUT = 1e-13
+
+
+def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float, *, ceiling: float = math.inf) -> float:
+    """A proved upper end of epsilon for `size` changes, one after another; infinite where this way leads to none.
+
+    Args:
+        epsilon_at: delta to an upper end of epsilon for one change; both directions of it.
+        size: k >= 1 changes.
+        delta: of all of them together.
+        ceiling: an upper end that is known already; given back where this way leads to nothing lower.
+    """
+    if size == 1:
+        return epsilon_at(delta)
+    share, found = delta, epsilon_at(delta)
+    for _ in range(60):
+        if size * found >= ceiling:
+            break
+        ladder = _ladder(found, size)
+        if share * ladder <= delta:
+            return size * found
+        share = min(share, 0.95 * delta / ladder)
+        if not share > SMALLEST_DELTA:
+            break
+        found = epsilon_at(share)
+    return ceiling
+
+
+def _ladder(epsilon: float, size: int) -> float:
+    """1 + e^eps + ... + e^((k-1) eps)."""
+    if size * epsilon > 600.0:
+        return math.inf
+    return math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon > 1e-12 else float(size)
+
+
+def squares_of_binomials(uses: int, rate: float, rounds: int) -> tuple[np.ndarray, float]:
+    """The law of the sum over rounds of N_t^2, N_t ~ Binomial(k, q) apart from one another.
+
+    Returns:
+        The probability of 0, 1, 2, ..., and what is missing from it at most.
+    """
+    return _sum_of_squares(
+        lambda n: scipy.stats.binom.pmf(n, uses, rate), lambda n: scipy.stats.binom.sf(n, uses, rate), uses, rounds
+    )
+
+
+def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
+    """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k balls fall into the bins.
+
+    Counts of balls in bins are Poisson counts of the same mean given that they add up to k, so any probability is at
+    most the Poisson one over P(Poisson(k) = k). Returned as in `squares_of_binomials`; it adds up to more than one.
+    """
+    factor = 1.0 / float(scipy.stats.poisson.pmf(uses, uses))
+    count = scipy.stats.poisson(uses / of)
+    law, missing = _sum_of_squares(count.pmf, count.sf, uses, rounds)
+    return law * factor, missing * factor
+
+
+def _sum_of_squares(
+    law_of: Callable[[np.ndarray], np.ndarray], tail_of: Callable[[int], float], most: int, rounds: int
+) -> tuple[np.ndarray, float]:
+    cut = 0
+    while cut < most and float(tail_of(cut)) * rounds > LEFT_OUT:
+        cut += 1
+    counts = np.arange(cut + 1)
+    one = np.zeros(cut * cut + 1)
+    one[counts * counts] = law_of(counts)
+    # No round has more than `most`, so beyond it nothing is missing.
+    missing = rounds * float(tail_of(cut)) if cut < most else 0.0
+    total: np.ndarray | None = None
+    exponent, power = rounds, one
+    while True:
+        if exponent & 1:
+            total, lost = _cut(power if total is None else np.convolve(total, power))
+            missing += lost
+        exponent >>= 1
+        if not exponent:
+            break
+        power, lost = _cut(np.convolve(power, power))
+        missing += lost * (exponent + 1)
+    assert total is not None
+    return total, missing + LEFT_OUT
+
+
+def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
+    """Without the far end that hardly ever happens, and how much that was."""
+    law = np.maximum(law, 0.0)
+    above = np.cumsum(law[::-1])[::-1]
+    keep = max(int(np.searchsorted(-above, -1e-17)), 1)
+    return law[:keep], float(law[keep:].sum())
+
+
+def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float, delta: float) -> float:
+    """A proved upper end: the observer learns the draws too, and so sees one Gaussian of mu = sqrt(sum n_t^2) / z.
+
+    Args:
+        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2, ...
+        missing: what is missing from the law.
+        noise_multiplier: z.
+        delta: in (0, 1).
+    """
+    rest = delta - missing
+    if rest <= 0:
+        return math.inf
+    at = np.flatnonzero(law[1:] > 0) + 1
+    mu, weights = np.sqrt(at) / noise_multiplier, law[at]
+
+    def excess(epsilon: float) -> float:
+        first = log_ndtr(mu / 2 - epsilon / mu)
+        second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+        return float(weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))) - rest
+
+    found = least_root(excess, xtol=1e-9) if len(at) else 0.0
+    return found + 1e-9 if found else 0.0

@@ -1,0 +1,229 @@
+"""The profiles of the releases of one mechanism and sampler, one method each; all read the same schedules."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpsum.accounting import analyses
+from dpsum.accounting.claims import NO_CLAIM, Claims
+from dpsum.accounting.context import AccountContext
+from dpsum.accounting.filters import HOLDING_ORDERS
+from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.groups import group_epsilon
+from dpsum.accounting.tuning import searched_epsilon
+from dpsum.ledger import Release
+
+_AS_RUN = (
+    "; the noise followed a public loss of released models: this is of the schedule that was run, "
+    "and does not cover the choice of it"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What one profile says.
+
+    Attributes:
+        epsilon_low, epsilon_high: proved ends, equal where they are exact.
+        delta: at which they are given.
+        unit, adjacency, observer: of the guarantee.
+        status: "proved"; "as run": of the noise that was run, not of its choice; "void": not of this mechanism, or
+            not finite.
+        explanation: what it takes for granted.
+        uses_max, uses_mean: clients that use an image, for the image level.
+    """
+
+    epsilon_low: float
+    epsilon_high: float
+    delta: float
+    unit: str
+    adjacency: str
+    observer: str
+    status: str
+    explanation: str
+    uses_max: int | None = None
+    uses_mean: float | None = None
+
+
+class Profiles:
+    """The profiles of releases; arguments as of `account.account`."""
+
+    def __init__(self, releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> None:
+        self.given, self.delta, self.claims, self.first = given, delta, claims, releases[0]
+        self.analysis = analyses.of(releases)
+        self.reading = reading = self.analysis.read(releases)
+        uncovered = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
+        self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncovered.items())
+        self.adaptive = len(reading.schedule) > 1 if given.adaptive is None else given.adaptive
+        self.filter = self.floor = None
+        if self.adaptive and given.budget is not None and (claims or given.budget.profile == "holds"):
+            self.filter = self.analysis.filter_of(reading, given.budget, claims)
+        if self.adaptive and given.fall is not None:
+            self.floor = self.analysis.floor_of(reading, given.fall)
+
+    def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
+        """Each profile's entry, or the reason why it has none."""
+        holds = self._holds()
+        found = {
+            "as_claimed": self._as_claimed(),
+            "holds": holds,
+            "replace_one": self._replace_one(holds),
+            "image_level": self._image_level(holds),
+            "tuning": self._tuning(holds),
+        }
+        entries = {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
+        return entries, {name: reason for name, reason in found.items() if isinstance(reason, str)}
+
+    def _entry(self, low: float, high: float, status: str, explanation: str, **others: Any) -> Entry:
+        if self.missing:
+            status, explanation = "void", f"a release without an event: {self.missing}"
+        values = {name: getattr(self.first, name) for name in ("unit", "adjacency", "observer")}
+        return Entry(
+            epsilon_low=low, epsilon_high=high, delta=self.delta, status=status, explanation=explanation,
+            **values | others,
+        )  # fmt: skip
+
+    def _as_claimed(self) -> Entry | str:
+        if not self.claims:
+            return NO_CLAIM
+        claim, reading = self.claims.get(self.analysis.sampler), self.reading
+        if claim is None:
+            schedule = reading.claimed if reading.uncounted else reading.schedule
+            low, high = self.analysis.bracket(schedule, reading.sampler, self.delta)
+            status, text = "proved", self.analysis.explain(reading)
+        else:
+            low, status, text = self.analysis.claimed(claim, reading, self.delta)
+            high = low
+        if self.adaptive and status == "proved":
+            status, text = "as run", text + _AS_RUN
+        if reading.uncounted:
+            names = ", ".join(reading.uncounted)
+            status, text = "void", f"{text}; the paper does not count the release {names}"
+        return self._entry(low, high, status, text)
+
+    def _holds(self) -> Entry:
+        if self.missing:
+            return self._entry(math.inf, math.inf, "void", "")
+        low, high = self.analysis.ends_of(self.reading, self.delta)
+        text = self.analysis.explain(self.reading)
+        if not self.adaptive:
+            return self._entry(low, high, "proved", text)
+        if self.filter is None and self.floor is None:
+            return self._entry(low, high, "as run", text + _AS_RUN)
+        proofs = []
+        if self.filter is not None:
+            count = len(self.filter.orders)
+            orders = "one order" if count == 1 else f"{count} orders"
+            proofs.append(f"within a Renyi filter of {orders} fixed in advance")
+        if self.floor is not None:
+            proofs.append("never below the noise that falls at every chance")
+        text = (
+            f"{text}; the noise followed a public loss of released models, {' and '.join(proofs)}: the "
+            "high end holds for whatever noise came of it; the schedule that was run would by itself be at most "
+            f"{high:.4g}"
+        )
+        return self._entry(low, max(low, self._high(self.delta)), "proved", text)
+
+    def _high(self, delta: float) -> float:
+        """The high end of `holds` at another delta."""
+        sampler, found = self.reading.sampler, []
+        if self.filter is not None:
+            found.append(self.filter.epsilon(delta))
+        if self.floor is not None:
+            found.append(self.analysis.high(self.floor, sampler, delta))
+        return min(found) if found else self.analysis.high(self.reading.schedule, sampler, delta)
+
+    def _replace_one(self, holds: Entry) -> Entry:
+        """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
+        if self.analysis.adjacency == "replace-one":
+            return holds
+        z, low = self.analysis.as_one(self.reading.schedule), holds.epsilon_low
+        how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
+        high = math.inf
+        if not self.missing and z:
+            high = gaussian_epsilon(z / 2, self.delta)
+            low = high if holds.epsilon_low == holds.epsilon_high else low
+        elif not self.missing:
+            high = max(low, group_epsilon(self._high, 2, self.delta))
+        return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
+
+    def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
+        """What holds where so many units become zero at once, by their number; and what is claimed of them.
+
+        Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth 2014), of eps as claimed: void
+        where that delta is not below 1, which says nothing.
+        """
+        found = {}
+        for size in self.given.groups:
+            z, high = self.analysis.as_one(self.reading.schedule), math.inf
+            if not self.missing:
+                high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
+            one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
+            low = high if z and one_low == one_high else min(one_low, high)
+            how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
+            if "as_claimed" in profiles:
+                one = profiles["as_claimed"].epsilon_high
+                share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
+                void = ", which says nothing" if share >= 1 else ""
+                how += f"; claimed would be epsilon {size * one:.4g} at delta {share:.3g}{void}"
+            found[str(size)] = self._entry(low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}")
+        return found
+
+    def _image_level(self, holds: Entry) -> Entry | str:
+        """One image: all clients that use it contribute zero."""
+        use, analysis, reading = self.given.images, self.analysis, self.reading
+        if self.first.unit == "record" and not analysis.shared_records:
+            if use is not None:
+                return (
+                    "an image is an example of several simulated clients, in support and query sets: not accounted for"
+                )
+            text = f"each image is one record of one client; {holds.explanation}"
+            return dataclasses.replace(holds, unit="image", explanation=text, uses_max=1, uses_mean=1.0)
+        if use is None:
+            return self.given.no_images
+        low = high = math.inf
+        if not self.missing:
+            low, high = analysis.image_ends(reading, use, self.delta)
+        counts = use.counts()
+        uses = {"uses_max": int(counts.max()), "uses_mean": float(counts.mean())}
+        text = analysis.images.format(uses=uses["uses_max"])
+        return self._entry(low, high, "proved", text, unit="image", **uses)
+
+    def _tuning(self, holds: Entry) -> Entry | str:
+        """This run and the search that its hyper-parameters came from."""
+        search, reading, delta = self.given.search, self.reading, self.delta
+        chosen = "; checkpoints were chosen by validation clients, which is post-processing for training clients"
+        remark = chosen * self.given.chosen
+        if search is None:
+            return f"no search declared: not counted{remark}"
+        text = f"{search.text}, trained on {search.data} data"
+        if search.data == "public" or self.missing:
+            said = f"{text}: nothing is added; {holds.explanation}{remark}"
+            return dataclasses.replace(holds, explanation=said)
+        if self.adaptive and self.floor is None and (self.filter is None or len(self.filter.orders) > 1):
+            return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
+        low = holds.epsilon_low
+        if search.number == "poisson":
+            # With no run at all nothing is published, which happens with probability e^-K.
+            share = delta / -math.expm1(-search.runs)
+            low = self.analysis.bracket(reading.schedule, reading.sampler, share)[0]
+        if search.several and not self.given.own_streams:
+            text += (
+                "; its runs may have drawn the same cohorts and noise, which may cancel between them: nothing finite "
+                f"holds; set streams to own for each of them{remark}"
+            )
+            return self._entry(low, math.inf, "void", text)
+        z, how = self.analysis.as_one(reading.schedule), "by Renyi divergences"
+        if search.number == "fixed" and z:
+            high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
+        elif self.filter is not None and self.floor is None:
+            high = searched_epsilon(self.filter.budgets, self.filter.orders, search, delta)
+        else:
+            divergences = self.analysis.renyi(self.floor or reading.schedule, reading.sampler, HOLDING_ORDERS)
+            high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
+        every = "every run as private as this one, and of streams of its own"
+        text += f"; the low end is one run's, the high end {how}; {every}"
+        return self._entry(low, max(low, high), holds.status, text + remark)

@@ -1,0 +1,118 @@
+"""Which sums of a run read the same units, so that their releases compose, and which read disjoint parts of them.
+
+A run's plan, its budgets and its account ask this one file, of `sums.Sum` and of ledger lines alike. The rules:
+
+- Sums of the same unit compose, whoever sees them. Where one is for the server alone, the account is against the
+  server, which sees what everyone sees too; it is an upper end for everyone.
+- Only disjoint parts of the records take the maximum: no record is in two parts. A sum that names no part reads all of
+  every unit, and so composes with the sums of every part.
+- Sums of records and sums of clients are two guarantees only if no observer has both kinds: records against the server,
+  to whom clients send what follows from their own releases, and clients against everyone else, who sees what the server
+  releases. Otherwise a client is as many records as it holds, and no analysis has that.
+- Independent Gaussian releases of one round, of units that were sampled together, are one Gaussian of multiplier
+  (sum of z^-2)^-1/2. Nothing else composes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from dpsum.errors import DpsumError
+
+CLIENT, RECORD = "client", "record"
+
+
+class Read(Protocol):
+    """What is asked of a sum, or of a line of a ledger."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def observer(self) -> str: ...
+    @property
+    def part(self) -> str | None: ...
+
+
+One = TypeVar("One", bound=Read)
+
+_SETS = {
+    "support-gradient-sum": "support set", "client-query-gradient-sum": "query set", "query-gradient-sum": "query set",
+}  # fmt: skip
+"""The part of a few-shot client's examples that sums of these names read; their lines have never named it."""
+
+_BESIDE = ("below-threshold-count", "clipped-norm-sum")
+"""What clipping rules release beside a sum, of the units that the sum reads."""
+
+
+def part_of(one: Read) -> str:
+    """The part of the records that a sum reads; "": all of every unit."""
+    return one.part or (_SETS.get(one.name, "") if one.unit == RECORD else "")
+
+
+def by_unit(found: Iterable[One]) -> dict[str, list[One]]:
+    """Sums, or lines of a ledger, by their unit.
+
+    Raises:
+        DpsumError: sums of clients and sums of records have an observer in common.
+    """
+    units: dict[str, list[One]] = {}
+    for one in found:
+        units.setdefault(one.unit, []).append(one)
+    if len(units) > 1:
+        records, clients = units.get(RECORD, []), units.get(CLIENT, [])
+        if any(one.observer != "server" for one in records) or any(one.observer != "everyone" for one in clients):
+            first, second = records[0], clients[0]
+            raise DpsumError(
+                f"{first.name} protects records from {first.observer} and {second.name} clients from "
+                f"{second.observer}: no analysis composes sums of two units that one observer has; let both protect "
+                "the same unit, or clients' own sums reach the server alone"
+            )
+    return units
+
+
+def by_part(found: Sequence[One]) -> dict[str, list[One]]:
+    """Sums of one unit, or their lines, by the part of the records that they read; "" where they read all.
+
+    Raises:
+        DpsumError: some read a part and others all.
+    """
+    kinds = {(one.name, one.part): one for one in reversed(found)}
+    read = {key: part_of(one) for key, one in kinds.items() if one.part or one.name not in _BESIDE}
+    for key, one in kinds.items():
+        if key not in read:
+            alike = {read[of] for of in read if kinds[of].unit == one.unit and _sampler(kinds[of]) == _sampler(one)}
+            read[key] = alike.pop() if len(alike) == 1 else ""
+    parts: dict[str, list[One]] = {}
+    for one in found:
+        parts.setdefault(read[one.name, one.part], []).append(one)
+    if "" in parts and len(parts) > 1:
+        some = next(part for part in parts if part)
+        raise DpsumError(
+            f"{parts[some][0].name} is of a part of the records and others of all ({parts[''][0].name}): no analysis "
+            "composes them; give each a part of its own, of which none shares a record with another, or leave one out"
+        )
+    return parts
+
+
+def _sampler(one: Read) -> object:
+    """What a line of a ledger has; a sum has none yet."""
+    return getattr(one, "sampler", None)
+
+
+def cannot_compose(one: str, other: str, unit: str, part: str, why: str = "are not sampled alike") -> str:
+    """What is said of two sums that read the same units, and that no analysis composes."""
+    return (
+        f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but {why}: no analysis composes "
+        "them; let each read a part of the records of its own, or leave one out"
+    )
+
+
+def tells_rounds(own: Read, kind: str) -> str:
+    """What is said of a client's own releases beside a sum whose account needs secret who takes part when."""
+    return (
+        f"each client's {own.name} is seen by {own.observer}, which tells the rounds that {kind} participation keeps "
+        "secret: set participation.kind to one-pass, where rounds are known"
+    )

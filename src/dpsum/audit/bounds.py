@@ -1,0 +1,213 @@
+"""From guesses and scores to lower bounds on epsilon, each with its confidence and with what it takes for granted.
+
+All are one-sided: on a mechanism for which the bound's assumptions hold, it is above the true epsilon with a chance
+of at most 1 - confidence. A low bound proves nothing.
+
+- `ranks.rank_test`: the order of all scores, against a family of trade-off curves.
+- `one_run_dp`: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (2023), Theorem 5.2.
+- `clopper_pearson`: exact limits of the error rates of one threshold, chosen on other data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from dpsum.audit.rates import binomial_tail, largest_rate, least_rate
+from dpsum.errors import DpsumError
+
+LARGEST_EPSILON = 1e4
+"""What a bound says at most; beyond it numbers say nothing more."""
+
+_SLACK = 0.1
+"""How much of a bound is given up for a threshold with more room on both sides."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A lower bound on epsilon.
+
+    Attributes:
+        name: of the method.
+        epsilon: the bound at the audit's delta; NaN where there is none, and then `reason` says why.
+        assumes: what must be true besides the experiment for the confidence to hold.
+        found: the numbers it was made of.
+        reason: why there is no bound, or why it is as it is; else "".
+        chances: "as_little" and "such_scores": how often right code shows as little as this, and has scores as far from
+            the ideal attacker's, about; empty where that was not asked.
+        ideal: what the best attacker of the mechanism accounted for would show with as many observations, in half of
+            all audits; NaN where that was not asked.
+    """
+
+    name: str
+    epsilon: float
+    assumes: str
+    found: dict[str, Any]
+    reason: str = ""
+    ideal: float = math.nan
+    chances: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """Guesses of secret coins: how many coins there were, how many were guessed, how many of these rightly."""
+
+    coins: int
+    made: int
+    right: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.right <= self.made <= self.coins or self.coins < 1:
+            raise DpsumError(f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins")
+
+
+def guess(scores: np.ndarray, coins: np.ndarray, made: int, *, both: bool = True) -> Guesses:
+    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
+
+    Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in
+    the order in which they stand, which must say nothing of the coins.
+
+    Args:
+        scores: float [m], higher for present.
+        coins: bool [m], the truth.
+        made: guesses in all, at most m; the last odd one of two sides is left out.
+        both: whether there are two sides.
+    """
+    order = np.argsort(scores, kind="stable")
+    low = made // 2 if both else 0
+    high = low if both else made
+    right = int(coins[order[len(order) - high :]].sum()) + int((~coins[order[:low]]).sum())
+    return Guesses(coins=len(coins), made=low + high, right=right)
+
+
+def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
+    """As many guesses as suit the number of coins, fixed beforehand.
+
+    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. A
+    tenth, half of them "absent"; where participation is secret a twentieth, none of them "absent", since a release
+    that a canary was not seen in says little. But a hundred where there are so many.
+    """
+    made = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
+    return guess(scores, coins, made, both=not secret)
+
+
+# One run, (epsilon, delta)
+
+
+def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """A bound on the chance of at least so many right guesses under any (epsilon, delta)-DP mechanism (Theorem 5.2)."""
+    m, made, right = guesses.coins, guesses.made, guesses.right
+    rate = 1 / (1 + math.exp(-epsilon))
+    tail = float(binomial_tail(right - 1, made, rate))
+    steps = np.arange(1, right + 1)
+    between = binomial_tail(right - steps - 1, made, rate) - tail
+    alpha = float(np.max(between / steps, initial=0.0))
+    return min(1.0, tail + 2 * m * delta * alpha)
+
+
+def one_run_dp(guesses: Guesses, *, delta: float, confidence: float) -> Bound:
+    """The largest epsilon at which (epsilon, delta) is refuted by so many right guesses."""
+    tau = 1 - confidence
+    epsilon, reason = 0.0, ""
+    if _chance(guesses, 0.0, delta) > tau:
+        reason = "no leak is told from chance"
+    else:
+        low, high = 0.0, 1.0
+        while _chance(guesses, high, delta) <= tau:
+            low, high = high, 2 * high
+        while high - low > 1e-5:
+            middle = (low + high) / 2
+            low, high = (middle, high) if _chance(guesses, middle, delta) <= tau else (low, middle)
+        epsilon = low
+    return Bound(
+        name="one-run (eps, delta)-DP",
+        epsilon=epsilon,
+        assumes="nothing of the mechanism",
+        found=dataclasses.asdict(guesses),
+        reason=reason,
+    )
+
+
+# Scores
+
+
+def clopper_pearson(
+    present: np.ndarray,
+    absent: np.ndarray,
+    *,
+    delta: float,
+    confidence: float,
+    generator: np.random.Generator,
+    choosing: float = 0.5,
+) -> Bound:
+    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit.
+
+    The threshold, and which hypothesis is the alarm, are chosen on a part of the scores that is then left out.
+
+    Args:
+        present, absent: scores float [n], [k], higher for present.
+        generator: draws the part on which the threshold is chosen.
+        choosing: its share.
+    """
+    name, assumes = "Clopper-Pearson", "scores are independent"
+    sides = [generator.permutation(scores) for scores in (present, absent)]
+    cuts = [math.floor(choosing * len(scores)) for scores in sides]
+    if min(cuts) < 1 or min(len(side) - cut for side, cut in zip(sides, cuts, strict=True)) < 1:
+        return Bound(name=name, epsilon=math.nan, assumes=assumes, found={}, reason="too few scores to split")
+    chosen_on = [side[:cut] for side, cut in zip(sides, cuts, strict=True)]
+    left = [side[cut:] for side, cut in zip(sides, cuts, strict=True)]
+    threshold, above = _best_threshold(*chosen_on, sizes=(len(left[0]), len(left[1])), delta=delta, tau=1 - confidence)
+    if above:
+        hits, alarms = int((left[0] > threshold).sum()), int((left[1] > threshold).sum())
+        trials, nulls = len(left[0]), len(left[1])
+    else:
+        hits, alarms = int((left[1] <= threshold).sum()), int((left[0] <= threshold).sum())
+        trials, nulls = len(left[1]), len(left[0])
+    epsilon = float(_of_counts(np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence)[0])
+    found = {
+        "threshold": threshold, "says": "present" if above else "absent", "power": hits / trials,
+        "false_alarms": alarms / nulls, "trials": trials, "nulls": nulls,
+    }  # fmt: skip
+    reason = "" if epsilon > 0 else "no leak is told from chance"
+    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=found, reason=reason)
+
+
+def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
+    """What Clopper and Pearson's bound can say at most of so many scores: all hits, and no false alarm."""
+    return float(_of_counts(np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence)[0])
+
+
+def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:
+    """The bound of each pair of counts, each rate's limit having half of tau; -infinity where there is none."""
+    power, false = least_rate(hits, trials, tau / 2), largest_rate(alarms, nulls, tau / 2)
+    with np.errstate(divide="ignore"):
+        return np.where(power > delta, np.log(np.maximum(power - delta, 0.0)) - np.log(false), -np.inf)
+
+
+def _best_threshold(
+    present: np.ndarray, absent: np.ndarray, *, sizes: tuple[int, int], delta: float, tau: float
+) -> tuple[float, bool]:
+    """The threshold with the best bound, if the rates of the scores given were those of sets of these sizes."""
+    values = np.unique(np.concatenate([present, absent]))
+    # Between the scores: what lies at one of them, others of the same world will soon be above.
+    candidates, gaps = (values, np.zeros(1)) if len(values) == 1 else ((values[1:] + values[:-1]) / 2, np.diff(values))
+    if len(candidates) > 512:
+        kept = np.linspace(0, len(candidates) - 1, 512).astype(int)
+        candidates, gaps = candidates[kept], gaps[kept]
+    above = [1 - np.searchsorted(np.sort(side), candidates, side="right") / len(side) for side in (present, absent)]
+
+    def counts(rates: np.ndarray, size: int) -> np.ndarray:
+        return np.floor(rates * size)
+
+    says_present = _of_counts(counts(above[0], sizes[0]), sizes[0], counts(above[1], sizes[1]), sizes[1], delta, tau)
+    says_absent = _of_counts(
+        counts(1 - above[1], sizes[1]), sizes[1], counts(1 - above[0], sizes[0]), sizes[0], delta, tau
+    )
+    # Of all that are about as good the one in the widest gap: the best of many looks better than it is.
+    present_is_alarm = bool(says_present.max() >= says_absent.max())
+    bound = says_present if present_is_alarm else says_absent
+    good = np.flatnonzero(bound >= bound.max() - _SLACK)
+    return float(candidates[good[np.argmax(gaps[good])]]), present_is_alarm

@@ -1,0 +1,228 @@
+"""The order of canaries' scores against their coins: the least leaking mechanism of a family that is not refuted.
+
+Canaries lie in coordinates of their own, and what is released of one is drawn apart from the others, so that of each a
+mechanism with the trade-off curve f shows what can be made of one draw of f's canonical pair (Dong, Roth and Su,
+Gaussian Differential Privacy, 2022, Theorem 2). Given these draws the coins are independent, each with a posterior.
+Of all orders of the canaries, whatever they are made of but the coins, that by posterior makes
+
+    T = sum of a_r over the ranks r at which a canary was present,     a_1 >= a_2 >= ... fixed beforehand,
+
+stochastically largest: to swap two neighbours that are out of order moves chance from the lesser weight to the greater.
+So T's law under the canonical pair bounds it under every mechanism with this curve, and a Monte Carlo test of it is
+exact (Barnard 1963): with B draws it refutes where T is above all but (1 - confidence) (B + 1) - 1 of them.
+
+The weights are log-likelihood ratios by rank under the ledger's own noise: by Neyman and Pearson the most powerful test
+against a mechanism that tells nothing, and all but that against the others of the family. What it shows of draws of the
+ledger's own canonical pair is what an ideal attacker would show: the audit's own score could be no better.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+from scipy.special import expit, logit, ndtr
+
+from dpsum.audit.bounds import LARGEST_EPSILON, Bound
+from dpsum.audit.ideal import Drawn, chance_of_such
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpsum.accounting.analyses.base import Analysis, Deltas
+    from dpsum.accounting.schedule import Sampler, Schedule
+
+NAME = "f-DP by ranks"
+DRAWS = 399
+"""B; a test at 95 % is against the twentieth largest. Where confidence is high there are so many more as it takes."""
+
+IDEALS = 4
+"""Experiments of an ideal attacker on the ledger's own mechanism that an audit's is compared with."""
+
+_CELLS = 1 << 14
+_SMALLEST = 0.05
+"""The smallest noise multiplier for which sampled mechanisms are accounted for."""
+_PRECISION = 1e-3
+
+
+class Family:
+    """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is the ledger's own.
+
+    Args:
+        analysis: that justifies them.
+        schedule: z of the rounds.
+        sampler: the ledger's.
+    """
+
+    def __init__(self, analysis: Analysis, schedule: Schedule, sampler: Sampler) -> None:
+        self._analysis, self._schedule, self._sampler = analysis, schedule, sampler
+        self.name = f"{sampler['kind']} with any noise"
+        self.largest = min(z for z, _ in schedule) / _SMALLEST
+        self.posteriors = functools.cache(self._posteriors)
+
+    def _divided(self, leak: float) -> Schedule:
+        return tuple((z / leak, count) for z, count in self._schedule)
+
+    def epsilon(self, leak: float, delta: float) -> float:
+        """Epsilon at delta, proved from above."""
+        return 0.0 if leak <= 0 else self._analysis.high(self._divided(leak), self._sampler, delta)
+
+    def _posteriors(self, leak: float) -> np.ndarray:
+        """As `posteriors` of the trade-off curve."""
+        if leak <= 0:
+            return np.full(_CELLS, 0.5)
+        return posteriors(self._analysis.deltas(self._divided(leak), self._sampler))
+
+
+def posteriors(deltas: Deltas) -> np.ndarray:
+    """The chance that a unit is present, a fair coin before, by the place of its likelihood ratio, the largest first.
+
+    With u the share of all units above a threshold and t that of those present, t/2 + a/2 = u with a the false alarms.
+    A line t <= e^eps a + delta is t <= 2 p u + (1 - p) delta at p = e^eps / (1 + e^eps), so that the slope of the least
+    of all lines is twice the posterior.
+
+    Args:
+        deltas: of the trade-off curve, both ways.
+
+    Returns:
+        float64 [cells], not increasing: the largest posterior of each cell of [0, 1].
+    """
+    chance = expit(deltas.epsilons)
+    lines = sorted(
+        [
+            *zip(chance, (1 - chance) * deltas.present, strict=True),
+            # (1 - a) <= e^eps (1 - t) + delta, as a line for t.
+            *zip(1 - chance, (2 * chance - 1) + (1 - chance) * deltas.absent, strict=True),
+        ],
+        reverse=True,
+    )
+    kept: list[tuple[float, float]] = []
+    starts: list[float] = []
+    for p, height in lines:
+        start = 0.0
+        while kept and not math.isinf(height):
+            other, top = kept[-1]
+            start = (height - top) / (2 * (other - p)) if other > p else (0.0 if height < top else math.inf)
+            if start > starts[-1]:
+                break
+            kept.pop(), starts.pop()
+            start = 0.0
+        if math.isfinite(height) and math.isfinite(start):
+            kept.append((p, height))
+            starts.append(start)
+    places = np.searchsorted(starts, np.arange(_CELLS) / _CELLS, side="right") - 1
+    return np.array([p for p, _ in kept])[places]
+
+
+class RankTest:
+    """Tests of one number of canaries, by draws that are the same for every mechanism.
+
+    Args:
+        family: of mechanisms.
+        canaries: m.
+        confidence: of a test.
+        generator: of the draws.
+    """
+
+    def __init__(self, family: Family, canaries: int, *, confidence: float, generator: np.random.Generator) -> None:
+        self._family = family
+        # Uniform numbers in order, without sorting them.
+        draws = max(DRAWS, math.ceil(10 / (1 - confidence) - 1e-9) - 1)
+        steps = np.cumsum(generator.exponential(size=(draws, canaries + 1)), axis=1)
+        self._cells = (steps[:, :-1] / steps[:, -1:] * _CELLS).astype(np.int16)
+        self._coins = generator.random((draws, canaries), dtype=np.float32)
+        self._place = -math.floor((1 - confidence) * (draws + 1) + 1e-9)
+        area = np.concatenate([[0.0], np.cumsum(family.posteriors(1.0))]) / _CELLS
+        chances = np.diff(np.interp(np.linspace(0, 1, canaries + 1), np.linspace(0, 1, _CELLS + 1), area)) * canaries
+        self.weights = logit(np.clip(chances, 0.5 / canaries, 1 - 0.5 / canaries)).astype(np.float32)
+        self._rounding = 1e-5 * float(np.abs(self.weights).sum())
+        self.critical = functools.cache(self._critical)
+
+    def draws(self, leak: float) -> np.ndarray:
+        """T under a member of the family, float64 [B] in order."""
+        chances = self._family.posteriors(leak).astype(np.float32)
+        return np.sort(
+            [self.statistic(row < chances.take(at)) for row, at in zip(self._coins, self._cells, strict=True)]
+        )
+
+    def statistic(self, present: np.ndarray) -> float:
+        """T of whether each canary was present, bool [m] by score from the highest down."""
+        return float(np.dot(present.astype(np.float32), self.weights))
+
+    def chance_of_as_little(self, found: float, drawn: Sequence[float]) -> float:
+        """The chance that the ledger's own mechanism has T <= `found`, about: T is a sum over thousands.
+
+        From the mean of K draws the next one differs by (1 + 1/K) times T's variance.
+
+        Args:
+            found: T of the audit.
+            drawn: K draws of T by who scores best, with the same coins.
+        """
+        deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(1 + 1 / len(drawn))
+        return float(ndtr((found - np.mean(drawn)) / deviation))
+
+    def _critical(self, leak: float) -> float:
+        return float(self.draws(leak)[self._place]) + self._rounding
+
+    def refuted(self, found: float) -> float:
+        """The largest leak that T = `found` refutes; 0 where it does not even refute that there is none."""
+        if found <= self.critical(0.0):
+            return 0.0
+        low, high = 0.0, min(0.25, self._family.largest)
+        while found > self.critical(high):
+            if high == self._family.largest:
+                return high
+            low, high = high, min(2 * high, self._family.largest)
+        scale = _PRECISION * high
+        at = float(scipy.optimize.brentq(lambda leak: self.critical(leak) - found, low, high, xtol=scale, rtol=scale))
+        while at > low and found <= self.critical(at):
+            at = max(at - scale, low)
+        return at
+
+
+def rank_test(
+    scores: np.ndarray, coins: np.ndarray, family: Family, *, delta: float, confidence: float,
+    generator: np.random.Generator, ideal: Drawn | None = None,
+) -> Bound:  # fmt: skip
+    """The bound, and what an ideal attacker would show of as many coins in half of all audits.
+
+    Args:
+        scores: float [m], higher for present; of whatever, but not of the coins.
+        coins: bool [m], drawn fairly.
+        family: of mechanisms.
+        delta, confidence: of the bound.
+        generator: of the test's own draws.
+        ideal: draws the scores of who scores best, where it is asked how often right code shows as little, or such
+            scores.
+    """
+    test = RankTest(family, len(coins), confidence=confidence, generator=generator)
+
+    def statistic(scores: np.ndarray) -> float:
+        return test.statistic(coins[np.argsort(-scores, kind="stable")])
+
+    found, own = statistic(scores), test.draws(1.0)
+    leak, shown = (test.refuted(value) for value in (found, float(np.median(own))))
+    reason = "" if leak > 0 else "no leak is told from chance"
+    if leak == family.largest:
+        reason = "the largest leak that is looked at is refuted: the true bound is higher"
+    chances = {}
+    if ideal is not None:
+        drawn = [ideal(generator) for _ in range(IDEALS)]
+        chances["as_little"] = test.chance_of_as_little(found, [statistic(each) for each in drawn])
+        chances["such_scores"] = chance_of_such(scores, coins, drawn)
+    return Bound(
+        name=NAME,
+        epsilon=min(family.epsilon(leak, delta), LARGEST_EPSILON),
+        assumes=f"the trade-off curve is one of the family: {family.name}; canaries are released independently",
+        found={
+            "coins": len(coins), "present": int(coins.sum()), "leak": leak,
+            # Of right code, about: T is a sum over thousands.
+            "chance_of_as_much": float(ndtr((own.mean() - found) / own.std())),
+        },
+        reason=reason,
+        ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),
+        chances=chances,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""What mechanisms may spend together, and what they have spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpsum.accounting.budgets import BudgetPlan, OwnBudget
+from dpsum.accounting.claims import Claims
+from dpsum.accounting.units import cannot_compose
+from dpsum.errors import DpsumError
+from dpsum.sums import Sum, Together, together
+
+if TYPE_CHECKING:
+    from dpsum.mechanism import Mechanism
+
+
+class Budget:
+    """What all mechanisms that are given it may spend together; which of them compose follows from what they read.
+
+    Args:
+        epsilon: the limit; None: there is none, and what is spent is only told.
+        delta: at which epsilon is counted.
+        profile: whose epsilon the limit is for: "holds", or "as_claimed" (the accounting that `claims` has).
+        stop: whether the limit is kept; else it is only what noise is found by.
+        claims: the accounting of a paper, by kind of sampler.
+        unaccounted: why something that was computed from private data before the first round, and that leaves with the
+            releases, has no event of its own; nothing finite holds of any release then.
+        sums: of all mechanisms to come, also those that nobody makes: an audit puts canaries in place of some. By
+            default those that join.
+
+    Raises:
+        DpsumError: a limit, a delta or a profile that cannot be.
+    """
+
+    def __init__(
+        self, *, epsilon: float | None = None, delta: float = 1e-6, profile: str = "holds", stop: bool = True,
+        claims: Claims | None = None, unaccounted: Sequence[str] = (), sums: Sequence[Sum] = (),
+    ) -> None:  # fmt: skip
+        if epsilon is not None and not epsilon > 0:
+            raise DpsumError(f"the budget's epsilon is {epsilon}: it must be above 0, or None for no limit")
+        if not 0 < delta < 1:
+            raise DpsumError(f"the budget's delta is {delta}: it must be between 0 and 1")
+        if profile not in ("holds", "as_claimed"):
+            raise DpsumError(f"the budget's profile is {profile!r}: it must be holds or as_claimed")
+        self.epsilon, self.delta, self.profile, self.stop = epsilon, delta, profile, stop
+        self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
+        self.mechanisms: list[Mechanism] = []
+        self._sums, self._settled = tuple(sums), False
+        self._plans, self._own = list[tuple[BudgetPlan, int]](), list[OwnBudget]()
+        self._shared: dict[int, tuple[Together, BudgetPlan]] = {}
+
+    def join(self, mechanism: Mechanism) -> None:
+        """Take in a mechanism, before the first round.
+
+        Raises:
+            DpsumError: another one has the same stream of noise, or the noise of all was fixed already.
+        """
+        if self._settled:
+            raise DpsumError(
+                f"{mechanism.sum.name} comes after the noise of all sums was fixed: enter it with the others"
+            )
+        for shared in mechanism.streams & set[str]().union(*(other.streams for other in self.mechanisms)):
+            raise DpsumError(
+                f"two sums of this run draw their noise from the stream {shared!r}: name another, or where it is a "
+                "clipping rule's own take another rule for one of them"
+            )
+        self.mechanisms.append(mechanism)
+
+    def settle(self) -> None:
+        """Fix what may be spent and the noise, once all mechanisms have joined: one plan for those that read the same.
+
+        Raises:
+            DpsumError: no noise meets the budget, or no analysis composes sums that read the same units.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        entries = {entry.sum.name: entry for entry in self.mechanisms if entry.sum.private}
+        named = {sum_.name for sum_ in self._sums}
+        sums = [*self._sums, *(entry.sum for name, entry in entries.items() if name not in named)]
+        budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
+        for group in together(sums):
+            found = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
+            if not found:
+                continue
+            first, counted = found[0], not self.unaccounted
+            if first.sum.budget is not None:
+                for other in found[1:]:
+                    if other.sampler != first.sampler:
+                        names = first.sum.name, other.sum.name
+                        raise DpsumError(cannot_compose(*names, first.sum.unit, first.sum.part))
+                rules = [sum_.clipping for sum_ in group.sums]
+                counted = counted and all(rule is not None and rule.private for rule in rules)
+                plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=first.stepwise)
+                self._shared |= {id(entry): (group, plan) for entry in found}
+                self._plans.append((plan, first.per_round))
+            elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
+                own = OwnBudget(
+                    budget.budget, name=first.sum.name, sampler=first.sampler, multiplier=first.noise_multiplier,
+                    claims=self.claims, counted=counted,
+                )  # fmt: skip
+                self._own.append(own)
+
+    def shared(self, mechanism: Mechanism) -> tuple[Together, BudgetPlan] | None:
+        """What a mechanism shares its budget with, and the plan of them all; None where its noise follows from none."""
+        self.settle()
+        return self._shared.get(id(mechanism))
+
+    def plan_of(self, mechanism: Mechanism) -> Any:
+        """The plan of a mechanism's noise; None where its noise follows from no budget."""
+        shared = self.shared(mechanism)
+        return None if shared is None else shared[1]
+
+    def charge(self, mechanism: Mechanism) -> None:
+        """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
+        if (shared := self.shared(mechanism)) is not None:
+            names = {sum_.name for sum_ in shared[0].sums}
+            if next(known for known in self.mechanisms if known.sum.name in names) is mechanism:
+                shared[1].took(1)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it may be told how long a round took, or all of them: nothing then follows of a secret cohort."""
+        return all(entry.timed for entry in self.mechanisms)
+
+    @property
+    def budgeted(self) -> list[Mechanism]:
+        """The mechanisms whose noise follows from a budget."""
+        return [entry for entry in self.mechanisms if self.shared(entry) is not None]
+
+    @property
+    def plans(self) -> list[Any]:
+        """The plans of these, each once."""
+        self.settle()
+        return [plan for plan, _ in self._plans]
+
+    def spent(self, rounds: int) -> dict[str, float]:
+        """Epsilon after so many rounds, as claimed and as it holds; see `accounting.units`.
+
+        Sums that read the same units are composed; of sums over disjoint parts of the records it is the largest.
+        """
+        self.settle()
+        both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
+        both += [own.spent(rounds) for own in self._own]
+        names = ("epsilon_claimed", "epsilon_holds")
+        return {name: float(np.max(found)) for name, found in zip(names, zip(*both, strict=True), strict=False)}
+
+    def allows(self, rounds: int) -> bool:
+        """Whether there is room for so many rounds in all."""
+        self.settle()
+        return all(plan.allows(rounds * per_round) for plan, per_round in self._plans)
+
+    def expected(self, planned: int) -> int:
+        """Rounds to come of those planned, for the time left on screen; with noise that decays there will be fewer."""
+        self.settle()
+        return min([planned, *(plan.lots_allowed // per_round for plan, per_round in self._plans)])
+
+    def observe(self, loss: float) -> None:
+        """Take note of a public validation loss, which noise may follow."""
+        for plan in self.plans:
+            plan.observe(loss)

@@ -1,0 +1,306 @@
+"""Clipping rules: how the threshold C moves from round to round, by what a rule may see.
+
+A rule keeps its state in a plain dictionary, which a checkpoint saves as it is; "threshold" is C. A rule sees releases,
+so that its threshold is post-processing. A rule with `private = False` sees norms before clipping as well: no finite
+epsilon holds of a mechanism that uses one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpsum.errors import DpsumError
+
+SMALLEST_THRESHOLD = 1e-20
+"""Some rules shrink C without end; below this the products z C would leave the range of single precision."""
+
+LARGEST_THRESHOLD = 1e20
+
+INDICATOR = 0.5
+"""The size of a centred indicator, and so the sensitivity of their sum (zero-out)."""
+
+State = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extra:
+    """A release of one coordinate that a rule makes beside the sum's own, over the same cohort or lot.
+
+    Attributes:
+        name: in the ledger.
+        stream: purpose of its noise's random stream.
+        threshold: what each value is clipped to, and so the sensitivity of their sum (zero-out).
+        noise_multiplier: of its noise.
+        counted: whether the method's paper counts it.
+        within: whether it is paid out of the sum's own multiplier, which then rises (Andrew et al. 2019, Theorem 1).
+    """
+
+    name: str
+    stream: str
+    threshold: float
+    noise_multiplier: float
+    counted: bool
+    within: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a rule may see of a round: releases, public numbers and, where it is not private, raw norms.
+
+    Attributes:
+        released: the sum's release, float64 [d].
+        extra: the release that the rule made itself; None where it makes none.
+        denominator: what the sum is divided by.
+        raw_norms: norms before clipping; None for a rule that is private.
+        norm: how the L2 norm of a vector is taken.
+    """
+
+    released: np.ndarray
+    extra: float | None
+    denominator: float
+    raw_norms: list[float] | None
+    norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
+
+    @property
+    def released_norm(self) -> float:
+        """L2 norm of the sum's release."""
+        return self.norm(self.released)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippingRule:
+    """Base of the rules.
+
+    Attributes:
+        threshold: C of the first round; None where whoever takes the sum finds it.
+        private: whether it reads only what was released.
+        reason: why it is not, for the ledger.
+        uncounted: whether it makes a release that costs more than the multiplier of the sum says (`Extra.within`).
+    """
+
+    private: ClassVar[bool] = True
+    reason: ClassVar[str] = ""
+    uncounted: ClassVar[bool] = False
+
+    threshold: float | None = 0.5
+
+    @property
+    def moves(self) -> bool:
+        """Whether the threshold moves after the first round."""
+        return type(self).observe is not ClippingRule.observe
+
+    def begin(self, threshold: float) -> State:
+        """The state before the first round.
+
+        Raises:
+            DpsumError: a threshold that is not finite or not above 0.
+        """
+        if not 0 < threshold < math.inf:
+            raise DpsumError(f"clipping.threshold is {threshold}: it must be finite and above 0")
+        return {"threshold": float(threshold)}
+
+    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+        """The release that this rule makes beside the sum's, of `values`; None for none.
+
+        Args:
+            state: as it is before the round.
+            noise_multiplier: the sum's.
+            cohort: expected number of units.
+        """
+        return None
+
+    def values(self, state: State, norms: np.ndarray) -> np.ndarray:
+        """What each contribution puts into the extra release, float32 [n, 1], from its norm before clipping [n]."""
+        raise NotImplementedError
+
+    def observe(self, state: State, seen: Seen) -> None:
+        """Move the threshold."""
+
+
+def within_range(threshold: float) -> float:
+    """A threshold that a sum can be clipped to, whatever noise made of it."""
+    return min(max(threshold, SMALLEST_THRESHOLD), LARGEST_THRESHOLD)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant(ClippingRule):
+    """C stays as it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivateQuantile(ClippingRule):
+    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
+
+    b is the noised share of the cohort (or lot) whose norm is at most C. The count is a release of its own over the
+    same cohort, a private sum of centred indicators, and the ledger has it: C is post-processing of what was released.
+    A unit moves the sum by C and the count by 1/2, so that both are one Gaussian of multiplier z with z^-2 = z_sum^-2 +
+    (2 sigma_b)^-2; z_sum is raised until that is the configured z (Andrew et al. 2019, Algorithm 1 and Theorem 1).
+
+    Attributes:
+        percentile: 100 gamma.
+        never_rising: whether a new C is taken only if it is not above the old one.
+        quantile_rate: eta_C of the geometric steps.
+        count_noise: sigma_b, deviation of the noise on the count; None: a twentieth of the cohort or lot.
+    """
+
+    percentile: float = 90.0
+    never_rising: bool = True
+    quantile_rate: float = 0.2
+    count_noise: float | None = None
+
+    def deviation(self, cohort: float) -> float:
+        """sigma_b for a cohort of so many units."""
+        return cohort / 20 if self.count_noise is None else self.count_noise
+
+    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+        return Extra(
+            name="below-threshold-count", stream="count-noise", threshold=INDICATOR,
+            noise_multiplier=self.deviation(cohort) / INDICATOR, counted=True, within=True,
+        )  # fmt: skip
+
+    def values(self, state: State, norms: np.ndarray) -> np.ndarray:
+        """1/2 if a norm is at most C, else -1/2.
+
+        A contribution that is zero puts in zero, so that zero-out of the one is zero-out of the other; one that is not
+        finite stays so, and the private sum counts it as zero.
+        """
+        signs = np.where(norms <= state["threshold"], INDICATOR, -INDICATOR)
+        signs[norms == 0] = 0.0
+        signs[~np.isfinite(norms)] = np.nan
+        return signs.astype(np.float32)[:, None]
+
+    def observe(self, state: State, seen: Seen) -> None:
+        """With noise the share b may lie outside 0 to 1."""
+        assert seen.extra is not None
+        share = 0.5 + seen.extra / seen.denominator
+        exponent = -self.quantile_rate * (share - self.percentile / 100)
+        if exponent > 0 and self.never_rising:
+            return
+        state["threshold"] = within_range(state["threshold"] * math.exp(min(max(exponent, -100.0), 100.0)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ByFactor(ClippingRule):
+    """C is `factor` times a mean norm (Adap DP-FL, eq. 6 to 8)."""
+
+    factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class NormOfRelease(ByFactor):
+    """C is `factor` times the norm of the last released mean: eq. 6, read as the norm of the vector that was released.
+
+    With z C noise on each of d coordinates the norm is at least about z C sqrt(d) / L, so C grows or shrinks from round
+    to round by at least factor z sqrt(d) / L, whatever the gradients are.
+    """
+
+    def observe(self, state: State, seen: Seen) -> None:
+        state["threshold"] = within_range(self.factor * seen.released_norm / seen.denominator)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisedMeanNorm(ByFactor):
+    """C is `factor` times the noised mean of the clipped norms: eq. 6, read as a scalar query.
+
+    That mean is a release of its own over the same lot: each norm clipped to C, noise of standard deviation z C on
+    their sum. The paper does not count it.
+    """
+
+    uncounted: ClassVar[bool] = True
+
+    def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
+        return Extra(
+            name="clipped-norm-sum", stream="norm-noise", threshold=state["threshold"],
+            noise_multiplier=noise_multiplier, counted=False, within=False,
+        )  # fmt: skip
+
+    def values(self, state: State, norms: np.ndarray) -> np.ndarray:
+        return norms.astype(np.float32)[:, None]
+
+    def observe(self, state: State, seen: Seen) -> None:
+        assert seen.extra is not None
+        # Eq. 6 takes the absolute value (a norm of one coordinate).
+        state["threshold"] = within_range(self.factor * abs(seen.extra) / seen.denominator)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanOfRawNorms(ByFactor):
+    """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
+
+    No reading of Adap DP-FL's eq. 6, but the one with which its published factors give a threshold that lasts. An
+    empty lot leaves C as it is.
+    """
+
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = "MeanOfRawNorms sets the threshold from raw norms"
+
+    def observe(self, state: State, seen: Seen) -> None:
+        assert seen.raw_norms is not None
+        finite = [norm for norm in seen.raw_norms if math.isfinite(norm)]
+        if finite:
+            state["threshold"] = within_range(self.factor * math.fsum(finite) / len(finite))
+
+
+@dataclasses.dataclass(frozen=True)
+class Percentile(ClippingRule):
+    """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq. 2), constant until it is full.
+
+    The window moves by one round (the paper's step Delta W = 1).
+
+    Attributes:
+        percentile: k.
+        window: W, rounds.
+        never_rising: whether a new C is taken only if it is not above the old one.
+    """
+
+    percentile: float = 90.0
+    window: int = 3
+    never_rising: bool = True
+
+    def begin(self, threshold: float) -> State:
+        return super().begin(threshold) | {"rounds": []}
+
+    def move(self, state: State, values: list[float]) -> None:
+        """Take the values of one more round into the window, and move C."""
+        state["rounds"] = [*state["rounds"], values][-self.window :]
+        if len(state["rounds"]) < self.window:
+            return
+        seen = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
+        if not seen:
+            return
+        new = max(float(np.percentile(seen, self.percentile)), SMALLEST_THRESHOLD)
+        if new <= state["threshold"] or not self.never_rising:
+            state["threshold"] = new
+
+
+@dataclasses.dataclass(frozen=True)
+class PercentileOfReleases(Percentile):
+    """The percentile of the norms of what was released.
+
+    `form` "mean": of the released mean (Algorithm 2, line 8, divides by L). With z C noise on each of d coordinates
+    that norm is at least about z C sqrt(d) / L, so C follows its own noise down, whatever the gradients are. "sum": of
+    the released sum (eq. 7). That norm is far above any single contribution's, so with `never_rising` C never moves.
+    """
+
+    form: str = "sum"
+
+    def observe(self, state: State, seen: Seen) -> None:
+        norm = seen.released_norm
+        self.move(state, [norm / seen.denominator if self.form == "mean" else norm])
+
+
+@dataclasses.dataclass(frozen=True)
+class PercentileOfRawNorms(Percentile):
+    """The percentile of the units' own norms, before clipping: the next release shows it, unprotected. Not private."""
+
+    private: ClassVar[bool] = False
+    reason: ClassVar[str] = "PercentileOfRawNorms sets the threshold from raw norms"
+
+    def observe(self, state: State, seen: Seen) -> None:
+        assert seen.raw_norms is not None
+        self.move(state, seen.raw_norms)

@@ -1,0 +1,100 @@
+"""Factorisations: the encoder C of correlated noise, for so many rounds.
+
+A server that moves a model by sums S_0, S_1, ... over rounds releases A S with a lower triangular A (all ones, where
+each step adds its own sum). Written A = B C, the matrix mechanism releases B (C S + z Z) = A (S + z C^-1 Z) with
+independent Gaussian Z (Denisov et al. 2022; Kairouz et al. 2021 is the binary tree's B and C): the noise of round t is
+row t of C^-1 Z, and what one round adds later rounds take away again. A unit that is in round t alone moves C S by
+column t of C times what it contributed, so that C is scaled until its largest column has norm 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+_STEPS, _CLOSE = 200, 1e-3
+"""The search ends at either: the least error is flat, and any encoder is as private."""
+
+_RIDGE = 1e-6
+
+_DIGITS = 2.0**-30
+"""The encoder is rounded to it: what machines make of the last digits moves its noise seldom."""
+
+MOST = 2000
+"""Rounds up to which `optimised` is computed: each step of the search takes the eigenvalues of a [T, T] matrix."""
+
+
+def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
+    """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023).
+
+    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2).
+
+    Args:
+        rounds: T.
+        band: diagonals of the inverse that are kept, so that a round's noise combines as many draws (Kalinin et al.,
+            Back to Square Roots, 2025); the encoder and its column norm are those of the inverse that is kept.
+    """
+    inverse, value = np.zeros((rounds, rounds)), 1.0
+    for back in range(min(rounds, band or rounds)):
+        np.fill_diagonal(inverse[back:], value)
+        value *= (back - 0.5) / (back + 1)
+    return scaled(inverse)
+
+
+def optimised(workload: np.ndarray) -> np.ndarray:
+    """C^-1 [T, T] of least total squared error of all models, |A C^-1|_F^2 at columns of norm 1 (Denisov et al. 2022).
+
+    Args:
+        workload: A, lower triangular, float64 [T, T]: how far the model has moved after each round for a unit in the
+            sum of each. All ones below the diagonal: prefix sums.
+    """
+    return _optimised(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()).copy()
+
+
+def scaled(inverse: np.ndarray) -> np.ndarray:
+    """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up."""
+    encoder = inverted(inverse)
+    squares = [math.fsum(value * value for value in column) for column in encoder.T.tolist()]
+    return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))
+
+
+def inverted(lower: np.ndarray) -> np.ndarray:
+    """The inverse of a lower triangular matrix, float64 [T, T], row by row: no library's threads are in its bits."""
+    found = np.eye(len(lower))
+    for row in range(len(lower)):
+        found[row] -= np.einsum("s,sj->j", lower[row, :row], found[:row])
+        found[row] /= lower[row, row]
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _optimised(rounds: int, workload: bytes) -> np.ndarray:
+    if not rounds:
+        return np.zeros((0, 0))
+    moved = np.frombuffer(workload).reshape(rounds, rounds)
+    square = gram(moved.T @ moved)
+    # square = C^T C with C lower triangular: Cholesky from the last coordinate to the first.
+    encoder = np.linalg.cholesky(square[::-1, ::-1])[::-1, ::-1].T
+    return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
+
+
+def gram(squares: np.ndarray) -> np.ndarray:
+    """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly least, both float64 [T, T].
+
+    X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the root itself: a fixed point.
+    """
+    # Steps at a rate of almost nothing would have noise without end.
+    squares = squares + _RIDGE * np.diag(squares).mean() * np.eye(len(squares))
+    diagonal = np.sqrt(np.diag(squares))
+    for _ in range(_STEPS):
+        half = np.sqrt(diagonal)
+        values, vectors = np.linalg.eigh(half[:, None] * squares * half)
+        root = (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
+        found = np.diag(root)
+        done, diagonal = bool(np.abs(found / diagonal - 1).max() < _CLOSE), found
+        if done:
+            break
+    size = np.sqrt(np.diag(root))
+    return np.asarray(root / (size[:, None] * size))

@@ -1,0 +1,300 @@
+"""The ledger: an append-only record of every release, one JSON line each, that accountants read.
+
+A release is written down after the noise was drawn and before anything else uses it, from the mechanism's own
+values, so that the ledger says what was done and not what was planned.
+
+It is a chain: each line begins with the SHA-256 of the line before it. So the last line's stands for all of them, and
+`training.json` has it, with their number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsum.errors import DpsumError
+from dpsum.files import writing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """One release.
+
+    Attributes:
+        round: from 0; of local steps, all of them in a row.
+        name: what was released, e.g. "query-gradient-sum".
+        mechanism: what was added, and how the noise of two rounds is correlated. "gaussian": normal noise of deviation
+            `noise_std` on each coordinate, independent of that of every other coordinate, release and round.
+            "correlated-gaussian": see `combines`. "skellam": discrete noise on whole numbers, see `secure`.
+        unit: whose contribution is protected: "client" or "record".
+        adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
+        observer: who sees it: "everyone" or "server".
+        noise_multiplier: z.
+        threshold: C; where each client makes the release over its own records, the C of each of them.
+        sensitivity: L2 sensitivity under the adjacency; likewise.
+        noise_std: standard deviation of the noise on each coordinate; likewise.
+        dimension: coordinates released.
+        sampler: how the cohort was drawn (`participation`): kind, clients, cohort, rounds, rate.
+        denominator: public number the sum is divided by afterwards.
+        noise_stream: name of the random stream of the noise; known, so privacy is simulated.
+        counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
+        data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
+            data without a release of its own.
+        reason: why, if so; else "".
+        combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
+            each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and
+            then the line does not name it.
+        part: of records of which each is in one part alone: the part that it reads; None: it reads all.
+        adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
+            more than his own; None: they are not.
+        secure: of a sum that secure aggregation shows: granularity, bits, coordinates, clients, shares that are
+            counted, and the variance of a share in units (`secure_sum`); None: of no such sum.
+    """
+
+    round: int
+    name: str
+    mechanism: str
+    unit: str
+    adjacency: str
+    observer: str
+    noise_multiplier: float
+    threshold: float | list[float]
+    sensitivity: float | list[float]
+    noise_std: float | list[float]
+    dimension: int
+    sampler: dict[str, Any]
+    denominator: float
+    noise_stream: str
+    counted_by_paper: bool
+    data_dependent_threshold: bool
+    reason: str
+    combines: list[float] | None = None
+    part: str | None = None
+    adds: int | None = None
+    secure: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no mechanism can have written, so that no accountant meets it.
+
+        Raises:
+            ValueError: names the field.
+        """
+        for name, wanted in _TYPES.items():
+            if type(getattr(self, name)) is not wanted:
+                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
+        for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
+            value = getattr(self, name)
+            for one in value if isinstance(value, list) and name in _LISTS else [value]:
+                _check_number(name, one, LARGEST)
+        for one in self.combines or ():
+            _check_number("combines", abs(one) if isinstance(one, (int, float)) else one, LARGEST, least=0.0)
+        for name, one in (self.secure or {}).items():
+            _check_number(f"secure.{name}", one, LARGEST)
+        if self.round < 0 or self.dimension < 1:
+            raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
+        if not isinstance(self.sampler.get("kind"), str):
+            raise ValueError("sampler has no kind")
+        for name, most in _SAMPLED.items():
+            if name in self.sampler:
+                _check_number(f"sampler.{name}", self.sampler[name], most, least=0.0)
+
+    def line(self, previous: str) -> str:
+        """The ledger's line, after one whose `digest` is given."""
+        said = {key: value for key, value in vars(self).items() if value is not None}
+        return json.dumps({_CHAIN: previous} | said, allow_nan=False) + "\n"
+
+
+_CHAIN = "previous"
+LARGEST = 1e150
+"""Far beyond what a run may be configured to; squares of it are still numbers."""
+
+_TYPES: dict[str, type] = {
+    "round": int, "name": str, "mechanism": str, "unit": str, "adjacency": str, "observer": str, "dimension": int,
+    "sampler": dict, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
+}  # fmt: skip
+_CALLED = {int: "a whole number", str: "text", dict: "a group of keys", bool: "true or false"}
+_LISTS = ("threshold", "sensitivity", "noise_std")
+_SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
+
+
+def _check_number(name: str, value: Any, most: float, *, least: float = 1 / LARGEST) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise ValueError(f"{name} is {_shown(value)}, not a number from {least:g} to {most:g}")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:40]
+
+
+_FIELDS = {field.name for field in dataclasses.fields(Release)}
+_OPTIONAL = {"combines", "part", "adds", "secure"}
+
+
+def digest(line: str) -> str:
+    """What the next line says of a line, its line break included."""
+    return hashlib.sha256(line.encode()).hexdigest()
+
+
+def parse(text: str, where: str) -> list[Release]:
+    """Releases from the text of a ledger.
+
+    Raises:
+        DpsumError: a line is not a release, or not the one that the next was written after.
+    """
+    releases, previous = [], ""
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        try:
+            values = json.loads(line)
+            if number == 1 and "name" in values and not {"mechanism", _CHAIN} <= set(values):
+                raise DpsumError(
+                    f"{where} is of a former version, which did not name the mechanism of a release or the line "
+                    "before: move the run's folder away and train the run again"
+                )
+            if values.pop(_CHAIN) != previous:
+                raise ValueError("the line before it is not the one that it was written after")
+            previous = digest(line)
+            odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
+            if odd:
+                raise ValueError(f"fields missing or unknown: {', '.join(sorted(odd))}")
+            releases.append(Release(**values))
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise DpsumError(
+                f"{where}, line {number}, is not a release ({error}): delete the run's folder and train again"
+            ) from error
+    return releases
+
+
+def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> list[Release]:
+    """The releases of a finished run, in order.
+
+    Args:
+        path: of the ledger.
+        chain: its number of lines and the digest of the last, as training.json has them (`Ledger.chain`); None: they
+            are not compared.
+
+    Raises:
+        DpsumError: the file is missing, a line is not a release, or lines were cut off or changed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        said = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            said = "is missing"
+        raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
+    releases = parse(text, str(path))
+    found = chain_of(text.splitlines(keepends=True))
+    if chain is not None and chain != found:
+        raise DpsumError(
+            f"{path} has {found['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
+            "otherwise: lines were cut off or changed"
+        )
+    return releases
+
+
+def chain_of(lines: Sequence[str]) -> dict[str, Any]:
+    """How many lines a ledger has, and the digest of the last."""
+    return {"lines": len(lines), "head": digest(lines[-1]) if lines else ""}
+
+
+_COMPARED = (
+    "name", "mechanism", "unit", "adjacency", "observer", "noise_multiplier", "denominator", "counted_by_paper",
+    "data_dependent_threshold", "part",
+)  # fmt: skip
+
+
+def check_same_mechanism(
+    ran: Sequence[Release],
+    audited: Sequence[Release],
+    *,
+    whose: str = "the code as it is now",
+    mend: str = "train the run again",
+) -> None:
+    """Raise where the ledger that was audited says another mechanism than that of the run.
+
+    Compared are names, mechanism, unit, adjacency, observer, z, denominator, sampler, and sensitivity and noise over C,
+    release by release. C itself follows the releases, and the number of clients is not compared where records are the
+    unit.
+
+    Args:
+        ran: the run's.
+        audited: that of the audit's own run, or of the run whose audit is to stand for this one too.
+        whose: the latter is.
+        mend: what to do.
+
+    Raises:
+        DpsumError: at the first difference.
+    """
+    if len(ran) != len(audited):
+        raise DpsumError(f"the run's ledger has {len(ran)} releases, {whose} {len(audited)}: {mend}")
+    for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
+        said = f"the ledger's release {number} has"
+        for name in _COMPARED:
+            one, two = getattr(own, name), getattr(other, name)
+            if not (math.isclose(one, two, rel_tol=1e-9) if name == "noise_multiplier" else one == two):
+                raise DpsumError(f"{said} {name} {one}, {whose} {two}: the mechanisms differ, {mend}")
+        samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
+        if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
+            raise DpsumError(f"{said} another sampler than {whose}: {mend}")
+        for name in ("sensitivity", "noise_std"):
+            ratios = [np.max(np.atleast_1d(getattr(e, name)) / np.atleast_1d(e.threshold)) for e in (own, other)]
+            if not math.isclose(*ratios, rel_tol=1e-9):
+                raise DpsumError(f"{said} {name} of {ratios[0]:g} C, {whose} {ratios[1]:g} C: {mend}")
+
+
+class Ledger:
+    """The ledger of a run in progress.
+
+    Args:
+        path: its file; made if missing.
+
+    Attributes:
+        chain: how many lines were written, and the digest of the last; see `chain_of`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.chain = Path(path), chain_of(())
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.touch()
+
+    def append(self, release: Release) -> None:
+        """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""
+        line = release.line(self.chain["head"])
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as handle:
+            handle.write(line)
+        self.chain = {"lines": self.chain["lines"] + 1, "head": digest(line)}
+
+    def sync(self) -> None:
+        """Have the disk hold what was appended: before a checkpoint that knows of it, so that it survives the power."""
+        with writing(self.path), open(self.path, "rb") as handle:
+            os.fsync(handle.fileno())
+
+    def go_on_after(self, chain: Mapping[str, Any]) -> None:
+        """Keep the lines that a checkpoint knows of, whose `chain` is given.
+
+        Lines after them, the last of which was perhaps being written when the process died, are dropped: their rounds
+        are run again with the same noise, and so are the same releases, not further ones.
+
+        Raises:
+            DpsumError: lines that the checkpoint knows of are not there.
+        """
+        lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
+        kept = [line.decode("utf-8", "replace") for line in lines]
+        if chain_of(kept) != chain:
+            raise DpsumError(
+                f"{self.path} is not the ledger that the checkpoint beside it was written with: delete the folder "
+                f"{self.path.parent} to train from the start"
+            )
+        parse("".join(kept), str(self.path))
+        with writing(self.path):
+            os.truncate(self.path, sum(map(len, lines)))
+        self.chain = dict(chain)

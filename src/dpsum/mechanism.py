@@ -1,0 +1,464 @@
+"""The mechanism: couples participation, clipping, noise and the ledger, so that what ran is what is accounted for.
+
+    rounds = OnePass(units=1000, cohort=50, rounds=20)
+    mechanism = Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
+                          clipping=Constant(0.5), noise=Independent(1.0), ledger="ledger.jsonl")
+    for t in range(20):
+        total = mechanism.open(t)
+        for client in rounds.cohort(t):
+            total.add(update(client))                # [n, d]
+        mean = mechanism.release(total) / rounds.denominator
+
+Guarantee. Each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has
+it, and the release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's
+participation `accounting.account` says which epsilon holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsum.accounting.analyses import known
+from dpsum.accounting.gaussian import rest_multiplier
+from dpsum.budget import Budget
+from dpsum.clipping import ClippingRule, Seen, State
+from dpsum.errors import DpsumError
+from dpsum.ledger import Ledger, Release
+from dpsum.noise import Noise
+from dpsum.private_sum import PlainSum, PrivateSum
+from dpsum.randomness import Seed, fresh, stream
+from dpsum.sums import Sum
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """How contributions are added and norms taken: numpy's way, or that of whoever has them elsewhere.
+
+    Attributes:
+        add: given a `PrivateSum` (or the like) and contributions [n, d], adds them and returns their norms [n].
+        norm: the L2 norm of a vector.
+    """
+
+    add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(contributions)
+    norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Released:
+    """A release as it left.
+
+    Attributes:
+        holder: who took the sum, where several take one each.
+        step: its local step.
+        total: the sum that was taken; its threshold and noise multiplier are those of this release.
+        mean: what left over the denominator, float64 [d]; None where nobody looks.
+        extra, extra_mean: the same of what the clipping rule released beside it.
+    """
+
+    holder: int
+    step: int
+    total: PrivateSum
+    mean: np.ndarray | None
+    extra: PrivateSum | None = None
+    extra_mean: np.ndarray | None = None
+
+
+Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
+"""Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
+
+
+class Total:
+    """A sum that is being taken; `Mechanism.release` ends it.
+
+    Attributes:
+        sum: takes the contributions: a `PrivateSum`, or what stands in its place.
+    """
+
+    def __init__(self, mechanism: Mechanism, index: int, step: int, holder: int) -> None:
+        self._of, self.round, self.step, self.holder = mechanism, index, step, holder
+        self._state = mechanism.state_of(holder)
+        self._raw: list[float] = []
+        self.sum: Any = mechanism.new_sum(self._state, index)
+        self.extra, self._extra_sum = None, None
+        if mechanism.sum.private and (extra := mechanism.extra_of(self._state)) is not None:
+            self.extra = extra
+            self._extra_sum = PrivateSum(
+                dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier
+            )
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates d."""
+        return self._of.dimension
+
+    @property
+    def norms(self) -> list[float]:
+        """The contributions' own norms, of a sum that claims no privacy."""
+        found: list[float] = self.sum.norms
+        return found
+
+    def add(self, contributions: Any) -> np.ndarray:
+        """Add contributions [n, d]; returns their own norms [n], which are as private as they.
+
+        Raises:
+            DpsumError: they are no array of numbers, or not [n, d].
+        """
+        return self._seen(self._of.arithmetic.add(self.sum, contributions))
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
+        return self._seen(self.sum.add_by(add, count))
+
+    def _seen(self, norms: np.ndarray) -> np.ndarray:
+        rule = self._of.sum.clipping
+        if rule is not None and not rule.private:
+            self._raw += norms.tolist()
+        if rule is not None and self._extra_sum is not None:
+            self._of.arithmetic.add(self._extra_sum, rule.values(self._state, norms))
+        return norms
+
+    def release(self) -> np.ndarray:
+        """As `Mechanism.release`, without the ledger's line: who takes many sums a round writes them at its end."""
+        own, rule = self._of, self._of.sum.clipping
+        released: np.ndarray = self.sum.release(own.noise_of(own.sum.stream, self))
+        own.noted_non_finite(self.sum.non_finite)
+        if rule is None:
+            return released
+        extra = None
+        if self.extra is not None and self._extra_sum is not None:
+            drawn = own.noise_of(self.extra.stream, self)
+            assert drawn is not None
+            extra = self._extra_sum.release(drawn)
+        seen = Seen(
+            released=released,
+            norm=own.arithmetic.norm,
+            extra=None if extra is None else float(extra[0]),
+            denominator=own.denominator,
+            raw_norms=None if rule.private else self._raw,
+        )
+        rule.observe(self._state, seen)
+        watched = own.observer is not None
+        own.note(
+            Released(
+                holder=self.holder, step=self.step, total=self.sum,
+                mean=released / own.denominator if watched else None, extra=self._extra_sum,
+                extra_mean=extra / own.denominator if extra is not None and watched else None,
+            )
+        )  # fmt: skip
+        if own.on_release is not None:
+            own.on_release(self, released)
+        return released
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draws:
+    """Standard noise of one release, as its kind of noise draws it (`private_sum.Draws`)."""
+
+    standard_normal: Callable[[int], np.ndarray]
+
+
+class Mechanism:
+    """A private sum over rounds: its thresholds, its noise, what may be spent, and its lines of the ledger.
+
+    Args:
+        name: of what it releases, in the ledger.
+        unit: whose contribution is protected: "client" or "record".
+        observer: who sees the release: "server" or "everyone".
+        dimension: coordinates d.
+        participation: draws the cohorts; it describes itself for the ledger and says what the sum is divided by.
+        clipping: how the threshold moves; `noise`: what is added.
+        ledger: a new file's path, or the `Ledger` of several mechanisms.
+        seed: None: noise is drawn from the operating system's entropy, and the ledger says so. A number: from streams
+            that it names, so that a run can be repeated; privacy is simulated then, since who knows the seed knows the
+            noise.
+        budget: what may be spent; mechanisms that are given one budget share it. Needed where z is to be found.
+        adjacency: "zero-out", or "replace-one" where a unit is always there.
+        stream: purpose of its noise's random stream; no two mechanisms of a budget share one.
+        part: the part of a holder's records that it is over, where each record is in one part alone; "": all of them.
+        added: whether the holders' releases are added up, and all but the observer see no more than their own and that.
+        holders: how many holders each take a sum and keep a threshold of their own; 0: there is one sum a round.
+        arithmetic: see `Arithmetic`.
+
+    Attributes:
+        on_release: called with the `Total` and what is released, as it leaves; for an audit.
+        observer_of_lines: called with each line of the ledger and what left (`Observer`); for an audit.
+        non_finite: contributions that were not finite and counted as zero, since it was last set to 0.
+
+    Raises:
+        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by.
+    """
+
+    on_release: Callable[[Total, np.ndarray], None] | None = None
+
+    def __init__(
+        self, *, name: str, unit: str, observer: str, dimension: int, participation: Any, clipping: ClippingRule,
+        noise: Noise, ledger: Ledger | Path | str, seed: Seed = None, budget: Budget | None = None,
+        adjacency: str = "zero-out", stream: str = "noise", part: str = "", added: bool = False, holders: int = 0,
+        arithmetic: Arithmetic | None = None,
+    ) -> None:  # fmt: skip
+        described = Sum(
+            name=name, unit=unit, observer=observer, clipping=clipping, noise=noise, budget=budget,
+            adjacency=adjacency, stream=stream, part=part, added=added,
+        )  # fmt: skip
+        if noise.multiplier is None and (budget is None or budget.epsilon is None):
+            raise DpsumError(f"{name} has no noise multiplier: give one, or a budget with an epsilon to find it by")
+        self._set(
+            described, budget=budget or Budget(), sampler=participation.describe(), dimension=dimension,
+            denominator=participation.denominator, cohort=participation.denominator, ledger=_opened(ledger), seed=seed,
+            indices=("round", "step", "client") if holders else ("round",), holders=holders,
+            per_round=getattr(participation, "steps", 1), multiplier=noise.multiplier, arithmetic=arithmetic,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, described: Sum, **how: Any) -> Mechanism:
+        """One whose sum is described already; further arguments as of `_set`."""
+        made = cls.__new__(cls)
+        made._set(described, **how)
+        return made
+
+    def _set(
+        self, described: Sum, *, budget: Budget, sampler: Mapping[str, Any], denominator: float, dimension: int,
+        ledger: Any, seed: Seed, indices: Sequence[str] = ("round",), cohort: float | None = None, holders: int = 0,
+        per_round: int = 1, multiplier: float | None = None, first: Callable[[], float] | None = None,
+        plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
+        observer: Observer | None = None, arithmetic: Arithmetic | None = None,
+    ) -> None:  # fmt: skip
+        """Make one.
+
+        Args:
+            described: who is in the sum, and how it is clipped and noised; without noise nothing is claimed of it.
+            budget: that of all mechanisms beside it.
+            sampler: how its units are drawn, as the ledger has it.
+            denominator: the public number that it is divided by.
+            dimension: coordinates d.
+            ledger: where releases are written down.
+            seed: see above.
+            indices: what tells the random streams of its noise apart: some of "round", "step" and "client".
+            cohort: the expected number of units; the denominator by default.
+            holders: see above.
+            per_round: releases of one holder in a round.
+            multiplier: of its noise, where that follows from no budget.
+            first: finds the first threshold where the rule does not say it.
+            plain: makes what takes the contributions where the sum is not private.
+            observer: shown each line of the ledger and what left.
+            arithmetic: see `Arithmetic`.
+        """
+        self.sum, self.budget, self.sampler, self.denominator = described, budget, sampler, denominator
+        self.dimension, self.ledger, self.observer = dimension, ledger, observer
+        self.seed, self._drawn_by = fresh(seed), "the operating system" if seed is None else str(seed)
+        self._indices, self._plain, self.holders, self.per_round = tuple(indices), plain, holders, per_round
+        self._cohort = denominator if cohort is None else cohort
+        self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
+        self._lock, self.non_finite = threading.Lock(), 0
+        self.made, self.states = list[Released](), list[State]()
+        rule = described.clipping
+        if rule is not None and described.noise is not None:
+            threshold = rule.threshold
+            if threshold is None:
+                if first is None:
+                    raise DpsumError("clipping.threshold is null: give a first threshold")
+                threshold = first()
+            self.states = [rule.begin(threshold) for _ in range(holders or 1)]
+            assert multiplier is not None or described.budget is not None
+        budget.join(self)
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether a round is a holder's local step."""
+        return bool(self.holders)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it may be told how long it took: whom its account takes to be hidden, time would tell of.
+
+        Nor where each message is made by itself: how often a rounding is drawn is a client's own.
+        """
+        noise = self.sum.noise
+        return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z that the budget is charged for; of the next release."""
+        shared = self.budget.shared(self)
+        if shared is None:
+            assert self._multiplier is not None
+            return self._multiplier
+        group, plan = shared
+        return group.multiplier(plan, self.sum.name)
+
+    @property
+    def streams(self) -> set[str]:
+        """Purposes of the random streams that its noise is drawn from: the sum's, and that of a rule's own release."""
+        if not self.sum.private:
+            return set()
+        assert self.sum.clipping is not None
+        # Their names are the same whatever the noise, which is not known yet.
+        extra = self.sum.clipping.extra(self.states[0], noise_multiplier=1.0, cohort=self._cohort)
+        return {self.sum.stream} | (set() if extra is None else {extra.stream})
+
+    def open(self, index: int, *, step: int = 0, holder: int = 0) -> Total:
+        """Take the sum of round `index` (from 0), of a local step and a holder where each holder takes its own.
+
+        Raises:
+            DpsumError: no noise meets the budget, or no analysis composes the mechanisms that share it.
+        """
+        return Total(self, index, step, holder)
+
+    def release(self, total: Total) -> np.ndarray:
+        """End a sum: the noised sum, float64 [d]; it is in the ledger when this returns.
+
+        Raises:
+            RuntimeError: it was released before; a second release would be a second mechanism.
+        """
+        released = total.release()
+        self.write(total.round, total.step if self.holders else None)
+        return released
+
+    def allows(self, rounds: int) -> bool:
+        """Whether the budget has room for so many rounds in all."""
+        return self.budget.allows(rounds)
+
+    def spent(self, rounds: int) -> dict[str, float]:
+        """Epsilon after so many rounds; see `Budget.spent`."""
+        return self.budget.spent(rounds)
+
+    # What a sum that is being taken asks for
+
+    def state_of(self, holder: int) -> State:
+        """The clipping rule's state of a holder."""
+        return {} if not self.states else self.states[holder if self.holders else 0]
+
+    def extra_of(self, state: State) -> Any:
+        """What the rule releases beside the sum."""
+        assert self.sum.clipping is not None
+        return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
+
+    def new_sum(self, state: State, index: int = 0) -> Any:
+        """What takes the contributions."""
+        if not self.sum.private:
+            return self._plain(self.dimension)
+        z, extra = self.noise_multiplier, self.extra_of(state)
+        if extra is not None and extra.within:
+            # Both releases of a round together cost what the budget's multiplier does (Andrew et al. 2019, Theorem 1).
+            z = rest_multiplier(z, extra.noise_multiplier)
+        assert self.sum.noise is not None
+        return self.sum.noise.private_sum(
+            PrivateSum, streams=functools.partial(self._stream, index), cohort=self._cohort, dimension=self.dimension,
+            threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency,
+        )  # fmt: skip
+
+    def _stream(self, index: int, what: str, *indices: int) -> np.random.Generator:
+        return stream(self.seed, self.sum.stream + what, index, *indices)
+
+    def noise_of(self, purpose: str, total: Total) -> _Draws | None:
+        """What a sum draws its noise from."""
+        if self.sum.noise is None:
+            return None
+        at = {"round": total.round, "step": total.step, "client": total.holder}
+
+        def stream_of(index: int) -> np.random.Generator:
+            return stream(self.seed, purpose, *({**at, "round": index}[name] for name in self._indices))
+
+        return _Draws(functools.partial(self.sum.noise.standard, stream_of, total.round))
+
+    def note(self, released: Released) -> None:
+        """Keep what was released for the ledger's line.
+
+        Of one holder's releases that nobody looks at only the last is kept: the line says the same of each.
+        """
+        with self._lock:
+            if not self.holders and self.observer is None:
+                self.made.clear()
+            self.made.append(released)
+
+    def noted_non_finite(self, count: int) -> None:
+        """Count contributions that were not finite."""
+        with self._lock:
+            self.non_finite += count
+
+    # The ledger
+
+    def write(self, index: int, step: int | None = None) -> None:
+        """Write down what was released in round `index`: one line for all holders, one more for a rule's own release.
+
+        Where no unit came nothing is released, but the ledger says with what noise it would be.
+        """
+        made, self.made = sorted(self.made, key=lambda one: (one.holder, one.step)), []
+        if not self.sum.private:
+            return
+        if not made:
+            made = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
+        number = index if step is None else index * self.per_round + step
+        at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
+        self._line([(one.total, one.mean, one) for one in made], number, at, self.sum.name, self.sum.stream, True)
+        if made[0].extra is not None:
+            extra = self.extra_of(self.states[0])
+            rows = [(one.extra, one.extra_mean, one) for one in made]
+            self._line(rows, number, at, extra.name, extra.stream, extra.counted)
+        self.budget.charge(self)
+
+    def _line(
+        self, rows: Sequence[tuple[Any, np.ndarray | None, Released]], number: int, at: Mapping[str, Any], name: str,
+        purpose: str, counted: bool,
+    ) -> None:  # fmt: skip
+        rule, noise, sums = self.sum.clipping, self.sum.noise, [total for total, _, _ in rows]
+        assert rule is not None and noise is not None
+        without_event = [*self.budget.unaccounted, *([] if rule.private else [rule.reason])]
+        fields = ("threshold", "sensitivity", "noise_std")
+        values = {field: [getattr(each, field) for each in sums] for field in fields}
+        line = Release(
+            round=number,
+            name=name,
+            mechanism=noise.mechanism,
+            unit=self.sum.unit,
+            adjacency=self.sum.adjacency,
+            observer=self.sum.observer,
+            noise_multiplier=sums[0].noise_multiplier,
+            **{field: each if self.holders else each[0] for field, each in values.items()},
+            dimension=sums[0].dimension,
+            sampler=dict(self.sampler),
+            denominator=self.denominator,
+            noise_stream="/".join([self._drawn_by, purpose, *(str(at.get(name, name)) for name in self._indices)]),
+            counted_by_paper=counted,
+            data_dependent_threshold=bool(without_event),
+            reason="; ".join(without_event),
+            combines=noise.combines(number),
+            part=self.sum.part or None,
+            adds=self.holders if self.sum.added else None,
+            secure=None if sums[0].secure is None else dict(sums[0].secure),
+        )
+        self.ledger.append(line)
+        if self.observer is not None:
+            self.observer(line, [(one, mean) for _, mean, one in rows if mean is not None])
+
+    # Going on after a restart, and several processes
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs; without a seed also what the noise follows from: keep it secret then."""
+        plan = self.budget.plan_of(self)
+        drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
+        return {"states": self.states, "budget": None if plan is None else plan.state()} | drawn
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.states, plan = list(state["states"]), self.budget.plan_of(self)
+        self.seed = state.get("seed", self.seed)
+        if plan is not None:
+            plan.restore(state["budget"])
+
+
+def _opened(ledger: Ledger | Path | str) -> Ledger:
+    if isinstance(ledger, Ledger):
+        return ledger
+    if Path(ledger).exists():
+        raise DpsumError(
+            f"{ledger} is there already: name a new file, or hand over a Ledger that goes on or has several mechanisms"
+        )
+    return Ledger(Path(ledger))

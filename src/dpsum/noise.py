@@ -1,0 +1,246 @@
+"""Noise: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
+
+An accountant finds its analysis by that name (`mechanism`) and by the sampler. So a name stands for the code that an
+analysis is of: a class that draws, sums or combines in its own way has to name a mechanism of its own, and without an
+analysis of that no epsilon is printed. A class that does not, or that takes the name of another's, is refused when it
+is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from dpsum.errors import DpsumError
+
+if TYPE_CHECKING:
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
+    from dpsum.accounting.context import Budget
+    from dpsum.private_sum import PrivateSum
+
+_MADE_BY = ("standard", "private_sum", "combines", "secure")
+"""What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
+
+_NAMED_IN = {"gaussian": __name__}
+"""The module that gave each mechanism its name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Base of the kinds of noise.
+
+    Attributes:
+        multiplier: z, deviation over the sensitivity; None: the least that a budget allows.
+        mechanism: the ledger's name.
+        follows_loss: whether the multiplier follows a validation loss, so that it is not known before the run.
+        one_by_one: whether its sum takes each unit's message by itself.
+        by_dimension: whether noise and sensitivity over C follow from the number of coordinates.
+
+    Raises:
+        DpsumError: when a class is made that changes what is drawn or summed under a mechanism that it did not name.
+    """
+
+    mechanism: ClassVar[str] = "gaussian"
+    follows_loss: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = False
+    by_dimension: ClassVar[bool] = False
+
+    multiplier: float | None = 1.0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class under whose mechanism's name another code's proof would be taken for its own."""
+        super().__init_subclass__(**options)
+        said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
+
+        def defined(name: str) -> int:
+            return next(place for place, base in enumerate(places) if name in vars(base))
+
+        named = defined("mechanism")
+        for name in _MADE_BY:
+            if defined(name) < named:
+                raise DpsumError(
+                    f"{said} has a {name} of its own, but the mechanism {cls.mechanism!r} of {places[named].__name__}, "
+                    "whose analyses are of other code: name another mechanism there"
+                )
+        module = places[named].__module__
+        if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
+            raise DpsumError(f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another")
+
+    def plan(
+        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
+        stepwise: bool, beside: Sequence[float | None] = (),
+    ) -> BudgetPlan:  # fmt: skip
+        """The noise of each round, what it costs, and how many rounds the budget allows.
+
+        Args:
+            budget: the limit.
+            sampler: how units are drawn, as the ledger says it.
+            claims: the method's.
+            counted: whether every release has an event; without, no finite epsilon holds.
+            uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
+            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
+            beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
+        """
+        from dpsum.accounting.budgets import BudgetPlan
+
+        return BudgetPlan(
+            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
+            counted=counted, every_round=not stepwise, beside=beside,
+        )  # fmt: skip
+
+    def successors(self, multiplier: float) -> tuple[float, ...]:
+        """The multipliers that a round may have after one that had this."""
+        return (multiplier,)
+
+    def combines(self, index: int) -> list[float] | None:
+        """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
+
+        None: it is a draw of its own. The ledger says it, and an analysis reads it there.
+        """
+        return None
+
+    def secure(self, **values: Any) -> dict[str, Any] | None:
+        """What the ledger has to say of a sum that secure aggregation shows, from the arguments of `private_sum`."""
+        return None
+
+    def private_sum(
+        self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
+    ) -> PrivateSum:
+        """What takes a round's contributions.
+
+        Args:
+            ordinary: the class of a sum whose noise whoever takes it adds.
+            streams: random streams of the round, by what they are for and further indices.
+            cohort: expected number of units.
+            values: dimension, threshold, noise_multiplier and adjacency, as `PrivateSum` has them.
+        """
+        return ordinary(**values)
+
+    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+        """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.
+
+        Args:
+            stream_of: the random stream of a round's noise; each call gives it from its start.
+            index: the round, from 0.
+            dimension: d.
+        """
+        return stream_of(index).standard_normal(dimension)
+
+
+@dataclasses.dataclass(frozen=True)
+class Independent(Noise):
+    """Gaussian noise of deviation z times the sensitivity, drawn anew in each round."""
+
+    def plan(
+        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
+        stepwise: bool, beside: Sequence[float | None] = (),
+    ) -> BudgetPlan:  # fmt: skip
+        from dpsum.accounting.budgets import DecayingBudget
+
+        if uncounted:
+            assert self.multiplier is not None
+            return DecayingBudget(
+                budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
+                mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
+            )  # fmt: skip
+        return super().plan(
+            budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise, beside=beside
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Decaying(Noise):
+    """After `falls` falls in a row of a public validation loss, z is multiplied by `decay` (Adap DP-FL, IV-B)."""
+
+    follows_loss: ClassVar[bool] = True
+
+    decay: float = 0.9999
+    falls: int = 3
+
+    def successors(self, multiplier: float) -> tuple[float, ...]:
+        return multiplier, multiplier * self.decay
+
+    def plan(
+        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
+        stepwise: bool, beside: Sequence[float | None] = (),
+    ) -> BudgetPlan:  # fmt: skip
+        from dpsum.accounting.budgets import DecayingBudget
+
+        assert self.multiplier is not None
+        return DecayingBudget(
+            budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
+            mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded(Noise):
+    """Correlated noise: a round takes back part of what earlier rounds added (DP-FTRL, matrix factorisation).
+
+    The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`). What a
+    unit can be told by is its column of the encoder, whose norm is at most 1, so that z is over C's largest column.
+
+    Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022,
+    Improved Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams.
+
+    Nothing is kept between rounds: the draws of earlier rounds are made again from their named streams, so that a
+    restart draws the same bits. That costs T (T + 1) / 2 draws of the model's size, in a memory of two of them; an
+    encoder with p bands makes it at most p T.
+    """
+
+    mechanism: ClassVar[str] = "correlated-gaussian"
+
+    def inverse(self) -> np.ndarray:
+        """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
+        raise NotImplementedError
+
+    def combines(self, index: int) -> list[float]:
+        weights = self.inverse()
+        if index >= len(weights):
+            raise DpsumError(f"the factorisation is for {len(weights)} rounds, and round {index} was asked for")
+        row: list[float] = weights[index, : index + 1].tolist()
+        return row
+
+    def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
+        """Row `index` of C^-1 Z, float64 [d]."""
+        total, draw = np.zeros(dimension), np.empty(dimension)
+        for earlier, weight in enumerate(self.combines(index)):
+            if weight:
+                stream_of(earlier).standard_normal(out=draw)
+                draw *= weight
+                total += draw
+        return total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Correlated(Encoded):
+    """Correlated noise by an encoder C that is given as its inverse.
+
+    Attributes:
+        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
+
+    Raises:
+        DpsumError: no lower triangular matrix, or a column of C has a norm above 1.
+    """
+
+    weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
+
+    def __post_init__(self) -> None:
+        """Check the encoder, which the sensitivity follows from."""
+        found = np.asarray(self.weights, dtype=float)
+        if found.ndim != 2 or len(set(found.shape)) > 1 or not np.array_equal(found, np.tril(found)):
+            raise DpsumError(f"the weights of correlated noise are {list(found.shape)}: give a lower triangular [T, T]")
+        if not (np.isfinite(found).all() and (np.diag(found) > 0).all()):
+            raise DpsumError("the weights of correlated noise need numbers, and a diagonal above 0")
+        if (np.linalg.norm(np.linalg.inv(found), axis=0) > 1 + 1e-9).any():
+            raise DpsumError(
+                "a column of the encoder has a norm above 1, so that C is not the sensitivity: scale the weights by "
+                "`factorisations.scaled`"
+            )
+
+    def inverse(self) -> np.ndarray:
+        return self.weights

@@ -1,0 +1,194 @@
+"""Ways of participation: which units take part in which round, and by what number a round's sum may be divided.
+
+A way describes itself for the ledger (`describe`), so that the sampler that ran and the one that is accounted for are
+the same object's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpsum.errors import DpsumError
+from dpsum.randomness import Seed, fresh, stream
+
+
+class Participation:
+    """Base: which of so many units take part in which round.
+
+    Args:
+        units: N.
+        cohort: L, or its expectation.
+        rounds: T.
+        seed: of the draws; None: from the operating system's entropy, so that no one can draw the same.
+        kind: the sampler's name in the ledger; by default that of the class. A way of one's own gives its own name, for
+            which no analysis of another is taken.
+
+    Attributes:
+        size: L.
+        once: whether a unit takes part at most once.
+        known: whether an observer may know who takes part when.
+
+    Raises:
+        DpsumError: numbers that contradict one another.
+    """
+
+    kind: str = ""
+    once: ClassVar[bool] = False
+    known: ClassVar[bool] = False
+
+    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+        if not 1 <= cohort <= units:
+            raise DpsumError(f"participation.cohort is {cohort} of {units} units: it must be from 1 to their number")
+        if rounds < 0:
+            raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
+        self.kind = kind or self.kind
+        self.units, self.size, self.rounds, self.seed = units, cohort, rounds, fresh(seed)
+
+    def cohort(self, index: int) -> np.ndarray:
+        """Numbers of the units of round `index` (from 0), the same whenever it is asked."""
+        raise NotImplementedError
+
+    @property
+    def denominator(self) -> float:
+        """What a round's sum is divided by: the expected cohort, never the realised one, which is private."""
+        return float(self.size)
+
+    def describe(self) -> dict[str, Any]:
+        """The sampler, for the ledger; `rate` is a unit's chance of being in a given round."""
+        return {
+            "kind": self.kind,
+            "clients": self.units,
+            "cohort": self.size,
+            "rounds": self.rounds,
+            "rate": self.size / self.units,
+        }
+
+
+class OnePass(Participation):
+    """Disjoint blocks of a shuffled list: no unit takes part twice. The blocks may be known to all."""
+
+    kind = "one-pass"
+    once = True
+    known = True
+
+    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
+        if units % cohort or rounds > units // cohort:
+            raise DpsumError(
+                "one-pass participation needs a cohort that divides the units and at most units/cohort rounds, not "
+                f"{rounds} rounds of {cohort} of {units}"
+            )
+        self._order = stream(self.seed, "participation").permutation(units)
+
+    def cohort(self, index: int) -> np.ndarray:
+        return self._order[index * self.size : (index + 1) * self.size]
+
+
+class BallsAndBins(Participation):
+    """Each unit draws one secret round out of T (Chua et al., Balls-and-Bins Sampling for DP-SGD, 2024).
+
+    Still one pass; the cohort's size varies and is private, and the denominator is N/T.
+    """
+
+    kind = "balls-and-bins"
+    once = True
+
+    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
+        if cohort * rounds != units:
+            raise DpsumError(
+                f"balls-and-bins participation needs cohort x rounds = units, not {cohort} x {rounds} and {units}"
+            )
+        self._drawn = stream(self.seed, "participation").integers(rounds, size=units)
+
+    def cohort(self, index: int) -> np.ndarray:
+        return np.flatnonzero(self._drawn == index)
+
+    @property
+    def denominator(self) -> float:
+        return self.units / self.rounds
+
+
+class Poisson(Participation):
+    """In each round each unit takes part with probability L/N, apart from all others."""
+
+    kind = "poisson"
+
+    def cohort(self, index: int) -> np.ndarray:
+        drawn = stream(self.seed, "participation", index).random(self.units)
+        return np.flatnonzero(drawn < self.size / self.units)
+
+
+class Passes(Participation):
+    """Blocks of a shuffled list; when it is at its end it is shuffled anew. No analysis is of it."""
+
+    kind = "passes"
+
+    def cohort(self, index: int) -> np.ndarray:
+        number, block = divmod(index, self.units // self.size)
+        order = stream(self.seed, "participation", number).permutation(self.units)
+        return order[block * self.size : (block + 1) * self.size]
+
+
+class Everyone(Participation):
+    """Every unit takes part in every round."""
+
+    kind = "everyone"
+
+    def cohort(self, index: int) -> np.ndarray:
+        return np.arange(self.units)
+
+
+class PoissonLots:
+    """Lots of each holder's own records: in each step each record is in its holder's lot with probability L/n.
+
+    Abadi et al. 2016; Adap DP-FL, line 7.
+
+    Args:
+        clients: K holders.
+        lot: L, the expected records of a lot.
+        rounds: T.
+        steps: lots that a holder takes in a round.
+        records: n, those that one holder has.
+        seed: of the draws; None: from the operating system's entropy.
+        purpose: of the random stream that draws them.
+        whose: the n records are, for messages.
+        kind: the sampler's name in the ledger, see `Participation`.
+
+    Raises:
+        DpsumError: a lot that is not from 1 to n.
+    """
+
+    def __init__(
+        self, *, clients: int = 1, lot: int, rounds: int, steps: int = 1, records: int, seed: Seed = None,
+        purpose: str = "lot", whose: str = "a client", kind: str = "poisson-lots",
+    ) -> None:  # fmt: skip
+        if not 1 <= lot <= records:
+            raise DpsumError(
+                f"participation.cohort is {lot}, but {whose} holds {records} records: a lot must be from 1 to that"
+            )
+        self.kind, self.clients, self.size, self.rounds, self.steps = kind, clients, lot, rounds, steps
+        self.seed, self.records, self.purpose = fresh(seed), records, purpose
+
+    def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
+        """Places of the records of a lot among the holder's, ascending, the same whenever it is asked."""
+        drawn = stream(self.seed, self.purpose, index, step, client).random(self.records)
+        return np.flatnonzero(drawn < self.size / self.records)
+
+    @property
+    def denominator(self) -> float:
+        """What a lot's sum is divided by: the expected lot, never the realised one, which is private."""
+        return float(self.size)
+
+    def describe(self) -> dict[str, Any]:
+        """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots."""
+        return {
+            "kind": self.kind,
+            "clients": self.clients,
+            "records": self.records,
+            "cohort": self.size,
+            "rounds": self.rounds * self.steps,
+            "rate": self.size / self.records,
+        }

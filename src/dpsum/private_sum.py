@@ -1,0 +1,206 @@
+"""The private sum, the one primitive through which private data leaves its owner.
+
+Formal guarantee. Neighbouring inputs differ in one unit, whose contribution is replaced by zero (zero-out). Each
+contribution is scaled to at most C in one L2 norm over all parameters, so the sums of neighbours differ by at most C,
+and the release is the Gaussian mechanism of sensitivity C and standard deviation z C: (epsilon, delta) of
+`accounting.gaussian.gaussian_epsilon(z, delta)`. Under replace-one adjacency the sensitivity is 2 C; a sum that is for
+it (a client's own update, which is always there) has noise of 2 z C, and the same (epsilon, delta).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpsum.errors import DpsumError
+
+
+def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
+    """Add rows to a total, each cut to a norm. A row that is not finite is left out.
+
+    Rows are added one after another in double precision, so that chunks of other sizes give the same bits.
+
+    Args:
+        rows: [n, d].
+        limit: the norm that a row is cut to; infinite: none is cut.
+        total: float64 [d]; the rows are added to it.
+        norms: float64 [n]; becomes the rows' own norms, before they are cut.
+    """
+    for place, row in enumerate(rows):
+        values = row.astype(np.float64)
+        norms[place] = norm = math.sqrt(math.fsum(values * values)) if np.isfinite(values).all() else math.nan
+        if math.isfinite(norm):
+            total += values if norm <= limit else (limit / norm) * values
+
+
+def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
+    """Contributions as an array of numbers [n, d].
+
+    Raises:
+        DpsumError: they are not numbers, or of another shape.
+    """
+    try:
+        rows = np.asarray(contributions)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DpsumError(f"contributions are no array ({error}): hand over [n, {dimension}] on the CPU") from None
+    if rows.ndim != 2 or rows.shape[1] != dimension:
+        raise DpsumError(f"contributions must be [n, {dimension}], not {list(rows.shape)}")
+    if rows.dtype.kind not in "fiub":
+        raise DpsumError(f"contributions are {rows.dtype}: hand over real numbers [n, {dimension}]")
+    return rows
+
+
+class Draws(Protocol):
+    """What noise is drawn from: numpy's generator, or the like."""
+
+    def standard_normal(self, size: int, /) -> np.ndarray: ...
+
+
+class _Sum:
+    """A stream of contributions, added up in double precision; on a CPU one after another, so chunks change no bit."""
+
+    one_by_one: ClassVar[bool] = False
+    """Whether it has to see each contribution by itself, so that `add_by` is refused."""
+
+    def __init__(self, *, dimension: int) -> None:
+        if dimension < 1:
+            raise DpsumError(f"a sum needs at least one coordinate, not {dimension}")
+        self.dimension = dimension
+        self.count = 0
+        self.non_finite = 0
+        self._total = np.zeros(dimension)
+        self._released = False
+
+    def add(self, contributions: ArrayLike) -> np.ndarray:
+        """Add contributions [n, d]. One that is not finite counts as zero, and is counted in `non_finite`.
+
+        Returns:
+            The contributions' own norms, float64 [n], which are as private as they: NaN or infinite where one is not
+            finite.
+
+        Raises:
+            DpsumError: they are not numbers, or not [n, d].
+        """
+        rows = rows_of(contributions, self.dimension)
+        return self.add_by(functools.partial(add_rows, rows), len(rows))
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        """Add contributions that a compiled loop makes, and adds itself while they are in the cache.
+
+        Args:
+            add: given the limit, the total and the norms [count], does what `add_rows` does with its rows.
+            count: how many there are.
+
+        Returns:
+            As `add`.
+        """
+        if self._released:
+            raise RuntimeError("this sum was released: nothing can be added to it")
+        norms = np.empty(count)
+        add(self._limit, self._total, norms)
+        finite = np.isfinite(norms)
+        self.count += count
+        self.non_finite += count - int(finite.sum())
+        self._seen(np.where(finite, norms, 0.0))
+        return norms
+
+    def release(self, generator: Draws) -> np.ndarray:
+        """The (noised) sum, float64 [d]. It can be had once.
+
+        Raises:
+            RuntimeError: it was released before; a second release would be a second mechanism.
+        """
+        if self._released:
+            raise RuntimeError("this sum was released before")
+        self._released = True
+        total, self._total = self._total, np.empty(0)
+        return self._noised(total, generator)
+
+    @property
+    def _limit(self) -> float:
+        """The norm to which each contribution is cut."""
+        raise NotImplementedError
+
+    def _seen(self, norms: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
+        raise NotImplementedError
+
+
+class PrivateSum(_Sum):
+    """Clip each contribution to `threshold`, add up, add noise of standard deviation z C to every coordinate.
+
+    An empty sum releases noise as well. Norms and the un-noised sum are not kept.
+
+    Args:
+        dimension: coordinates d.
+        threshold: C > 0, finite.
+        noise_multiplier: z > 0, finite.
+        adjacency: "zero-out" or "replace-one".
+
+    Attributes:
+        secure: what the ledger says of a sum that secure aggregation shows; None for others.
+        told: what the history may say of it after the release.
+        signs: by which coordinates were turned before the noise, as its observer knows.
+        absent: places in the cohort of those who sent nothing, as its observer sees.
+    """
+
+    secure: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = {}
+    signs: np.ndarray | float = 1.0
+    absent: Sequence[int] = ()
+
+    def __init__(
+        self, *, dimension: int, threshold: float, noise_multiplier: float, adjacency: str = "zero-out"
+    ) -> None:
+        super().__init__(dimension=dimension)
+        if not 0 < threshold < math.inf:
+            raise DpsumError(f"the clipping threshold is {threshold}: privacy needs a finite one above 0")
+        if not 0 < noise_multiplier < math.inf:
+            raise DpsumError(f"noise.multiplier is {noise_multiplier}: privacy needs a finite one above 0")
+        self.threshold, self.noise_multiplier = float(threshold), float(noise_multiplier)
+        self._reach = {"zero-out": 1.0, "replace-one": 2.0}[adjacency]
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one contribution can move the sum, in L2 norm."""
+        return self._reach * self.threshold
+
+    @property
+    def noise_std(self) -> float:
+        """Standard deviation of the noise on each coordinate."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def _limit(self) -> float:
+        return self.threshold
+
+    def _seen(self, norms: np.ndarray) -> None:
+        pass
+
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
+        return np.asarray(total + self.noise_std * generator.standard_normal(self.dimension))
+
+
+class PlainSum(_Sum):
+    """The sum as it is, for methods that claim no privacy; `norms` are the contributions' own."""
+
+    def __init__(self, *, dimension: int) -> None:
+        super().__init__(dimension=dimension)
+        self.norms: list[float] = []
+
+    @property
+    def _limit(self) -> float:
+        return math.inf
+
+    def _seen(self, norms: np.ndarray) -> None:
+        self.norms += norms.tolist()
+
+    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
+        return total

@@ -1,0 +1,163 @@
+"""The sum that secure aggregation shows: whole numbers modulo 2^b, each client's with its share of discrete noise.
+
+Kairouz, Liu and Steinke 2021, The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
+Aggregation (rotation, rounding conditioned on its norm, modulus); Agarwal, Kairouz and Liu 2021, The Skellam Mechanism
+(the noise).
+
+Each client clips its contribution to C, turns it by a random rotation H D that all know (D: random signs, H: Walsh and
+Hadamard's matrix), writes it in units of the granularity, rounds each coordinate up or down at random so that its mean
+stays, again until the norm is within the bound, adds its share of Skellam noise, and sends that modulo 2^b. The server
+adds the messages modulo 2^b, which is all that it sees, and turns the sum back.
+
+Formal guarantee. Neighbouring inputs differ in one client, whose contribution is replaced by zero; it still sends its
+noise. What it sends without noise is whole numbers of norm at most `Lattice.bound`, enforced after rounding and not
+only expected, so that the sums differ by as much; the shares of `counted` clients are Skellam noise of variance
+(z bound)^2 on each coordinate, and what `accounting.skellam` says of it holds. Modulus and rotation back come after the
+noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpsum.errors import DpsumError
+from dpsum.lattice import Lattice, said
+from dpsum.private_sum import PrivateSum, rows_of
+
+_TRIES = 64
+
+Streams = Callable[..., np.random.Generator]
+"""What for, and a client's place in the cohort where each has its own, to a stream of this round's."""
+
+
+def rotated(values: np.ndarray) -> np.ndarray:
+    """Walsh and Hadamard's matrix times values [D], D a power of two, over D^1/2: its own inverse."""
+    bits = len(values).bit_length() - 1
+    table = np.array(values, dtype=float).reshape(1 << bits // 2, -1)
+    # Of a table's columns and then of its rows, so that what is added lies in a row.
+    for _ in range(2):
+        half = 1
+        while half < len(table):
+            pairs = table.reshape(-1, 2, half * table.shape[1])
+            less = pairs[:, 0] - pairs[:, 1]
+            pairs[:, 0] += pairs[:, 1]
+            pairs[:, 1] = less
+            half *= 2
+        table = np.ascontiguousarray(table.T)
+    return np.asarray(table.reshape(-1) / math.sqrt(len(values)))
+
+
+def rounded(values: np.ndarray, bound: float, generator: np.random.Generator) -> np.ndarray:
+    """Whole numbers [D] of mean `values` (but for the condition), whose norm is at most `bound`: int64.
+
+    After 64 draws beyond it (less than one in 10^13) all are rounded towards zero, which makes no norm larger.
+    """
+    below = np.floor(values)
+    share = values - below
+    for _ in range(_TRIES):
+        found = below + (generator.random(len(values)) < share)
+        if found @ found <= bound**2:
+            return found.astype(np.int64)
+    return np.trunc(values).astype(np.int64)
+
+
+class SecureSum(PrivateSum):
+    """The sum of a cohort's messages, as a server that runs secure aggregation sees it.
+
+    Args:
+        dimension: coordinates d.
+        threshold: C.
+        noise_multiplier: z, deviation of the noise that is counted over the sensitivity after rounding.
+        lattice: the whole numbers.
+        dropped: clients of the cohort that drop out, with their noise.
+        streams: random streams of the round.
+        colluding: clients of the cohort that may tell the server their noise. None of those who drop out need be one of
+            them, so nothing is released unless `counted` shares are in the sum besides all of theirs.
+
+    Attributes:
+        told: what the history may say, after the release: coordinates that left the modulus's range, and clients that
+            dropped out. The former follow from the noised sum over all whole numbers, of which the account holds too;
+            the latter the server sees, and they are drawn without a look at the data.
+    """
+
+    one_by_one: ClassVar[bool] = True
+
+    def __init__(
+        self, *, dimension: int, threshold: float, noise_multiplier: float, lattice: Lattice, dropped: int,
+        streams: Streams, colluding: int = 0,
+    ) -> None:  # fmt: skip
+        self.lattice, self._colluding = lattice, colluding
+        super().__init__(dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier)
+        self._bound, self._streams, self._modulus = lattice.bound(threshold), streams, 1 << lattice.bits
+        self._signs = streams("-rotation").integers(2, size=lattice.coordinates) * 2.0 - 1.0
+        self.signs = self._signs[:dimension]
+        self.absent = streams("-dropout").permutation(lattice.clients)[:dropped].tolist()
+        self._seen_sum = np.zeros(lattice.coordinates, np.int64)
+        self._whole_sum, self._shares = self._seen_sum.copy(), 0
+        self.told: dict[str, Any] = {}
+
+    @property
+    def sensitivity(self) -> float:
+        return self.lattice.granularity * self.lattice.bound(self.threshold)
+
+    @property
+    def secure(self) -> dict[str, Any]:  # type: ignore[override]
+        return said(self.lattice, threshold=self.threshold, noise_multiplier=self.noise_multiplier)
+
+    def add(self, contributions: ArrayLike) -> np.ndarray:
+        """As `PrivateSum.add`: each row is a client's, in the cohort's order."""
+        rows = rows_of(contributions, self.dimension)
+        if self._released:
+            raise RuntimeError("this sum was released: nothing can be added to it")
+        norms = np.empty(len(rows))
+        for place, row in enumerate(rows):
+            norms[place] = self._take(row.astype(float))
+            self.non_finite += not math.isfinite(norms[place])
+        return norms
+
+    def add_by(self, add: Any, count: int) -> np.ndarray:
+        """Refused: a compiled loop adds contributions up before a client could round them."""
+        raise RuntimeError("a secure sum takes contributions one by one")
+
+    def _take(self, row: np.ndarray) -> float:
+        """One client's message, if it does not drop out; returns its norm before clipping."""
+        place, norm = self.count, float(np.linalg.norm(row))
+        self.count += 1
+        if place in self.absent:
+            return norm
+        sent = self._encoded(row, norm, place) + self._share(place)
+        self._shares += 1
+        self._whole_sum += sent
+        self._seen_sum = (self._seen_sum + sent % self._modulus) % self._modulus
+        return norm
+
+    def _encoded(self, row: np.ndarray, norm: float, place: int) -> np.ndarray:
+        """A contribution as whole numbers: clipped, rotated, rounded. One that is not finite is zero."""
+        values = np.zeros(self.lattice.coordinates)
+        if math.isfinite(norm) and norm > 0:
+            values[: self.dimension] = row * (min(1.0, self.threshold / norm) / self.lattice.granularity)
+        return rounded(rotated(self._signs * values), self._bound, self._streams("-rounding", place))
+
+    def _share(self, place: int) -> np.ndarray:
+        """A client's Skellam noise [D], int64: the difference of two Poisson variables."""
+        generator, size, rate = self._streams("", place), self.lattice.coordinates, self.secure["share_variance"] / 2
+        return generator.poisson(rate, size) - generator.poisson(rate, size)
+
+    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
+        """The sum that was seen, turned back; noise is in it."""
+        if self._shares - self._colluding < self.lattice.counted:
+            told = f", of whom {self._colluding} may tell theirs" * (self._colluding > 0)
+            raise DpsumError(
+                f"{self._shares} clients' noise is in the sum{told}, fewer than the {self.lattice.counted} that the "
+                "account counts: nothing is released; raise noise.dropped_at_most"
+            )
+        half = self._modulus // 2
+        centred = (self._seen_sum + half) % self._modulus - half
+        self.told = {"wrapped": int((centred != self._whole_sum).sum()), "dropped": len(self.absent)}
+        back = self._signs * rotated(centred) * self.lattice.granularity
+        return np.array(back[: self.dimension])

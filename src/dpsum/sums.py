@@ -1,0 +1,137 @@
+"""What a private sum is: whose contributions it adds up, who sees it, and how it is clipped and noised.
+
+Which sums of a training share one budget follows from what they read (`together`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dpsum.accounting.units import by_part, by_unit, cannot_compose
+from dpsum.errors import DpsumError
+
+if TYPE_CHECKING:
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.claims import Claims
+    from dpsum.accounting.context import Budget
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sum:
+    """A sum that a server or a client takes.
+
+    Attributes:
+        name: of what it releases, in the ledger.
+        unit: whose contribution is protected: "client" or "record".
+        observer: who sees the release: "server" or "everyone".
+        clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None where the sum is handed out as
+            it is, and nothing is claimed of it.
+        budget: what the noise costs at most.
+        within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
+        adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
+        stream: purpose of its noise's random stream; no two sums of a run share one.
+        part: the part of a client's records that it is over, where each record is in one part alone; "": all of them.
+        added: whether the clients' releases are added up, and all but the observer see no more than their own and that.
+    """
+
+    name: str
+    unit: str
+    observer: str
+    clipping: Any = None
+    noise: Any = None
+    budget: Budget | None = None
+    within_task: Any = None
+    adjacency: str = "zero-out"
+    stream: str = "noise"
+    part: str = ""
+    added: bool = False
+
+    @property
+    def private(self) -> bool:
+        """Whether the sum is clipped and noised."""
+        return self.noise is not None
+
+    @property
+    def delta(self) -> float | None:
+        """At which its epsilon is given."""
+        given = self.budget or self.within_task
+        return None if given is None else float(given.delta)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a round costs what is known only when it comes, or more than the multiplier says."""
+        rule, noise = self.clipping, self.noise
+        return noise is not None and (noise.follows_loss or (rule is not None and rule.uncounted))
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """The private sums of a run that read the same units: one budget, for the composition of all of them.
+
+    Attributes:
+        sums: at least one; the first is the one that `moves`, if any does.
+    """
+
+    sums: tuple[Sum, ...]
+
+    def plan(self, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
+        """What all of them may spend, and their noise; arguments as of `Noise.plan`.
+
+        Raises:
+            DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
+        """
+        first, *others = self.sums
+        assert first.noise is not None and first.clipping is not None and first.budget is not None
+        beside = {"beside": tuple(one.noise.multiplier for one in others if one.noise is not None)} if others else {}
+        return first.noise.plan(
+            first.budget, sampler, claims=claims, counted=counted, uncounted=int(first.clipping.uncounted),
+            stepwise=stepwise, **beside,
+        )  # fmt: skip
+
+    def multiplier(self, plan: BudgetPlan, name: str) -> float:
+        """z of one of them at present, by the sum's name."""
+        place = [one.name for one in self.sums].index(name)
+        return plan.beside[place - 1] if place else plan.noise_multiplier
+
+
+def together(sums: Sequence[Sum]) -> list[Together]:
+    """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
+
+    Raises:
+        DpsumError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
+            compared has two budgets.
+    """
+    private, found = [one for one in sums if one.private], list[Together]()
+    twice = [one.name for one in private if [other.name for other in private].count(one.name) > 1]
+    if twice:
+        raise DpsumError(f"two private sums of this run are called {twice[0]}: name each by itself")
+    budgets = [one for one in private if one.budget is not None]
+    for one in budgets[1:]:
+        if (one.unit, one.budget) != (budgets[0].unit, budgets[0].budget):
+            raise DpsumError(
+                f"{budgets[0].name} (of {budgets[0].unit}s) and {one.name} (of {one.unit}s) have two budgets: a run "
+                "keeps one, of one unit at one delta; give both the same"
+            )
+    for unit, of_unit in by_unit(private).items():
+        for part, alike in by_part(of_unit).items():
+            for other in alike[1:]:
+                why = _apart(alike[0], other)
+                if why:
+                    raise DpsumError(cannot_compose(alike[0].name, other.name, unit, part, why))
+            if sum(one.moves for one in alike) > 1:
+                first, second, *_ = (one.name for one in alike if one.moves)
+                raise DpsumError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
+            found.append(Together(tuple(sorted(alike, key=lambda one: not one.moves))))
+    return found
+
+
+def _apart(one: Sum, other: Sum) -> str:
+    """Why no analysis composes two sums of the same units; "" where one does if they are sampled alike."""
+    assert one.noise is not None and other.noise is not None
+    if one.within_task is not None or other.within_task is not None:
+        return "a client's own sums are accounted for by themselves"
+    if {one.noise.mechanism, other.noise.mechanism} != {"gaussian"}:
+        return f"have {one.noise.mechanism} and {other.noise.mechanism} noise"
+    return "" if one.adjacency == other.adjacency else f"are for {one.adjacency} and {other.adjacency} adjacency"
