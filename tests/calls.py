@@ -29,8 +29,9 @@ for line in sys.stdin:
             os.chdir(given["folder"])
             own = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
             sys.path[:] = [given["folder"], *own, *installed]
-            for name in given["fresh"] * [name for name in sys.modules if name.split(".")[0] in ("dpfedbench", "dpsum")]:
-                del sys.modules[name]
+            for name in list(sys.modules) if given["fresh"] else ():
+                if name.split(".")[0] in ("dpfedbench", "dpsum"):
+                    del sys.modules[name]
             sys.argv[1:] = given["arguments"]
             runpy.run_module("snakemake", run_name="__main__", alter_sys=True)
             code = 0
