@@ -49,8 +49,11 @@ try:
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
-    HOLDINGS = read_holdings(ROOT / "config/datasets.tsv")
-    PLAN = make_plan(CONFIGURATION, datasets=DATASETS, holdings=HOLDINGS)
+    PLAN = make_plan(
+        CONFIGURATION,
+        datasets=DATASETS,
+        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+    )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
     sys.exit(f"configuration: {error}")
