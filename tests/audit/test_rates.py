@@ -29,7 +29,8 @@ def test_an_audit_does_not_load_scipys_distributions():
     """Loading them took half of a short audit."""
     code = (
         "import sys, numpy as np\n"
-        "from dpfedbench.audit import bounds, report\n"
+        "from dpfedbench.audit import report\n"
+        "from dpsum.audit import bounds\n"
         "x = np.linspace(-1, 1, 50)\n"
         "bounds.clopper_pearson(x + 1, x, delta=1e-3, confidence=0.95, generator=np.random.default_rng(0))\n"
         "bounds.one_run_dp(bounds.guess(x, x > 0, 20), delta=1e-3, confidence=0.95)\n"

@@ -199,7 +199,7 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
 def test_a_rules_own_release_draws_from_a_stream_of_its_own(overlay, general, extra):
     """Else the first coordinate's noise could be read off the count and subtracted."""
     config, left = make_config(overlay, general=general), []
-    rounds = rounds_without_data(config, observer=lambda line, values: left.append((line, values[0][1].clone())))
+    rounds = rounds_without_data(config, observer=lambda line, values: left.append((line, values[0][1].copy())))
     for index in range(3):
         rounds.round(index)
     lines = [line for line, _ in left]
@@ -222,7 +222,7 @@ def test_a_percentile_of_releases_follows_from_what_everyone_saw(form):
         norms, expected = [], 0.5
         for (line,), (mean,) in seen:
             assert line.threshold == pytest.approx(expected, rel=1e-12)
-            norms.append(float(mean.norm()) * (1.0 if form == "mean" else line.denominator))
+            norms.append(float(np.linalg.norm(mean)) * (1.0 if form == "mean" else line.denominator))
             if len(norms) >= 3:
                 expected = sorted(norms[-3:])[1]  # the median of three
 
@@ -243,7 +243,7 @@ def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
     assert rounds.loop.step.optimizer.kind == "adam" and len(got) == 4
     for gradient, (line, [(made, mean)]) in zip(got, left, strict=True):
         assert line.denominator == 4.0 == made.total.count
-        assert torch.equal(gradient, mean.float())
+        assert np.array_equal(gradient.numpy(), mean.astype(np.float32))
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, generator: total)
     given_rounds(make_config(), np.full((48, 3), 0.1)).round(0)
     assert got[-1].tolist() == pytest.approx([0.1] * 3)  # of norm 0.17 each, so not clipped

@@ -146,7 +146,7 @@ def test_the_step_is_the_release_over_the_public_denominator(silos, tmp_path, mo
 def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, factor):
     """Property 9, eq. 6 to 8 by hand from what the server sees; C_0 from random data, so the same for every client."""
     seen = []
-    observer = lambda line, left: seen.append((line, [(made.client, mean.clone()) for made, mean in left]))  # noqa: E731
+    observer = lambda line, left: seen.append((line, [(made.holder, mean.copy()) for made, mean in left]))  # noqa: E731
     found = rounds_of(make_config(overlay), silos, tmp_path, observer=observer)
     states = found.clients.entry.states
     expected = [state["threshold"] for state in states]
@@ -157,7 +157,7 @@ def test_the_thresholds_follow_from_what_was_released(silos, tmp_path, overlay, 
         assert seen[0][0].threshold == pytest.approx(expected, rel=1e-12)
         assert [client for client, _ in seen[0][1]] == [0, 1, 2, 3]
         if overlay is VECTOR:
-            expected = [factor * float(mean.norm()) for _, mean in seen[0][1]]
+            expected = [factor * float(np.linalg.norm(mean)) for _, mean in seen[0][1]]
         else:
             assert seen[1][0].threshold == seen[0][0].threshold
             expected = [factor * abs(float(mean[0])) for _, mean in seen[1][1]]

@@ -89,7 +89,7 @@ def test_one_client_moves_both_releases_together_by_no_more_than_the_noise_cover
         # The first round in which they differ: until then the thresholds are equal.
         for (ledger, values), (_, others) in zip(seen_of(config, gradients), seen_of(config, without), strict=True):
             moved = [
-                float((a - b).norm()) * e.denominator / e.noise_std
+                float(np.linalg.norm(a - b)) * e.denominator / e.noise_std
                 for a, b, e in zip(values, others, ledger, strict=True)
             ]
             if max(moved) > 0:

@@ -46,9 +46,7 @@ def rounds_over(config, rows, observer=None):
 def seen_of(config, rows, rounds):
     """By round: the lines of the ledger, and what left the clients over the denominator, float64 [clients, d]."""
     seen, found = [], []
-    made = rounds_over(
-        config, rows, lambda line, left: seen.append((line, np.stack([mean.numpy() for _, mean in left])))
-    )
+    made = rounds_over(config, rows, lambda line, left: seen.append((line, np.stack([mean for _, mean in left]))))
     for index in range(rounds):
         seen.clear()
         made.round(index)

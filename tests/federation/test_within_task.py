@@ -110,7 +110,7 @@ def test_the_ledger_has_every_release_with_the_noise_it_took(overlay, names, row
         assert lines[line.name] == line
         steps = 1 if line.name == QUERY else 2
         assert line.sampler["records"] == names[line.name] and line.sampler["steps"] == steps
-        assert {(made.client, made.step) for made, _ in left} == {
+        assert {(made.holder, made.step) for made, _ in left} == {
             (int(client), step) for client in COHORT for step in range(steps)
         }
         for made, _ in left:
@@ -153,7 +153,7 @@ def test_noise_is_of_the_stated_size_and_never_used_twice(overlay, own, releases
     seen = []
 
     def observer(line, left):
-        seen.extend(line.denominator * mean.numpy() for _, mean in left)
+        seen.extend(line.denominator * mean for _, mean in left)
 
     rounds = rounds_of(make_config(overlay, own, steps), federation, tmp_path, observer=observer)
     theta = theta_of(rounds)

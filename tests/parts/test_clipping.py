@@ -14,8 +14,9 @@ from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.clipping.rule import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, ClippingRule, Seen
+from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.part import found
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Seen
 from tests.federation.conftest import LOTS, make_config
 
 MOVING = {"percentile": 90.0, "window": 3, "never_rising": False}

@@ -9,13 +9,13 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import inverted
 from dpfedbench.parts.factorisations.optimised import Optimised
 from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.noise.correlated import Correlated
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.parts.server.step import Step
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.factorisations import inverted
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream

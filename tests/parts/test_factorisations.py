@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import Factorisation, inverted
+from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.parts.factorisations.optimised import Optimised, response
 from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.parts.schedules.cosine import Cosine
 from dpfedbench.parts.server.step import Step
 from dpfedbench.settings.part import found
+from dpsum.factorisations import inverted
 from tests.federation.conftest import make_config
 
 STEP = Step(rate=1.0, optimizer=Sgd(momentum=0.9))

@@ -81,10 +81,10 @@ class LaplaceDraws:
         ((LaplaceDraws, Fixed), {}, "standard of its own, but the mechanism 'gaussian'"),
         ((Fixed,), {"combines": lambda self, index: [1.0]}, "combines of its own, but the mechanism 'gaussian'"),
         ((Skellam,), {"secure": lambda self, **values: {}}, "secure of its own, but the mechanism 'skellam'"),
-        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Planned"),
+        ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Encoded"),
         ((Fixed,), {"standard": laplace, "mechanism": "gaussian"}, "both name the mechanism 'gaussian': give one of"),
-        ((Planned,), {"mechanism": "gaussian"}, "and dpfedbench.parts.noise.noise both name the mechanism 'gaussian'"),
-        ((Fixed,), {"mechanism": "skellam"}, "and dpfedbench.parts.noise.skellam both name the mechanism 'skellam'"),
+        ((Planned,), {"mechanism": "gaussian"}, "and dpsum.noise both name the mechanism 'gaussian'"),
+        ((Fixed,), {"mechanism": "skellam"}, "and dpsum.skellam both name the mechanism 'skellam'"),
     ],
 )  # fmt: skip
 def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(bases, changed, said):

@@ -31,7 +31,7 @@ def test_what_left_is_the_sum_of_the_clipped_with_noise_of_that_deviation():
     gradients = np.zeros((48, 4000))
     gradients[:, 0] = 100.0
     seen = seen_of(config, gradients)
-    left = np.stack([values[0].numpy() * 4 for _, values in seen])
+    left = np.stack([values[0] * 4 for _, values in seen])
     line = seen[0][0][0]
     assert left[:, 1:].std() == pytest.approx(line.noise_std, rel=5 / math.sqrt(2 * left[:, 1:].size))
     assert left[:, 0].mean() == pytest.approx(4 * 0.5, abs=5 * line.noise_std / math.sqrt(12))
