@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.parts.factorisations.factorisation import inverted
+from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.correlated import Planned, _weights
+from dpfedbench.parts.noise.noise import Noise
 from dpsum import mechanism
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.factorisations import inverted
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
@@ -124,6 +126,37 @@ def test_the_audit_catches_half_the_noise(monkeypatch):
 
     monkeypatch.setattr(mechanism, "PrivateSum", Half)
     assert audited(make_config(RUN))[0].epsilon > HOLDS
+
+
+SEVERAL = {**RUN, "participation": {"kind": "min-separation", "cohort": 400, "rounds": 40}}
+"""Four passes of 4,000 clients in the same order: each comes every tenth round."""
+
+
+def test_several_passes_are_one_release_and_the_audit_says_so():
+    """z is of all four participations together: right code is below what one Gaussian of z has, and well above half."""
+    found = audited(make_config(SEVERAL))
+    assert all(bound.epsilon < HOLDS for bound in found)
+    assert found[0].epsilon > HOLDS / 2
+
+
+def test_the_audit_catches_an_encoder_that_is_scaled_for_one_participation(monkeypatch):
+    """A colleague forgets that a client comes again: its columns add up to 2.5 times the largest of them."""
+
+    def once(planned):
+        return planned.factorisation.weights(planned.rounds, planned.step)
+
+    monkeypatch.setattr("dpfedbench.parts.noise.correlated._weights", once)
+    monkeypatch.setattr(Planned, "plan", Noise.plan)
+    assert audited(make_config(SEVERAL))[0].epsilon > HOLDS
+
+
+def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        "dpfedbench.parts.noise.correlated._weights",
+        lambda planned: planned.factorisation.weights(planned.rounds, planned.step),
+    )
+    with pytest.raises(BenchError, match=r"a unit's 4 participations move the encoded sums by 2\.\d+ C: scale"):
+        audited(make_config(SEVERAL))
 
 
 def test_the_mutants_are_not_the_honest_noise():
