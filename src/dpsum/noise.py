@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dpsum.accounting.analyses import known
+from dpsum.accounting.correlated_bins import overlaps
 from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
 
@@ -213,6 +215,9 @@ class Encoded(Noise):
                     f"a unit's {sampler['participations']} participations move the encoded sums by {moved:.6g} C: "
                     "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
                 )
+        elif not known(self.mechanism, str(sampler["kind"])):
+            encoder = np.abs(np.linalg.inv(self.inverse()))
+            sampler = {**sampler, "overlaps": overlaps(encoder.T @ encoder)}
         return super().plan(budget, sampler, **given)
 
     def combines(self, index: int) -> list[float]:
