@@ -44,6 +44,19 @@ def test_correlated_noise_over_several_passes_is_one_gaussian_of_z(federation, t
     assert max(columns) == pytest.approx(1.0, rel=1e-6) and np.linalg.norm(encoder, axis=0).max() < 0.7
 
 
+def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(federation, tmp_path):
+    """From the ledger's own weights: between the account of columns that do not overlap and that of known rounds."""
+    plan = {"kind": "balls-and-bins", "cohort": 4, "rounds": 12}
+    noise = {"multiplier": None, "factorisation": {"kind": "square-root"}}
+    overlay = {"method": "dp-agr-ftrl", "participation": plan, "noise": noise}
+    found = held(overlay | {"budget": {"epsilon": 1.5, "delta": 1e-3}}, federation, tmp_path)
+    lines = read_ledger(tmp_path / "ledger.jsonl")
+    known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
+    assert 0 < found["holds"]["epsilon_low"] < 1.49 < found["holds"]["epsilon_high"] <= 1.5 < known
+    assert "overlaps" not in lines[0].sampler and len(lines) == 12
+    assert found["replace_one"]["epsilon_high"] > 1.5 and found["image_level"]["epsilon_high"] > 1.5
+
+
 def test_fixed_sizes_cost_more_than_poissons_cohorts(federation, tmp_path):
     found = held({"participation": {"kind": "fixed-size", **ROUNDS}}, federation, tmp_path / "fixed")
     poisson = held({"participation": {"kind": "poisson", **ROUNDS}}, federation, tmp_path / "poisson")
@@ -60,7 +73,7 @@ def test_a_null_multiplier_meets_the_budget_over_all_passes(federation, tmp_path
 
 
 def test_secret_cohorts_have_no_correlated_noise():
-    with pytest.raises(BenchError, match="which dp-agr-ftrl does not take: it takes one-pass, min-separation"):
+    with pytest.raises(BenchError, match="which dp-agr-ftrl does not take: it takes one-pass, min-sep"):
         make_config({"method": "dp-agr-ftrl", "participation": "fixed-size"})
 
 

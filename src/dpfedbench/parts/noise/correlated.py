@@ -2,9 +2,9 @@
 
 What a client can be told by is the whole of its columns of the encoder, so that z is over the largest column norm where
 each client is in one round, and over what all of its columns come to where it comes again: with known blocks nobody has
-to be secret and nobody is sampled. Noise costs T
-(T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250 rounds
-of 112,000; a `band` of p makes it at most p T.
+to be secret and nobody is sampled. Where each client's one round is secret, less noise is needed. Noise
+costs T (T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250
+rounds of 112,000; a `band` of p makes it at most p T.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
 from dpsum import noise
-from dpsum.accounting.analyses import known
+from dpsum.accounting.analyses import has
 from dpsum.factorisations import scaled
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ class Correlated(Noise, noise.Encoded):
 
     def check(self, run: Any) -> None:
         plan, clipping = run.participation, run.clipping
-        if not known(self.mechanism, plan.kind):
+        if not has(self.mechanism, plan.kind):
             raise BenchError(
                 f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client's rounds "
-                "are known: take one-pass or min-separation, or noise.kind fixed"
+                "are known, or where each is in one secret round: take one-pass, min-separation or balls-and-bins, or "
+                "noise.kind fixed"
             )
         if self.rounds is not None and self.rounds < plan.rounds:
             raise BenchError(

@@ -64,6 +64,11 @@ def find(mechanism: str, kind: str) -> Analysis:
     return _known()[mechanism, kind]
 
 
+def has(mechanism: str, kind: str) -> bool:
+    """Whether there is an analysis of them."""
+    return (mechanism, kind) in _known()
+
+
 def known(mechanism: str, kind: str) -> bool:
     """Whether there is an analysis of them, and it holds also where everybody knows who is in which release."""
     return (mechanism, kind) in _known() and _known()[mechanism, kind].known

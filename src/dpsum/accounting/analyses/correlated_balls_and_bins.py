@@ -45,11 +45,14 @@ class CorrelatedBallsAndBins(BallsAndBins):
     def read(self, releases: Sequence[Release]) -> SecretReading:
         read = super().read(releases)
         encoder, scale = encoder_of(releases)
-        overlaps = correlated_bins.overlaps(np.abs(encoder).T @ np.abs(encoder))
-        samplers = {name: {**sampler, "overlaps": overlaps} for name, sampler in read.samplers.items()}
+        samplers = dict.fromkeys(read.samplers, self.sampler_of(releases))
         same = {"schedule": ((1 / scale, len(releases)),), "samplers": samplers}
         values = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
         return SecretReading(**values | same, gram=encoder.T @ encoder * scale**2)
+
+    def sampler_of(self, releases: Sequence[Release]) -> Sampler:
+        encoder = np.abs(encoder_of(releases)[0])
+        return {**releases[0].sampler, "overlaps": correlated_bins.overlaps(encoder.T @ encoder)}
 
     def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
         return correlated_bins.upper_epsilon(*_of(schedule, sampler), delta)
