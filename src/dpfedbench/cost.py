@@ -208,7 +208,7 @@ class Calibration:
         key = run.key
         if key not in self._expected:
             rounds = self._made(run)
-            self._expected[key] = rounds.book.expected(rounds.planned)
+            self._expected[key] = rounds.budget.expected(rounds.planned)
         return self._expected[key]
 
     def _made(self, run: Any) -> Any:

@@ -70,7 +70,7 @@ def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
 
 _TESTS = ("meta_test", "genotype")
 _MODELS = f"{PACKAGE.name}.models."
-_OF_JOBS = tuple(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "progress", "warm"))
+_OF_JOBS = (*(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "warm")), "dpsum.progress")
 """Modules of how a job runs: no result depends on them."""
 
 

@@ -45,10 +45,15 @@ _NAMES = {
 
 _PLACES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_PLACES)
+_MODULES = ("factorisations",)
+"""Modules that are public as a whole."""
+
+__all__ = sorted([*_PLACES, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"dpsum.{name}")
     if name not in _PLACES:
         raise AttributeError(f"module 'dpsum' has no attribute {name!r}")
     return getattr(importlib.import_module(f"dpsum.{_PLACES[name]}"), name)

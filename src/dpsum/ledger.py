@@ -240,9 +240,7 @@ def check_same_mechanism(
         for name in _COMPARED:
             one, two = getattr(own, name), getattr(other, name)
             if not (math.isclose(one, two, rel_tol=1e-9) if name == "noise_multiplier" else one == two):
-                raise DpsumError(
-                    f"{said} {name} {one}, {whose} {two}: the run's mechanism is not the one audited, {mend}"
-                )
+                raise DpsumError(f"{said} {name} {one}, {whose} {two}: the mechanisms differ, {mend}")
         samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
         if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
             raise DpsumError(f"{said} another sampler than {whose}: {mend}")

@@ -28,9 +28,10 @@ from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 from dpsum.accounting.analyses import find
-from dpsum.audit.ideal import Drawn, gaussian, secret
+from dpsum.audit.ideal import Drawn
+from dpsum.audit.tally import Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.mechanism import Observer, Released
@@ -147,13 +148,7 @@ def run_rounds(
 
 
 class Scores:
-    """What an observer makes of a sum's releases: how likely each canary is in them, against that it is in none.
-
-    The statistic is the likelihood ratio of how units are drawn, at the noise that the ledger states:
-
-    - where the observer knows who is in which release: the ratios of the canary's own;
-    - where each is in one secret round, equally likely: the mean over rounds of the ratios;
-    - where each draws anew for each release: the product over releases of 1 - q + q x ratio.
+    """What an observer makes of a sum's releases (`dpsum.audit.tally`), at the noise that the ledger states.
 
     Args:
         net: which coordinates are reserved.
@@ -169,11 +164,14 @@ class Scores:
         self, net: Coordinates, *, name: str, holders: int = 1,
         members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
     ) -> None:  # fmt: skip
-        self._added = added
-        self._own, self._name, self._members, self._once = net.own, name, members, once
-        secret = once and members is None
-        self.scores = np.full((holders, net.reserved), -np.inf if secret else 0.0)
+        self._own, self._name, self._added = net.own, name, added
+        self._tally = Tally((holders, net.reserved), members=members, once=once)
         self.seen: list[Release] = []
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Float64 [holders, reserved]."""
+        return self._tally.scores
 
     def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         """Take note of a line of the ledger and of what left."""
@@ -186,25 +184,14 @@ class Scores:
         z, rate = line.noise_multiplier, line.sampler["rate"]
         if self._added:
             x, z = x[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
-        ratio = (2 * x - 1) / (2 * z**2)
-        if self._members is not None:
-            here = self._members[line.round]
-            self.scores[:, here] += ratio[:, here]
-        elif self._once:
-            self.scores = np.logaddexp(self.scores, ratio)
-        else:
-            self.scores += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio) if rate < 1 else ratio
+        self._tally.add(line.round, x, z, rate)
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Scores [holders, reserved] of draws of what the lines of the ledger state."""
         lines = [line for line in self.seen if line.name == self._name]
-        z, rate = [line.noise_multiplier * max(1, self._added) ** 0.5 for line in lines], lines[0].sampler["rate"]
-        if self._members is None and (self._once or rate < 1):
-            return secret(coins, z, generator, rate=rate, once=int(lines[0].sampler["rounds"]) * self._once)
-        squares = np.zeros(coins.shape)
-        for line, each in zip(lines, z, strict=True):
-            squares[:, slice(None) if self._members is None else self._members[line.round]] += each**-2
-        return gaussian(coins, squares, generator)
+        done = [(line.round, line.noise_multiplier * max(1, self._added) ** 0.5) for line in lines]
+        sampler = lines[0].sampler
+        return self._tally.ideal(coins, done, generator, rate=sampler["rate"], rounds=int(sampler["rounds"]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

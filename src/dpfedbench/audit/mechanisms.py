@@ -17,7 +17,7 @@ import numpy as np
 
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.methods.method import Method
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.ledger import Release
 from dpsum.mechanism import Released

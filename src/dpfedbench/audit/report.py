@@ -24,7 +24,7 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.analyses import find, of, own_records
 from dpsum.accounting.analyses.base import rounds_of, schedule_of

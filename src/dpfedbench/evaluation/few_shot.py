@@ -18,7 +18,7 @@ from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
 from dpfedbench.models.net import Net
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
 from dpfedbench.models.members import load_members
-from dpfedbench.progress import Progress
+from dpsum.progress import Progress
 
 
 def refined(

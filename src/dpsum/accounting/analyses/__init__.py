@@ -12,6 +12,7 @@
 | own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
 | own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
 | own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
+| fixed-draws | draws with replacement, anew each round: fixed size, a unit's number of draws told | bracket |
 
 All are of the mechanism "gaussian". One pass has an analysis of "correlated-gaussian" (exact) and one of "skellam"
 (bracket: at most one Gaussian release) beside it. Min-separation has one of "correlated-gaussian" (bracket; exact for
@@ -64,9 +65,9 @@ def find(mechanism: str, kind: str) -> Analysis:
     return _known()[mechanism, kind]
 
 
-def has(mechanism: str, kind: str) -> bool:
-    """Whether there is an analysis of them."""
-    return (mechanism, kind) in _known()
+def pairs() -> list[tuple[str, str]]:
+    """Every mechanism and kind of sampler that there is an analysis of, by name."""
+    return sorted(_known())
 
 
 def known(mechanism: str, kind: str) -> bool:

@@ -60,6 +60,14 @@ class Deltas(NamedTuple):
     absent: np.ndarray
 
 
+class Contradiction(DpsumError):
+    """Numbers of a sampler do not fit together; `why`, in words that name no ledger."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
 class Analysis:
     """One way to account for one mechanism under one kind of sampler.
 
@@ -120,9 +128,10 @@ class Analysis:
     def contradiction(self, sampler: Sampler, why: str) -> DpsumError:
         """The refusal of a sampler."""
         said = ", ".join(f"{key} {value}" for key, value in sampler.items() if key != "kind")
-        return DpsumError(
+        return Contradiction(
             f"the ledger's sampler {self.sampler} says {said}, which do not fit together: {why}; "
-            "delete the run's folder and train again"
+            "delete the run's folder and train again",
+            why,
         )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from dpfedbench import progress as module
-from dpfedbench.progress import Progress
+from dpsum import progress as module
+from dpsum.progress import Progress
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, *, tty: bool, hours: float = 5.0) -> list[float]:

@@ -1,0 +1,302 @@
+"""An audit of anybody's release: a lower bound on the epsilon of a function that takes contributions.
+
+    found = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
+    print(found.epsilon, found.claimed, found.refuted)
+
+`release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
+by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times
+less noise the call has than declared (the leak), and epsilon is that of the declared participation with so much less
+noise. A participation that draws cohorts is tried as well, by canaries among its units, through all of its rounds.
+
+The attacks share the chance of a false alarm: one canary alone, canaries in single coordinates, canaries spread over
+all of them, and those over rounds (`attacks`). The bound of each is `ranks.rank_test`. It is exact where the trade-off
+curve of a call is that of a Gaussian with more or less noise, or, where no mechanism is declared, of anything that is
+(epsilon, delta)-DP.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpsum.audit import attacks
+from dpsum.audit.bounds import Bound
+from dpsum.audit.declared import ALONE, Declared, Described, OfCalls, OfRounds, declared, description, observations_for
+from dpsum.audit.ranks import rank_test
+from dpsum.audit.watched import NULLS, ReleaseCall, Watched, look
+from dpsum.errors import DpsumError
+from dpsum.randomness import stream
+
+CONFIDENCE = 0.95
+FALSE_ALARM = 1e-3
+"""The chance, about, with which right code is refuted by a whole audit."""
+
+_TOGETHER, _SPREAD = (64, 256), 32
+"""Canaries of a call: in coordinates of their own, at least and at most; and spread over all, at most."""
+
+_MOST = 20_000
+"""Canaries of an attack."""
+
+_ROUNDS = 2000
+"""Calls up to which a participation is drawn anew."""
+
+_ANOTHER = 1e-4
+
+Scored = tuple[np.ndarray, np.ndarray]
+"""Scores float64 [m] and coins bool [m]."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What one attack showed: its name, its bound, the calls it took and the coins it guessed."""
+
+    name: str
+    bound: Bound
+    calls: int
+    observations: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audited:
+    """The audit of a release.
+
+    Attributes:
+        epsilon: the lower bound at `delta`, wrong with a chance of at most 1 - confidence; the largest of the attacks'.
+        claimed: epsilon as declared; None: nothing was.
+        ideal: what the best attacker of the mechanism declared would show in half of all audits.
+        leak: how many times less noise the release is shown to have than declared, at least.
+        chance: that right code shows as much, about.
+        refuted: whether that is below `false_alarm`, and something was declared.
+        little: the chance that right code shows as little to every attack, about; NaN where no mechanism was declared.
+        delta, confidence, false_alarm, noise_multiplier, adjacency, sampler, dimension: as declared, or found from it.
+        calls: that were made.
+        plan: what was said before it started.
+        attacks: one by one.
+    """
+
+    epsilon: float
+    claimed: float | None
+    ideal: float
+    leak: float
+    chance: float
+    refuted: bool
+    little: float
+    delta: float
+    confidence: float
+    false_alarm: float
+    noise_multiplier: float | None
+    adjacency: str
+    sampler: Mapping[str, Any]
+    dimension: int
+    calls: int
+    plan: str
+    attacks: tuple[Attack, ...]
+
+    @property
+    def worst(self) -> Attack:
+        """The attack that showed the most."""
+        return max(self.attacks, key=lambda attack: attack.bound.found["leak"])
+
+    @property
+    def status(self) -> str:
+        """The verdict, in a sentence."""
+        if self.claimed is None:
+            return f"epsilon is at least {self.epsilon:.4g} at delta {self.delta:g}; nothing was declared"
+        if self.refuted:
+            return (
+                f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was {self.claimed:.4g}; the attack "
+                f"'{self.worst.name}' shows it, as right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
+            )
+        said = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
+        if self.little < _ANOTHER:
+            said += (
+                f"; an ideal attacker shows {self.ideal:.4g}, so that this is another mechanism than declared: more "
+                "noise, smaller contributions, or an attack that does not suit it"
+            )
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """The audit as numbers, text and lists, for `dpsum.export.report`."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values["attacks"] = [
+            {
+                "name": attack.name, "epsilon": attack.bound.epsilon, "leak": attack.bound.found["leak"],
+                "chance": attack.bound.found["chance_of_as_much"], "ideal": attack.bound.ideal,
+                "assumes": attack.bound.assumes, "calls": attack.calls, "observations": attack.observations,
+                "reason": attack.bound.reason,
+            }
+            for attack in self.attacks
+        ]  # fmt: skip
+        return values | {"status": self.status}
+
+
+def audited(
+    release: ReleaseCall,
+    *,
+    dimension: int,
+    participation: Described | Callable[[int], Described] | Mapping[str, Any] | None = None,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    delta: float = 1e-5,
+    mechanism: str | None = "gaussian",
+    adjacency: str = "add-or-remove",
+    cohort: int | None = None,
+    leak: float = math.sqrt(2),
+    power: float = 0.95,
+    calls: int | None = None,
+    confidence: float = CONFIDENCE,
+    false_alarm: float = FALSE_ALARM,
+    seed: int = 0,
+    say: Callable[[str], object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Audited:
+    """Attack a release, and say how much less private than declared it is at least.
+
+    Args:
+        release: one call of the mechanism: contributions float64 [n, d] of a cohort to what is released (clipped,
+            added up and noised), an array or several in a list or dict. It draws noise anew in each call. n differs
+            from call to call; rows have norm 0 or 1e6 and more.
+        dimension: d.
+        participation: how cohorts are drawn, so that epsilon is that of all rounds: what has `cohort(index)` and
+            `describe()`, as those of dpsum, is tried with canaries among its units; a function of a seed that makes
+            one is tried as often as it takes; a description alone, as in a ledger, is taken as it stands. None: epsilon
+            is that of one call.
+        epsilon: declared, at `delta`, of the participation; the noise multiplier is what the accountant finds for it.
+        noise_multiplier: z, declared in place of epsilon: deviation of the noise over sensitivity. Neither: nothing is
+            declared, and there is a bound alone.
+        delta: of epsilon.
+        mechanism: "gaussian", or None: not declared; then epsilon is that of one call.
+        adjacency: what the other world has of a unit: "add-or-remove" (no row), "zero-out" (a row of zeros: the number
+            of rows is public) or "replace-one" (the row against it; sensitivity is twice the threshold).
+        cohort: rows of every call, for the last two, if it has to be a certain number.
+        leak: the plan is to tell so many times less noise than declared ...
+        power: ... with this chance.
+        calls: of each attack at most; the plan says what is left of the power.
+        confidence: of the bound.
+        false_alarm: the chance to refute right code, about.
+        seed: of canaries and coins; the release has noise of its own.
+        say: is told the plan before the attacks start, e.g. print.
+        progress: is told the calls made and planned.
+
+    Raises:
+        DpsumError: bad input; a release that fails, changes its answer's size, keeps state or ignores its input.
+    """
+    for name, value, low, high in (
+        ("delta", delta, 0, 1), ("confidence", confidence, 0, 1), ("false_alarm", false_alarm, 0, 1),
+        ("power", power, 0, 1), ("leak", leak, 1, 1000),
+    ):  # fmt: skip
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < high:
+            raise DpsumError(f"{name} is {value!r}: it must lie between {low} and {high}")
+    if calls is not None and (isinstance(calls, bool) or not isinstance(calls, int) or calls < attacks.BLOCK):
+        raise DpsumError(f"calls is {calls!r}: an attack takes {attacks.BLOCK} at least")
+    make = participation if callable(participation) else lambda _: participation
+    first = None if participation is None else make(seed)
+    sampler = dict(ALONE) if participation is None else description(first)
+    family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
+    watched = Watched(release, dimension, adjacency, cohort)
+    tried = isinstance(family, OfCalls) and hasattr(first, "cohort")
+    shares = 2 + (dimension > 1) + tried
+    share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
+    needed = observations_for(family, leak, power=power, false_alarm=alarm)
+    wanted = min(needed, _MOST, calls or _MOST)
+    repeats, units, among = 0, 0, 0
+    if isinstance(family, OfCalls) and tried:
+        units = family.rounds.units
+        among = min(dimension, watched.most, max(1, 3 * units // 4))
+        enough = min(_MOST, observations_for(family.rounds, leak, power=power, false_alarm=alarm)) / among
+        again = max(1, (calls or _ROUNDS) // sampler["rounds"])
+        repeats = int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
+    plan = _plan(watched, wanted, needed, leak=leak, power=power, calls=calls, rounds=repeats * sampler["rounds"])
+    if say is not None:
+        say(plan.said)
+    rng = stream(seed, "audit-anything")
+    seen = look(watched, rng)
+
+    def step() -> None:
+        if progress is not None:
+            progress(watched.calls, max(plan.calls, watched.calls))
+
+    found = list[Attack]()
+
+    def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
+        before = watched.calls
+        scores, coins = scored()
+        bound = rank_test(
+            scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
+            ideal=family.ideal(coins),
+        )  # fmt: skip
+        found.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
+
+    def many(made: attacks.Canaries) -> Scored:
+        blocks = _blocks(wanted, len(made.rows), calls)
+        return attacks.together(watched, seen, made, blocks=blocks, rng=rng, step=step)
+
+    def through(family: OfRounds) -> Scored:
+        made = attacks.in_coordinates(watched, seen, among, rng)
+        each = [
+            attacks.over_rounds(
+                watched, seen, made, make(seed + index), known=family.known, units=units, rng=rng, step=step
+            )
+            for index in range(repeats)
+        ]
+        return np.concatenate([scores for scores, _ in each]), np.concatenate([coins for _, coins in each])
+
+    add("alone", lambda: attacks.alone(watched, seen, calls=wanted, rng=rng, step=step))
+    if seen.aligned:
+        fits = watched.most
+        add("in coordinates", lambda: many(attacks.in_coordinates(watched, seen, min(_apart(wanted), fits), rng)))
+        if dimension > 1:
+            add("over all", lambda: many(attacks.over_all(watched, seen, min(_SPREAD, fits), rng)))
+        if isinstance(family, OfCalls) and tried:
+            add("over rounds", functools.partial(through, family.rounds), family.rounds)
+    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in found))
+    return Audited(
+        epsilon=max(attack.bound.epsilon for attack in found), claimed=claimed,
+        ideal=max(attack.bound.ideal for attack in found), leak=max(attack.bound.found["leak"] for attack in found),
+        chance=chance, refuted=claimed is not None and chance < false_alarm,
+        little=max(attack.bound.chances.get("as_little", math.nan) for attack in found),
+        delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
+        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan.said,
+        attacks=tuple(found),
+    )  # fmt: skip
+
+
+def _apart(wanted: int) -> int:
+    """Canaries of a call in coordinates of their own: for one block of calls, but enough to see noise used again."""
+    return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
+
+
+def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
+    """Blocks of calls for so many observations, of which each canary in each call is half of one."""
+    blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
+    return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
+
+
+class _Plan(NamedTuple):
+    calls: int
+    said: str
+
+
+def _plan(
+    watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None, rounds: int
+) -> _Plan:  # fmt: skip
+    counts = [wanted + 2 * attacks.TRAINING]
+    counts += [
+        _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK
+        for most in (_apart(wanted), _SPREAD)
+    ]
+    count = sum(counts) + rounds + 3 * NULLS + _SPREAD
+    said = f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and {counts[2]:,} with many"
+    said += f", {rounds:,} as the participation draws them" if rounds else ""
+    said += f"; noise {leak:.3g} times less than declared is told with chance {power:g}"
+    if wanted < needed:
+        said += (
+            f" by {needed:,} canaries, and there are {wanted:,} in each attack: less noise is told with that chance "
+            f"only from about {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
+        )
+    return _Plan(count, said)

@@ -1,0 +1,242 @@
+"""Attacks on one call of a release: canaries by secret coins, and a score of what came out for each of them.
+
+- `together`: many canaries in a call, in directions of their own (single coordinates, or spread over all of them).
+  Each is scored by its likelihood ratio under the noise as it was measured, over the calls of a block: where the noise
+  of two calls has something in common, one call takes it away from the other.
+- `alone`: one canary in a call, against a row that points the other way. It moves the sum as far as one can; what
+  changes beside (the noise's size, when a denominator is the realised number) is scored as well.
+- `over_rounds`: canaries among the units of a participation, whose rounds and cohorts are taken as it draws them; the
+  score is that of the participation as it describes itself (`tally`).
+
+The scores are made of everything but the coins, so that the order of canaries by them may be put to `ranks.rank_test`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpsum.audit.tally import Tally
+from dpsum.audit.watched import LARGE, Look, Watched
+from dpsum.errors import DpsumError
+
+BLOCK = 16
+"""Calls over which noise is looked at together."""
+
+TRAINING = 64
+"""Calls in each world from which the score of `alone` is learned."""
+
+_PLAIN = 6.0
+"""Standard errors beyond which a change of the noise is scored as well."""
+
+Step = Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Canaries:
+    """Canaries of one call.
+
+    Attributes:
+        rows: float64 [j, d], before clipping.
+        filters: float64 [j, k], by which each is looked for in what is released.
+        shift: float64 [j], how far each moves its filter's value.
+        deviation: float64 [j], of the noise there.
+    """
+
+    rows: np.ndarray
+    filters: np.ndarray
+    shift: np.ndarray
+    deviation: np.ndarray
+
+
+def in_coordinates(watched: Watched, seen: Look, most: int, rng: np.random.Generator) -> Canaries:
+    """One canary in each of some coordinates: those that plainly have less noise than others, or any."""
+    least = np.flatnonzero(seen.variance < np.median(seen.variance) / 4)
+    at = rng.permutation(least if len(least) else watched.dimension)[:most]
+    rows = np.zeros((len(at), watched.dimension))
+    rows[np.arange(len(at)), at] = LARGE
+    copies = max(1, watched.most // len(at))
+    many = np.concatenate([seen.background, np.repeat(rows, copies, axis=0)])
+    moved = np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - seen.mean[at]
+    filters = np.zeros((len(at), len(seen.mean)))
+    filters[np.arange(len(at)), at] = 1.0
+    shift = np.full(len(at), float(np.median(moved)) / copies)
+    return Canaries(rows=rows, filters=filters, shift=shift, deviation=np.sqrt(seen.variance[at]))
+
+
+def over_all(watched: Watched, seen: Look, most: int, rng: np.random.Generator) -> Canaries:
+    """Canaries each of which has a part in every coordinate, and which are orthogonal: cosines with signs drawn.
+
+    Where coordinates are clipped or noised in groups, whatever these are, such a canary is in all of them.
+    """
+    d = watched.dimension
+    chosen = rng.permutation(d - 1)[:most] + 1
+    rows = np.cos(np.pi * np.outer(chosen, 2 * np.arange(d) + 1) / (2 * d)) * np.sqrt(2 / d)
+    rows *= LARGE * rng.choice([-1.0, 1.0], d)
+    response = np.stack([_response(watched, seen, row) for row in rows])
+    noisy = seen.variance > np.median(seen.variance) / 1e6  # coordinates without any are `in_coordinates`' own
+    filters = np.where(noisy, response / seen.variance, 0.0)
+    square = np.maximum((filters * response).sum(axis=1), 1e-300)
+    return Canaries(rows=rows, filters=filters, shift=square, deviation=np.sqrt(square))
+
+
+def _response(watched: Watched, seen: Look, row: np.ndarray) -> np.ndarray:
+    """What one row moves, float64 [k]: in its own direction, where it plainly does not also turn."""
+    many = np.concatenate([seen.background, np.repeat(row[None, :], watched.most, axis=0)])
+    found, unit = (watched(many) - seen.mean) / watched.most, row / np.linalg.norm(row)
+    straight = (found @ unit) * unit
+    turned = float(((found - straight) ** 2).sum()) > 2 * float(seen.variance.sum()) / watched.most**2
+    return np.asarray(found if turned else straight)
+
+
+def together(
+    watched: Watched, seen: Look, canaries: Canaries, *, blocks: int, rng: np.random.Generator, step: Step
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and coins, each [m], of blocks of calls in each of which about half of the canaries are.
+
+    Where a canary is not, nothing is asked, and the noise is seen as it is.
+    """
+    scores, coins = [], []
+    count = len(canaries.rows)
+    deviation = np.maximum(canaries.deviation, 1e-3 * np.abs(canaries.shift))  # where there is no noise at all
+    shift = np.divide(canaries.shift, deviation, out=np.zeros(count), where=deviation > 0)
+    for _ in range(blocks):
+        here = rng.integers(2, size=(BLOCK, count)).astype(bool)
+        coin = rng.integers(2, size=(BLOCK, count)).astype(bool)
+        x = np.empty((BLOCK, count))
+        for t in range(BLOCK):
+            rows = np.concatenate([seen.background, canaries.rows[here[t]]])
+            moved = canaries.filters @ (watched(rows, coin[t, here[t]]) - seen.mean)
+            x[t] = np.divide(moved, deviation, out=np.zeros(count), where=deviation > 0)
+            step()
+        # In replace-one the other world is as far on the other side.
+        middle, reach = (0.0, 2 * shift) if watched.adjacency == "replace-one" else (shift / 2, shift)
+        scores.append(_ratios(x - np.where(here, middle, 0.0), here, reach)[here])
+        coins.append(coin[here])
+    return np.concatenate(scores), np.concatenate(coins)
+
+
+def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Log-likelihood ratios of the coins, float64 [t, j].
+
+    What two calls have in common is measured over the coordinates, which have nothing else in common, independent noise
+    counting as much as twice as many coordinates as there are calls. A canary of another call whose coin is not known
+    is more noise there, of variance shift^2 / 4, by which it counts less.
+
+    Args:
+        x: float64 [t, j], values in deviations of the noise, about their mean over both worlds.
+        here: bool [t, j], whether there is a canary.
+        shift: float64 [j], between the two worlds.
+    """
+    calls, prior, unknown = len(x), 2 * len(x), shift**2 / 4
+    weights = np.where(here, 1 / (1 + unknown), 1.0)
+    common = (weights * x) @ (weights * x).T / (weights @ weights.T + prior)
+    np.fill_diagonal(common, (np.where(here, 0.0, x**2).sum(axis=1) + prior) / ((~here).sum(axis=1) + prior))
+    # The same noise to the last digits was drawn once, however few coordinates show it.
+    both = ~here[:, None] & ~here[None]
+    same = np.where(both, np.abs(x[:, None] - x[None]) < 1e-6, True).all(axis=2) & (both.sum(axis=2) > 1)
+    common = np.where(same, np.sqrt(np.outer(np.diag(common), np.diag(common))), common)
+    values, vectors = np.linalg.eigh(common)
+    common = (vectors * np.maximum(values, 1e-3)) @ vectors.T
+    inverse = np.linalg.inv(common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None])
+    own = np.einsum("jtt->tj", inverse)
+    # Without the canary's own variance (Sherman and Morrison).
+    found = shift * np.einsum("jts,sj->tj", inverse, x) / np.maximum(1 - unknown * own, 1e-12)
+    return np.asarray(found)
+
+
+def alone(
+    watched: Watched, seen: Look, *, calls: int, rng: np.random.Generator, step: Step
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and coins, each [calls], of one canary a call against the background."""
+    rows = np.concatenate([seen.background, 2 * seen.direction[None, :]])
+
+    def answer(present: bool) -> np.ndarray:
+        step()
+        return watched(rows, np.array([present])) - seen.mean
+
+    worlds = [np.stack([answer(present) for _ in range(TRAINING)]) for present in (False, True)]
+    if seen.aligned:
+        way = _response(watched, seen, seen.direction) / seen.variance
+    else:  # what is released is laid out otherwise: the direction is learned from calls that are then left out
+        cut = TRAINING // 2
+        way = (worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)) / seen.variance
+        worlds = [world[cut:] for world in worlds]
+    way = way / max(float(np.linalg.norm(way)), 1e-300)
+    absent, present = (_features(world, way) for world in worlds)
+    ratio = _learned(absent, present)
+    coins = rng.integers(2, size=calls).astype(bool)
+    return np.array([ratio(_features(answer(bool(coin))[None], way))[0] for coin in coins]), coins
+
+
+def _features(answers: np.ndarray, way: np.ndarray) -> np.ndarray:
+    """What is scored of answers [n, k]: the value along a direction, and the log of the spread of the rest; [n, 2]."""
+    along = answers @ way
+    rest = answers - along[:, None] * way
+    return np.stack([along, 0.5 * np.log(np.maximum((rest**2).mean(axis=1), 1e-300))], axis=1)
+
+
+def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """The log-likelihood ratio of two normal laws [n, 2], with as many parameters as plainly differ."""
+    count = len(absent)
+    means = [absent.mean(axis=0), present.mean(axis=0)]
+    variances = [np.maximum(world.var(axis=0, ddof=1), 1e-300) for world in (absent, present)]
+    pooled = (variances[0] + variances[1]) / 2
+    same = np.abs(np.log(variances[1] / variances[0])) < _PLAIN * 2 / np.sqrt(count)
+    variances = [np.where(same, pooled, own) for own in variances]
+    moved = np.abs(means[1] - means[0]) > _PLAIN * np.sqrt(2 * pooled / count)
+    used = np.array([True, bool(moved[1] or not same[1])])
+
+    def ratio(found: np.ndarray) -> np.ndarray:
+        logs = [
+            -((found - mean) ** 2) / (2 * var) - 0.5 * np.log(var) for mean, var in zip(means, variances, strict=True)
+        ]
+        return np.asarray((logs[1] - logs[0])[:, used].sum(axis=1))
+
+    return ratio
+
+
+def over_rounds(
+    watched: Watched, seen: Look, canaries: Canaries, plan: Any, *, known: bool, units: int,
+    rng: np.random.Generator, step: Step,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Scores and coins, each [m], of canaries among a participation's units, in all of its rounds.
+
+    Args:
+        canaries: in coordinates of their own, each at most once.
+        plan: the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round.
+        known: whether the observer may know who is in which round.
+        units: that there are.
+    """
+    sampler, count = plan.describe(), len(canaries.rows)
+    rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
+    place = np.full(units, -1)
+    place[rng.permutation(units)[:count]] = np.arange(count)
+    coins = rng.integers(2, size=count).astype(bool)
+    cohorts = [_cohort(plan, index, units) for index in range(rounds)]
+    here = [place[cohort][place[cohort] >= 0] for cohort in cohorts]
+    tally = Tally((count,), members=here if known else None, once=bool(getattr(plan, "once", False)))
+    noise = np.maximum(canaries.deviation / np.maximum(np.abs(canaries.shift), 1e-300), 1e-3)
+    for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
+        others = np.zeros((len(cohort) - len(own), watched.dimension))
+        present = np.concatenate([coins[own], np.ones(len(others), bool)])
+        answer = watched(np.concatenate([seen.background, canaries.rows[own], others]), present) - seen.mean
+        moved = (canaries.filters @ answer) / canaries.shift
+        if watched.adjacency == "replace-one":
+            moved = (moved + 1) / 2
+        tally.add(index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate)
+        step()
+    took = np.isin(np.arange(count), np.concatenate(here)) if known else np.ones(count, bool)
+    return tally.scores[took], coins[took]
+
+
+def _cohort(plan: Any, index: int, units: int) -> np.ndarray:
+    cohort = np.asarray(plan.cohort(index))
+    if cohort.ndim != 1 or (cohort.dtype.kind not in "iu" and len(cohort)):
+        raise DpsumError(f"participation's cohort of round {index} is no list of numbers of units")
+    if len(cohort) and not 0 <= cohort.min() <= cohort.max() < units:
+        raise DpsumError(f"participation's cohort of round {index} has a unit that is not one of its {units:,}")
+    return cohort.astype(int)

@@ -1,0 +1,179 @@
+"""What is declared of a release, as the family of mechanisms that an audit tests it against."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from scipy.special import ndtri
+
+from dpsum.accounting.analyses import find
+from dpsum.accounting.analyses.base import Deltas
+from dpsum.accounting.calibration import calibrate
+from dpsum.audit.ideal import Drawn, gaussian, secret
+from dpsum.audit.ranks import Family, RankTest, posteriors
+from dpsum.errors import DpsumError
+from dpsum.randomness import stream
+
+_PILOT, _MANY_DRAWS = 1000, 0.998
+_LEAST = 200
+"""Observations of an attack: with fewer the chance of a false alarm is no normal one."""
+
+ALONE: dict[str, Any] = {"kind": "one-pass", "clients": 1, "cohort": 1, "rounds": 1, "rate": 1.0}
+"""The sampler of one call by itself."""
+
+
+class Described(Protocol):
+    """A participation, as those of dpsum are."""
+
+    def describe(self) -> Mapping[str, Any]: ...
+    def cohort(self, index: int) -> np.ndarray: ...
+
+
+class OfRounds(Family):
+    """Gaussian releases of all rounds of a participation.
+
+    Args:
+        noise_multiplier: z.
+        sampler: the participation's.
+        once: whether a unit is in one round.
+
+    Attributes:
+        known: whether the observer may know who is in which round.
+        units: that cohorts are drawn from.
+    """
+
+    noise_multiplier: float | None
+
+    def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
+        analysis, self._rounds = find("gaussian", sampler["kind"]), int(sampler["rounds"])
+        super().__init__(analysis, ((noise_multiplier, self._rounds),), sampler)
+        self.known, self.noise_multiplier, self._once = analysis.known, noise_multiplier, once
+        self.units, self._rate = int(sampler[analysis.units]), float(sampler["rate"])
+
+    def ideal(self, coins: np.ndarray) -> Drawn | None:
+        """Draws the best attacker's scores."""
+        assert self.noise_multiplier is not None
+        if self.known:
+            return functools.partial(gaussian, coins, self.noise_multiplier**-2)
+        once, each = self._rounds if self._once else 0, [self.noise_multiplier] * self._rounds
+        return lambda generator: secret(coins, each, generator, rate=self._rate, once=once)
+
+
+class OfCalls(Family):
+    """Gaussian releases, one to each call; epsilon is that of a participation made of them.
+
+    Args:
+        noise_multiplier: z.
+        sampler: the participation's.
+    """
+
+    def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
+        super().__init__(find("gaussian", "one-pass"), ((noise_multiplier, 1),), ALONE)
+        self.rounds = OfRounds(noise_multiplier, sampler, once=once)
+        self.name = f"{sampler['kind']} with any Gaussian noise"
+        self.noise_multiplier: float | None = noise_multiplier
+
+    def epsilon(self, leak: float, delta: float) -> float:
+        return self.rounds.epsilon(leak, delta)
+
+    def ideal(self, coins: np.ndarray) -> Drawn | None:
+        """Draws the best attacker's scores."""
+        assert self.noise_multiplier is not None
+        return functools.partial(gaussian, coins, self.noise_multiplier**-2)
+
+
+class Whatever(Family):
+    """Everything that is (leak times epsilon, delta)-DP."""
+
+    noise_multiplier: float | None = None
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self._epsilon, self._delta = epsilon, delta
+        self.name, self.largest = f"whatever is (eps, {delta:g})-DP", 1e3 / epsilon
+        self.posteriors = functools.cache(self._posteriors)
+
+    def epsilon(self, leak: float, delta: float) -> float:
+        return leak * self._epsilon
+
+    def ideal(self, coins: np.ndarray) -> Drawn | None:
+        """There is no one mechanism whose scores they would be."""
+        return None
+
+    def _posteriors(self, leak: float) -> np.ndarray:
+        # With chance delta everything is told; a loss of 1,000 is as good as that.
+        share = np.full(2, self._delta)
+        return posteriors(Deltas(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
+
+
+Declared = OfRounds | OfCalls | Whatever
+
+
+def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
+    """How many coins an attack takes to tell a leak from the declared mechanism.
+
+    From draws of the statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its
+    deviation n^1/2 times.
+
+    Args:
+        family: declared.
+        leak: how many times less noise is to be told, above 1.
+        power: the chance to tell it.
+        false_alarm: the attack's.
+    """
+    test = RankTest(family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan"))
+    own, other = test.draws(1.0), test.draws(min(leak, family.largest))
+    gap = max(float(other.mean() - own.mean()), 1e-9)
+    wanted = (-ndtri(false_alarm) * own.std() + ndtri(power) * other.std()) / gap
+    return int(np.clip(math.ceil(_PILOT * wanted**2), _LEAST, 10**9))
+
+
+def description(participation: Any) -> dict[str, Any]:
+    """The sampler of a participation, or of a ledger.
+
+    Raises:
+        DpsumError: it is neither.
+    """
+    described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
+    if not isinstance(described.get("kind"), str) or not isinstance(described.get("rounds"), int):
+        said = repr(participation)[:60]
+        raise DpsumError(
+            f"participation is {said}: hand over one of dpsum's, a function of a seed that makes one, or a "
+            "ledger's sampler"
+        )
+    return dict(described)
+
+
+def declared(
+    sampler: dict[str, Any], epsilon: float | None, noise_multiplier: float | None, delta: float, mechanism: str | None,
+    *, once: bool,
+) -> tuple[OfCalls | Whatever, float | None]:  # fmt: skip
+    """The family of what was declared, and epsilon as declared; arguments as of `anything.audited`.
+
+    Raises:
+        DpsumError: they contradict one another, or there is no analysis of them.
+    """
+    for name, value in (("epsilon", epsilon), ("noise_multiplier", noise_multiplier)):
+        if value is not None and not 0 < value < math.inf:
+            raise DpsumError(f"{name} is {value}: it must be finite and above 0")
+    if epsilon is not None and noise_multiplier is not None:
+        raise DpsumError("both epsilon and noise_multiplier are declared: one follows from the other, leave one out")
+    if mechanism not in ("gaussian", None):
+        raise DpsumError(f"mechanism is {mechanism!r}: declare gaussian, or None for any other")
+    if mechanism is None or (epsilon is None and noise_multiplier is None):
+        if noise_multiplier is not None or sampler != ALONE:
+            raise DpsumError(
+                "a noise multiplier or a participation says nothing of a mechanism that is not declared: declare "
+                "gaussian with noise_multiplier or epsilon, or epsilon of one call alone"
+            )
+        return Whatever(epsilon or 1.0, delta), epsilon
+    if sampler != ALONE:
+        find("gaussian", sampler["kind"]).check_sampler(sampler)
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = calibrate("holds", sampler, epsilon, delta)
+    family = OfCalls(float(noise_multiplier), sampler, once=once)
+    return family, family.epsilon(1.0, delta) if epsilon is None else epsilon

@@ -1,0 +1,158 @@
+"""An account and an audit for others to read: one JSON with a schema, a badge for a model card, metrics of trackers.
+
+`report.schema.json`, beside this file, is the schema (JSON Schema, draft 2020-12). Infinity is the text "inf" there,
+and a number that does not exist is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dpsum.accounting.account import Account
+from dpsum.audit.anything import Audited
+from dpsum.errors import DpsumError
+from dpsum.ledger import chain_of
+
+FORMAT, VERSION = "dpsum report", 1
+
+SCHEMA = Path(__file__).with_name("report.schema.json")
+"""Where the schema lies."""
+
+
+def report(
+    *, account: Account | None = None, audit: Audited | Mapping[str, Any] | None = None,
+    ledger: Path | str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """An account, an audit or both, as JSON can hold them.
+
+    Args:
+        account: of a ledger.
+        audit: of a release, or one that was read again.
+        ledger: the account's; the report has its number of lines and the digest of the last, which stands for all.
+    """
+    found: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    if ledger is not None:
+        found["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
+    if account is not None:
+        found["account"] = account.to_json()
+    if audit is not None:
+        found["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
+    return dict(plain(found))
+
+
+def plain(value: Any) -> Any:
+    """As JSON can hold it: infinity as text, no number as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def read_audit(path: Path | str) -> dict[str, Any]:
+    """The audit of a report.
+
+    Raises:
+        DpsumError: the file is missing, is no report, or has no audit.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        if found["format"] != FORMAT or found["version"] != VERSION:
+            raise ValueError(f"not a {FORMAT} of version {VERSION}")
+        return dict(found["audit"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DpsumError(
+            f"{path} cannot be read as a report with an audit ({type(error).__name__}: {error}): make it by "
+            "python -m dpsum audit ... --json"
+        ) from error
+
+
+def badge(found: Mapping[str, Any]) -> str:
+    """A line of Markdown for a model card: an image, and as its text what it shows.
+
+    Args:
+        found: a report.
+    """
+    said, sound = [], True
+    entry = found.get("account", {}).get("profiles", {}).get("holds")
+    if entry is not None:
+        high = float(entry["epsilon_high"])
+        sound = math.isfinite(high) and entry["status"] != "void"
+        bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
+        said.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
+    elif "account" in found:
+        sound, said = False, ["no ε: nothing private was released"]
+    audit = found.get("audit")
+    if audit is not None:
+        said.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
+        sound = sound and not audit["refuted"]
+    if not said:
+        raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
+    text = ", ".join(said)
+    label, shown = (
+        urllib.parse.quote(part.replace("-", "--").replace("_", "__"), safe="")
+        for part in ("differential privacy", text)
+    )
+    colour = "blue" if sound else "red"
+    return f"![differential privacy: {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
+
+
+def metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers by name; those of a second unit or observer have a number in theirs."""
+    numbers: dict[str, float] = {}
+    for count, one in enumerate(_each(found.get("account")), start=1):
+        where = "privacy/" if count == 1 else f"privacy_{count}/"
+        numbers |= {where + name: one[name] for name in ("delta", "rounds", "noise_multiplier") if one.get(name)}
+        for name, entry in one["profiles"].items():
+            numbers |= {
+                f"{where}epsilon_{name}": entry["epsilon_high"],
+                f"{where}epsilon_{name}_low": entry["epsilon_low"],
+            }
+    audit = found.get("audit")
+    if audit is not None:
+        names = ("epsilon", "claimed", "ideal", "leak", "chance", "refuted", "calls")
+        numbers |= {f"privacy/audit_{name}": audit[name] for name in names if audit[name] is not None}
+    return {name: float(value) for name, value in numbers.items()}
+
+
+def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    if account is not None:
+        yield account
+        for other in account.get("also", ()):
+            yield from _each(other)
+
+
+def to_mlflow(found: Mapping[str, Any], *, step: int = 0) -> None:
+    """Log a report's numbers to the run that is active in MLflow, or to a new one.
+
+    Raises:
+        DpsumError: MLflow is not installed.
+    """
+    try:
+        import mlflow
+    except ImportError:
+        raise DpsumError("MLflow is not installed: pip install mlflow-skinny, or leave it out") from None
+    mlflow.log_metrics(metrics(found), step=step)
+
+
+def to_tensorboard(found: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
+    """Write a report's numbers as TensorBoard's scalars.
+
+    Raises:
+        DpsumError: TensorBoard is not installed.
+    """
+    try:
+        from tensorboard.summary import Writer
+    except ImportError:
+        raise DpsumError("TensorBoard is not installed: pip install tensorboard, or leave it out") from None
+    writer = Writer(str(folder))
+    for name, value in metrics(found).items():
+        writer.add_scalar(name, value, step)
+    writer.close()

@@ -1,0 +1,323 @@
+"""What the commands of `python -m dpsum` do, each with its parsed arguments; tables, JSON and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpsum import export
+from dpsum.accounting import analyses
+from dpsum.accounting.account import PROFILES, Account
+from dpsum.accounting.account import account as account_of
+from dpsum.accounting.analyses.base import Analysis, Contradiction
+from dpsum.accounting.calibration import calibrate
+from dpsum.audit.anything import Audited, audited
+from dpsum.errors import DpsumError
+from dpsum.files import writing
+from dpsum.ledger import Release, check_same_mechanism, read_ledger
+from dpsum.progress import Progress
+
+NO = 3
+"""The exit code of a command whose answer is no."""
+
+_WIDTH = 110
+
+
+# account
+
+
+def account(given: argparse.Namespace) -> int:
+    """Epsilon of a ledger."""
+    found = account_of(_releases(given.ledger), delta=given.delta)
+    audit = None if given.audit is None else export.read_audit(given.audit)
+    report = export.report(account=found, audit=audit, ledger=given.ledger)
+    _show(given, report, _account_lines(found))
+    _export(given, report)
+    return _kept(given, [one.profiles["holds"].epsilon_high for one in _all(found) if "holds" in one.profiles])
+
+
+def _releases(path: str) -> list[Release]:
+    releases = read_ledger(path)
+    if not releases:
+        raise DpsumError(f"{path} has no release: it is empty, or nothing private was released; name a run's ledger")
+    return releases
+
+
+def _all(found: Account) -> list[Account]:
+    return [found, *(each for other in found.also for each in _all(other))]
+
+
+def _account_lines(found: Account) -> list[str]:
+    lines = []
+    for one in _all(found):
+        if one.unit is None:
+            return [next(iter(one.reasons.values()), "nothing private was released")]
+        entries = [(name, one.profiles[name]) for name in PROFILES if name in one.profiles]
+        first = entries[0][1]
+        lines += [
+            f"{one.rounds} rounds done of the sampler {_text(one.sampler)}; z {_number(one.noise_multiplier)}, "
+            f"delta {one.delta:g}, unit {one.unit}, seen by {first.observer}"
+        ]
+        rows = [
+            [name, _ends(entry.epsilon_low, entry.epsilon_high), entry.adjacency, entry.status, entry.explanation]
+            for name, entry in entries
+        ]
+        rows += [[name, "-", "", "", why] for name, why in one.reasons.items()]
+        lines += _table(["profile", "epsilon", "adjacency", "status", "what it takes for granted"], rows)
+        lines += list(one.notices)
+    return lines
+
+
+# plan
+
+
+def plan(given: argparse.Namespace) -> int:
+    """Noise for epsilon, or epsilon for noise, for each participation that there is an analysis of."""
+    if not 0 < given.delta < 1:
+        raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
+    kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
+    kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        row: dict[str, Any] = {
+            "participation": kind,
+            "noise_multiplier": None,
+            "epsilon_low": None,
+            "epsilon_high": None,
+        }
+        try:
+            row |= _planned(given, analyses.find("gaussian", kind))
+        except Contradiction as error:
+            row["reason"] = error.why
+        found.append(row)
+    if not any(row["noise_multiplier"] for row in found):
+        whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in found)
+        raise DpsumError(f"no participation goes with these numbers, change --units, --cohort or --rounds ({whys})")
+    rows = [
+        [
+            row["participation"], _number(row["noise_multiplier"]), _ends(row["epsilon_low"], row["epsilon_high"]),
+            row.get("reason", row.get("takes", "")),
+        ]
+        for row in found
+    ]  # fmt: skip
+    head = f"{given.rounds} rounds of {given.cohort:g} of {given.units:,} units, delta {given.delta:g}"
+    report = {key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")} | {"plans": found}
+    _show(given, report, [head, *_table(["participation", "z", "epsilon", "what it takes for granted"], rows)])
+    return _kept(given, [row["epsilon_high"] for row in found if row["epsilon_high"] is not None])
+
+
+def _planned(given: argparse.Namespace, analysis: Analysis) -> dict[str, Any]:
+    sampler = _sampler(analysis, given.units, given.cohort, given.rounds)
+    z = given.noise_multiplier
+    if z is None:
+        z = calibrate("holds", sampler, given.epsilon, given.delta)
+    elif not 0 < z < math.inf:
+        raise DpsumError(f"--noise-multiplier is {z}: it must be finite and above 0")
+    low, high = analysis.bracket(((float(z), int(given.rounds)),), sampler, given.delta)
+    return {"noise_multiplier": z, "epsilon_low": low, "epsilon_high": high, "takes": analysis.explanation}
+
+
+def _sampler(analysis: Analysis, units: int, cohort: float, rounds: int) -> dict[str, Any]:
+    """The sampler of so many units, as a ledger has it: the cohort's share is its rate.
+
+    Where a unit's contribution may become any other it is in the release for certain.
+    """
+    if analysis.own:
+        raise DpsumError(
+            f"{analysis.sampler} is of sums that clients take over their own examples: choose another kind"
+        )
+    whole = int(cohort) if cohort == int(cohort) else cohort
+    rate = whole / units if units else math.nan
+    sampler = {"kind": analysis.sampler, "clients": 1, "cohort": whole, "rounds": rounds, "rate": rate}
+    sampler[analysis.units] = units
+    if analysis.adjacency == "replace-one":
+        sampler |= {"rate": 1.0, "steps": 1}
+    analysis.check_sampler(sampler)
+    return sampler
+
+
+# compare
+
+
+def compare(given: argparse.Namespace) -> int:
+    """Two ledgers side by side."""
+    ledgers = [_releases(path) for path in (given.ledger, given.other)]
+    accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
+    said = [_said(releases) for releases in ledgers]
+    for column, found in zip(said, accounts, strict=True):
+        for number, one in enumerate(_all(found)):
+            for name in PROFILES:
+                entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
+                column[f"epsilon {name}{where}"] = (
+                    "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
+                )
+    names = list(dict.fromkeys([*said[0], *said[1]]))
+    rows = [[name, *(column.get(name, "-") for column in said)] for name in names]
+    rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
+    difference = ""
+    try:
+        check_same_mechanism(*ledgers, whose="the other ledger's", mend="account for each by itself")
+    except DpsumError as error:
+        difference = str(error)
+    report = {
+        "ledgers": [given.ledger, given.other], "same": not difference, "difference": difference,
+        "accounts": [found.to_json() for found in accounts],
+    }  # fmt: skip
+    verdict = difference or "both are of the same mechanism, release by release"
+    _show(given, report, [*_table(["", "first", "second", ""], rows), verdict])
+    return NO if difference else 0
+
+
+def _said(releases: Sequence[Release]) -> dict[str, str]:
+    """What a ledger says of its releases: each field's one value, or all of them, or its range."""
+    found = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
+    for field in dataclasses.fields(Release):
+        if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
+            continue
+        values = [getattr(event, field.name) for event in releases]
+        if field.name in ("noise_multiplier", "threshold", "sensitivity", "noise_std", "denominator", "dimension"):
+            numbers = np.concatenate([np.atleast_1d(value) for value in values])
+            found[field.name] = _ends(float(numbers.min()), float(numbers.max()))
+        elif any(value is not None for value in values):
+            found[field.name] = ", ".join(dict.fromkeys(_text(value) for value in values))
+    return found
+
+
+def _text(value: Any) -> str:
+    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else str(value)
+
+
+# audit
+
+
+def audit(given: argparse.Namespace) -> int:
+    """A lower bound for a function."""
+    release = _function(given.release)
+    participation = None if given.participation is None else _function(given.participation)
+    if given.kind is not None and participation is not None:
+        raise DpsumError("--kind and --participation both say how cohorts are drawn: leave one out")
+    if given.kind is not None:
+        if None in (given.units, given.cohort, given.rounds):
+            raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
+        participation = _sampler(analyses.find("gaussian", given.kind), given.units, given.cohort, given.rounds)
+    shown: list[Progress] = []
+
+    def progress(done: int, total: int) -> None:
+        if not shown:
+            shown.append(Progress(f"audit {given.release}", total, unit="calls", done=done - 1))
+        shown[0].step(done, 1)
+
+    found = audited(
+        release, dimension=given.dimension, participation=participation, epsilon=given.epsilon,
+        noise_multiplier=given.noise_multiplier, delta=given.delta,
+        mechanism=None if given.any_mechanism else "gaussian", adjacency=given.adjacency, cohort=given.rows,
+        leak=given.leak, power=given.power, calls=given.calls, false_alarm=given.false_alarm, seed=given.seed,
+        say=lambda line: print(line, file=sys.stderr, flush=True), progress=progress,
+    )  # fmt: skip
+    report = export.report(audit=found)
+    _show(given, report, _audit_lines(found))
+    _export(given, report)
+    return NO if found.refuted else _kept(given, [found.epsilon])
+
+
+def _function(name: str) -> Any:
+    """What `module:function` names.
+
+    Raises:
+        DpsumError: there is no such thing, or its module cannot be imported.
+    """
+    module, _, path = name.partition(":")
+    if not module or not path:
+        raise DpsumError(f"{name} is no module:function: write it as my_training:release")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise DpsumError(f"{module} cannot be imported ({type(error).__name__}: {error}): mend it") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]")
+        found = getattr(found, part)
+    return found
+
+
+def _audit_lines(found: Audited) -> list[str]:
+    rows = [
+        [
+            attack.name, f"{attack.calls:,}", f"{attack.observations:,}", _number(attack.bound.epsilon),
+            _number(attack.bound.ideal), _number(attack.bound.found["leak"]),
+            f"{attack.bound.found['chance_of_as_much']:.2g}",
+        ]
+        for attack in found.attacks
+    ]  # fmt: skip
+    head = ["attack", "calls", "canaries", "epsilon at least", "ideal", "leak", "chance in right code"]
+    return [*_table(head, rows), f"at {found.confidence:.0%} confidence, delta {found.delta:g}: {found.status}"]
+
+
+# Tables, files, exits
+
+
+def _kept(given: argparse.Namespace, epsilons: Sequence[float]) -> int:
+    if given.at_most is None:
+        return 0
+    most = max(epsilons, default=math.inf)
+    if most <= given.at_most:
+        return 0
+    print(f"epsilon is {_number(most)}, above the {given.at_most:g} of --at-most", file=sys.stderr)
+    return NO
+
+
+def _show(given: argparse.Namespace, report: dict[str, Any], lines: Sequence[str]) -> None:
+    text = json.dumps(export.plain(report), indent=2, allow_nan=False) + "\n"
+    if given.json == "-":
+        sys.stdout.write(text)
+        return
+    print("\n".join(lines))
+    if given.json is not None:
+        temporary = Path(f"{given.json}.part")
+        with writing(given.json, temporary):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(given.json)
+
+
+def _export(given: argparse.Namespace, report: dict[str, Any]) -> None:
+    if given.badge:
+        print(export.badge(report))
+    if given.mlflow:
+        export.to_mlflow(report)
+    if given.tensorboard is not None:
+        export.to_tensorboard(report, given.tensorboard)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    ends = [_number(low), _number(high)]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of text; what is too long for the last is folded."""
+    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head) - 1)]
+    used = sum(widths) + 2 * len(widths)
+    lines = []
+    for row in [head, *rows]:
+        folded = textwrap.wrap(row[-1], max(_WIDTH - used, 30)) or [""]
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        lines += [f"{cells}  {folded[0]}".rstrip(), *(" " * used + more for more in folded[1:])]
+    return lines
