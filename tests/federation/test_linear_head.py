@@ -47,7 +47,7 @@ def test_threads_change_no_bit_and_torch_only_the_last_ones(silos, tmp_path):
 
 
 def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
-    """Without noise to speak of, the first round's step is the rate's and the last round's that of the schedule's end."""
+    """Without noise to speak of, the first step is the rate's and the last one that of the schedule's end."""
     from dpfedbench.parts.optimizers.sgd import Sgd
 
     rates, step = [], Sgd.step
