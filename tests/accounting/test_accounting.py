@@ -17,7 +17,6 @@ from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.parts.participation.poisson_lots import Lots
 from dpfedbench.settings.part import found
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
@@ -32,6 +31,7 @@ from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import Ledger, Release
+from dpsum.participation import PoissonLots
 from tests.federation.conftest import PLAIN, make_config
 from tools.published_epsilons import CLAIMS, DP_ACCOUNTING_ORDERS, renyi_epsilon_tight
 
@@ -162,7 +162,7 @@ def test_rounds_of_different_noise_are_bracketed(kind):
 
 def lots(rounds=100_000):
     """Adap DP-FL's: 78 of 6,000 records."""
-    plan = Lots(kind="poisson-lots", clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
+    plan = PoissonLots(kind="poisson-lots", clients=10, lot=78, rounds=rounds, steps=1, seed=0, records=6000)
     return plan.describe()
 
 

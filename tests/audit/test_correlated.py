@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
-from dpfedbench.parts.factorisations.factorisation import inverted
 from dpfedbench.parts.noise.correlated import Planned, _weights
 from dpsum import mechanism
 from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.factorisations import inverted
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 

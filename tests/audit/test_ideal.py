@@ -12,11 +12,10 @@ from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.own_updates import one_update_run
 from dpfedbench.audit.report import audit, family_of, own_family
 from dpfedbench.parts.client_updates import reptile
-from dpfedbench.parts.participation import poisson
-from dpfedbench.parts.participation.poisson_lots import Lots
-from dpsum import mechanism
+from dpsum import mechanism, participation
 from dpsum.audit.ideal import chance_of_such, gaussian, secret
 from dpsum.audit.ranks import IDEALS, RankTest
+from dpsum.participation import PoissonLots
 from dpsum.private_sum import PrivateSum
 
 from . import test_correlated, test_secure_sum
@@ -110,14 +109,14 @@ def one_sample(monkeypatch):
 
 def one_lot(monkeypatch):
     """A client's lot is drawn once a round, for all steps."""
-    honest = Lots.lot
-    monkeypatch.setattr(Lots, "lot", lambda self, index, step, client: honest(self, index, 0, client))
+    honest = PoissonLots.lot
+    monkeypatch.setattr(PoissonLots, "lot", lambda self, index, step, client: honest(self, index, 0, client))
 
 
 def one_cohort(monkeypatch):
     """The first round's cohort comes in all rounds."""
-    honest = poisson._Cohorts.cohort
-    monkeypatch.setattr(poisson._Cohorts, "cohort", lambda self, index: honest(self, 0))
+    honest = participation.Poisson.cohort
+    monkeypatch.setattr(participation.Poisson, "cohort", lambda self, index: honest(self, 0))
 
 
 def twice_the_noise(monkeypatch):

@@ -184,7 +184,7 @@ def given_rounds(config, gradients, observer=None):
 def seen_of(config, gradients):
     """What everyone sees of a run over given contributions: (ledger lines, what left over the denominator) by round."""
     seen = []
-    rounds = given_rounds(config, gradients, observer=lambda line, left: seen.append((line, left[0][1].clone())))
+    rounds = given_rounds(config, gradients, observer=lambda line, left: seen.append((line, left[0][1].copy())))
     found = []
     for index in range(config.participation.rounds):
         seen.clear()

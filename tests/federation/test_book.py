@@ -39,14 +39,15 @@ def private_sum(name="first", **more):
 
 
 def test_two_private_sums_of_one_stream_are_refused():
-    kept = functools.partial(Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH)
+    budget = dpsum.Budget()
+    kept = functools.partial(Mechanism.of, budget=budget, ledger=[], seed=0, arithmetic=TORCH)
     kept(private_sum(), **ENTER)
     with pytest.raises(BenchError, match=r"^two sums of this run draw their noise from the stream 'noise': name anoth"):
         kept(private_sum("second"), **ENTER)
     kept(private_sum("second", stream="other"), **ENTER)
     # Sums without noise draw nothing.
     kept(Sum(name="plain", unit="client", observer="everyone"), **ENTER)
-    assert [entry.sum.name for entry in kept.entries] == ["first", "second", "plain"]
+    assert [entry.sum.name for entry in budget.mechanisms] == ["first", "second", "plain"]
 
 
 def test_a_threshold_that_nobody_finds_is_refused():
@@ -58,17 +59,18 @@ def test_a_threshold_that_nobody_finds_is_refused():
 
 
 def test_a_plain_sum_has_no_line_and_its_norms_are_told():
-    kept = functools.partial(Mechanism.of, budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH)
+    budget, ledger = dpsum.Budget(), []
+    kept = functools.partial(Mechanism.of, budget=budget, ledger=ledger, seed=0, arithmetic=TORCH)
     entry = kept(Sum(name="plain", unit="client", observer="everyone"), **ENTER)
     total = entry.open(0)
     total.add(torch.tensor([[3.0, 4.0, 0.0]]))
     assert isinstance(total.sum, PlainSum) and total.norms == [5.0] and total.release().tolist() == [3, 4, 0]
     entry.write(0)
-    assert kept.ledger == [] and kept.budgeted == []
+    assert ledger == [] and budget.budgeted == []
 
 
 def test_a_private_sum_tells_no_norms():
-    total = Mechanism.of(private_sum(), **ENTER).open(0)
+    total = Mechanism.of(private_sum(), budget=dpsum.Budget(), ledger=[], seed=0, arithmetic=TORCH, **ENTER).open(0)
     total.add(torch.ones((2, 3)))
     with pytest.raises(AttributeError):
         _ = total.norms

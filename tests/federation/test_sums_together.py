@@ -63,7 +63,7 @@ class _Asked(Clients):
 
     def __init__(self, setup):
         self._dimension, plan = setup.net.dimension, setup.plan
-        self._entry = setup.book(
+        self._entry = setup.enter(
             setup.own[0], sampler=plan.describe(), denominator=plan.denominator, dimension=2, indices=("round",)
         )
 

@@ -22,7 +22,7 @@ ORDINARY = 5
 
 def sums(rounds):
     """The released sums [rounds, ORDINARY] and the thresholds they were taken at."""
-    released = np.stack([values[0].numpy()[:ORDINARY] * ledger[0].denominator for ledger, values in rounds])
+    released = np.stack([values[0][:ORDINARY] * ledger[0].denominator for ledger, values in rounds])
     return released, np.array([ledger[0].threshold for ledger, _ in rounds])
 
 

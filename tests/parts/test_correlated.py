@@ -141,7 +141,7 @@ def test_what_left_is_the_sum_and_the_combination_that_the_ledger_says():
         rows = gradients[plan.cohort(index)]
         clipped = rows * np.minimum(1, 0.5 / np.linalg.norm(rows, axis=1, keepdims=True))
         noise = sum(w * stream(0, "noise", i).standard_normal(6) for i, w in enumerate(line.combines))
-        assert left.numpy() * 4 == pytest.approx(clipped.sum(axis=0) + line.noise_std * noise, rel=1e-5)
+        assert left * 4 == pytest.approx(clipped.sum(axis=0) + line.noise_std * noise, rel=1e-5)
         assert (line.noise_std, line.sensitivity) == (2.0 * 0.5, 0.5)
 
 

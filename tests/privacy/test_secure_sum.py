@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 from scipy.linalg import hadamard
 
+import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
@@ -306,7 +307,7 @@ def test_rounds_draw_their_own():
     )  # fmt: skip
     entry = Mechanism.of(
         sum_, sampler=OnePass(cohort=CLIENTS, rounds=8).plan(clients=80, seed=0).describe(), denominator=CLIENTS,
-        dimension=128,
+        dimension=128, budget=dpsum.Budget(), ledger=[], seed=0,
     )  # fmt: skip
     first, second, again = (entry.open(index).sum for index in (0, 1, 0))
 

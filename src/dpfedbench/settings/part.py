@@ -7,6 +7,7 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -99,6 +100,21 @@ class Settings(pydantic.BaseModel):
                         f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}: "
                         "give it another name"
                     )
+        cls._keep_inherited()
+
+    @classmethod
+    def _keep_inherited(cls) -> None:
+        """Keep the bounds of inherited keys where a dataclass that gives the behaviour has a field of that name.
+
+        pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
+        """
+        own = inspect.get_annotations(cls)
+        plain = {key for base in cls.__mro__ if dataclasses.is_dataclass(base) for key in base.__dataclass_fields__}
+        for base in reversed(cls.__mro__[1:]):
+            for key, field in getattr(base, "__pydantic_fields__", {}).items():
+                if key in plain and key not in own:
+                    cls.__annotations__ = {**inspect.get_annotations(cls), key: field.annotation}
+                    setattr(cls, key, copy.copy(field))
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:

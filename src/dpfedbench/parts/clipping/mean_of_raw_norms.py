@@ -9,7 +9,10 @@ from dpsum import clipping
 
 
 class MeanOfRawNorms(ByFactor, clipping.MeanOfRawNorms):
-    """C is `factor` times the mean of the last lot's own norms; see `dpsum.clipping.MeanOfRawNorms`."""
+    """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised.
+
+    See `dpsum.clipping.MeanOfRawNorms`.
+    """
 
     kind: Literal["mean-of-raw-norms"] = "mean-of-raw-norms"
     notice: ClassVar[str] = "the clipping threshold reads raw norms: not private"

@@ -10,7 +10,10 @@ from dpsum import clipping
 
 
 class NoisedMeanNorm(ByFactor, clipping.NoisedMeanNorm):
-    """C is `factor` times the noised mean of the clipped norms; see `dpsum.clipping.NoisedMeanNorm`."""
+    """C is `factor` times the noised mean of the clipped norms (eq. 6 to 8).
+
+    See `dpsum.clipping.NoisedMeanNorm`.
+    """
 
     kind: Literal["noised-mean-norm"] = "noised-mean-norm"
 

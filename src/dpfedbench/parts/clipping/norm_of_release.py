@@ -9,6 +9,9 @@ from dpsum import clipping
 
 
 class NormOfRelease(ByFactor, clipping.NormOfRelease):
-    """C is `factor` times the norm of the last released mean; see `dpsum.clipping.NormOfRelease`."""
+    """C is `factor` times the norm of the last released mean.
+
+    See `dpsum.clipping.NormOfRelease`.
+    """
 
     kind: Literal["norm-of-release"] = "norm-of-release"

@@ -9,7 +9,10 @@ from dpsum import clipping
 
 
 class PercentileOfRawNorms(Percentile, clipping.PercentileOfRawNorms):
-    """The percentile of the clients' own norms, before clipping; see `dpsum.clipping.PercentileOfRawNorms`."""
+    """The percentile of the clients' own norms, before clipping: the next release shows it, unprotected by noise.
+
+    See `dpsum.clipping.PercentileOfRawNorms`.
+    """
 
     kind: Literal["percentile-of-raw-norms"] = "percentile-of-raw-norms"
     notice: ClassVar[str] = "the clipping threshold reads raw norms: not private"

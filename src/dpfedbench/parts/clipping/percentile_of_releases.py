@@ -10,7 +10,10 @@ from dpsum import clipping
 
 
 class PercentileOfReleases(Percentile, clipping.PercentileOfReleases):
-    """The percentile of the norms of what was released; see `dpsum.clipping.PercentileOfReleases`."""
+    """The percentile of the norms of what was released.
+
+    See `dpsum.clipping.PercentileOfReleases`.
+    """
 
     kind: Literal["percentile-of-releases"] = "percentile-of-releases"
     form: Literal["mean", "sum"] = setting("sum", doc="whether a release's norm is that of the mean or of the sum")

@@ -11,10 +11,10 @@ from dpsum import clipping
 
 
 class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
-    """C goes to the `percentile` of the norms by geometric steps; see `dpsum.clipping.PrivateQuantile`.
+    """C goes to the `percentile` of the norms by geometric steps: C <- C exp(-rate (b - gamma)).
 
-    Of records each client has a C of its own, which goes to the quantile of its own records; lots are small: let
-    `count_noise` be well above `noise.multiplier` / 2.
+    See `dpsum.clipping.PrivateQuantile`. Of records each client has a C of its own, which goes to the quantile of its
+    own records; lots are small: let `count_noise` be well above `noise.multiplier` / 2.
     """
 
     kind: Literal["private-quantile"] = "private-quantile"
