@@ -28,13 +28,13 @@ from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpsum.progress import Progress
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn
 from dpsum.audit.tally import Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.mechanism import Observer, Released
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import Sum
 

@@ -46,11 +46,11 @@ from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
-from dpsum.progress import Progress
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from dpsum.accounting.analyses import find
 from dpsum.accounting.claims import NO_CLAIM, Claims
@@ -37,8 +37,8 @@ def _end(profile: str, kind: str, claims: Claims | None = None, mechanism: str =
 
 
 @functools.lru_cache(maxsize=4096)
-def _high(end: _End, schedule: Schedule, rate: float, rounds: int, delta: float) -> float:
-    return end(schedule, {"rate": rate, "rounds": rounds}, delta)
+def _high(end: _End, schedule: Schedule, sampler: tuple[tuple[str, Any], ...], delta: float) -> float:
+    return end(schedule, dict(sampler), delta)
 
 
 def epsilon_after(
@@ -65,7 +65,7 @@ def epsilon_after(
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)
-    return _high(end, schedule, float(sampler["rate"]), int(sampler["rounds"]), float(delta))
+    return _high(end, schedule, tuple(sampler.items()), float(delta))
 
 
 def delta_after(

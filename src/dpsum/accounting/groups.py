@@ -68,6 +68,12 @@ def squares_of_binomials(uses: int, rate: float, rounds: int) -> tuple[np.ndarra
     )
 
 
+def squares_of_hypergeometrics(uses: int, cohort: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
+    """The same where each round's cohort is so many of the units, without replacement: N_t of the k are among them."""
+    law = scipy.stats.hypergeom(of, min(uses, of), cohort)
+    return _sum_of_squares(law.pmf, law.sf, min(uses, cohort), rounds)
+
+
 def squares_of_a_multinomial(uses: int, of: int, rounds: int) -> tuple[np.ndarray, float]:
     """An upper end of the law of the sum over `rounds` of `of` bins of n_t^2, where k balls fall into the bins.
 

@@ -23,7 +23,7 @@ from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
 
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon, guess_epsilon
 from dpsum.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
-from dpsum.accounting.round_loss import RoundLoss
+from dpsum.accounting.round_loss import RoundLaw, RoundLoss
 from dpsum.accounting.schedule import Schedule
 
 # Share of delta that may be spent on cutting the loss's tail.
@@ -129,7 +129,7 @@ def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequenc
 class _Grid:
     """The loss of one round on a grid: at one end, in one direction, with what was cut off its top."""
 
-    def __init__(self, step_law: RoundLoss, step: float, mass: float, *, upper: bool) -> None:
+    def __init__(self, step_law: RoundLaw, step: float, mass: float, *, upper: bool) -> None:
         low, high = step_law.range(mass)
         first = math.floor(low / step)
         losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step

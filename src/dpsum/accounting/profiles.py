@@ -140,7 +140,11 @@ class Profiles:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
         if self.analysis.adjacency == "replace-one":
             return holds
-        z, low = self.analysis.as_one(self.reading.schedule), holds.epsilon_low
+        z, low = self._as_one(), holds.epsilon_low
+        own = self.analysis.replaced(self.reading.schedule, self.reading.sampler, self.delta)
+        if own is not None and not self.missing:
+            text = f"{holds.explanation}; replaced by any other, which has an analysis of its own"
+            return self._entry(*own, holds.status, text, adjacency="replace-one")
         how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
         high = math.inf
         if not self.missing and z:
@@ -150,6 +154,9 @@ class Profiles:
             high = max(low, group_epsilon(self._high, 2, self.delta))
         return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
 
+    def _as_one(self) -> float | None:
+        return self.analysis.as_one(self.reading.schedule, self.reading.sampler)
+
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
         """What holds where so many units become zero at once, by their number; and what is claimed of them.
 
@@ -158,11 +165,11 @@ class Profiles:
         """
         found = {}
         for size in self.given.groups:
-            z, high = self.analysis.as_one(self.reading.schedule), math.inf
+            z, high = self._as_one(), math.inf
             if not self.missing:
                 high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
             one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
-            low = high if z and one_low == one_high else min(one_low, high)
+            low = high if z and one_low == one_high > 0 else min(one_low, high)
             how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
             if "as_claimed" in profiles:
                 one = profiles["as_claimed"].epsilon_high
@@ -216,7 +223,7 @@ class Profiles:
                 f"holds; set streams to own for each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)
-        z, how = self.analysis.as_one(reading.schedule), "by Renyi divergences"
+        z, how = self._as_one(), "by Renyi divergences"
         if search.number == "fixed" and z:
             high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
         elif self.filter is not None and self.floor is None:

@@ -4,12 +4,22 @@ The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z
 """
 
 import math
+from typing import Protocol
 
 import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtri
 
 from dpsum.accounting.normal import FUNCTION, ROUNDING, upper_tail
+
+
+class RoundLaw(Protocol):
+    """The privacy loss of one round: what a grid is made of. See `RoundLoss` for what each says."""
+
+    missing: float
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+    def range(self, mass: float) -> tuple[float, float]: ...
 
 
 class RoundLoss:

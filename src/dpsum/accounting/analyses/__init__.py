@@ -9,6 +9,7 @@
 | own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
 | own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
 | own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
+| fixed-draws | draws with replacement, anew each round: fixed size, a unit's number of draws told | bracket |
 
 All are of the mechanism "gaussian". One pass has an analysis of "correlated-gaussian" (exact) and one of "skellam"
 (bracket: at most one Gaussian release) beside it. Another pair of mechanism and sampler raises and prints no number; a

@@ -102,7 +102,7 @@ class Analysis:
         Raises:
             DpsumError: says which numbers, and what they should be.
         """
-        units = self.units
+        units = self.units_of(sampler)
         for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
             if not isinstance(sampler.get(key), (int, float)) or not 0 < sampler[key] < math.inf:
                 raise self.contradiction(sampler, f"{key} is not a number above 0")
@@ -115,10 +115,15 @@ class Analysis:
 
     def check_rate(self, sampler: Sampler) -> None:
         """What has to hold between a sampler's numbers: here the rate is the cohort's share; see `check_sampler`."""
-        share = sampler["cohort"] / sampler[self.units]
+        units = self.units_of(sampler)
+        share = sampler["cohort"] / sampler[units]
         if not math.isclose(sampler["rate"], share, rel_tol=1e-12):
-            said = f"{sampler['cohort']:,} of {sampler[self.units]:,} {self.units} is a rate of {share:.6g}"
+            said = f"{sampler['cohort']:,} of {sampler[units]:,} {units} is a rate of {share:.6g}"
             raise self.contradiction(sampler, said)
+
+    def units_of(self, sampler: Sampler) -> str:
+        """The key of a sampler that says how many units a cohort is drawn from."""
+        return self.units
 
     def contradiction(self, sampler: Sampler, why: str) -> DpsumError:
         """The refusal of a sampler."""
@@ -146,8 +151,15 @@ class Analysis:
         """Upper ends of the Renyi divergence of the whole schedule, at each order."""
         raise NotImplementedError
 
-    def as_one(self, schedule: Schedule) -> float | None:
+    def as_one(self, schedule: Schedule, sampler: Sampler) -> float | None:
         """The multiplier of the one Gaussian that all releases are for one unit; None where they are no such thing."""
+        return None
+
+    def replaced(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket | None:
+        """Both ends where the unit's contribution becomes any other; None where it is zeroed and put back for that.
+
+        For an analysis of zero-out that has one of replace-one beside it.
+        """
         return None
 
     def ends_of(self, reading: Reading, delta: float) -> Bracket:

@@ -30,18 +30,18 @@ class OnePass(Analysis):
             raise self.contradiction(sampler, "the clients do not last for so many rounds of one pass")
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        exact = gaussian_epsilon(ends(schedule)[0], delta)
+        exact = gaussian_epsilon(self.as_one(schedule, sampler), delta)
         return exact, exact
 
     def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
-        z = self.as_one(schedule)
+        z = self.as_one(schedule, sampler)
         found = np.array([gaussian_delta(z, float(epsilon)) for epsilon in EPSILONS])
         return Deltas(EPSILONS, found, found)
 
     def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
-        return np.array(orders) / (2 * ends(schedule)[0] ** 2)
+        return np.array(orders) / (2 * self.as_one(schedule, sampler) ** 2)
 
-    def as_one(self, schedule: Schedule) -> float:
+    def as_one(self, schedule: Schedule, sampler: Sampler) -> float:
         return ends(schedule)[0]
 
     def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -57,9 +56,9 @@ class SkellamOnePass(OnePass):
     )
 
     def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        return 0.0, gaussian_epsilon(self.as_one(schedule), delta)
+        return 0.0, gaussian_epsilon(self.as_one(schedule, sampler), delta)
 
-    def as_one(self, schedule: Schedule) -> float:
+    def as_one(self, schedule: Schedule, sampler: Sampler) -> float:
         return ends(schedule)[0] / FACTOR
 
     def read(self, releases: Sequence[Release]) -> Reading:
@@ -70,12 +69,9 @@ class SkellamOnePass(OnePass):
         values = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
         return SecureReading(**values, worst=worst)
 
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> Any:
-        return super().renyi(((self.as_one(schedule), 1),), sampler, orders)
-
     def ends_of(self, reading: Reading, delta: float) -> Bracket:
         assert isinstance(reading, SecureReading)
-        high = gaussian_epsilon(self.as_one(reading.schedule), delta)
+        high = gaussian_epsilon(self.as_one(reading.schedule, reading.sampler), delta)
         return min(lower_epsilon(*_alone(reading.worst), delta), high), high
 
     def image_ends(self, reading: Reading, use: ImageUse, delta: float) -> Bracket:

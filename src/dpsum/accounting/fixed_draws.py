@@ -1,0 +1,147 @@
+"""The privacy of cohorts that are drawn with replacement: b draws a round, each of any of n units with the same chance.
+
+A unit may be drawn several times in a round, K ~ Binomial(b, 1/n), and is then added up K times: pfl-research's user
+sampler "random". The argument is the one of `fixed_size`. Let y_1 to y_b be draws from the other units alone, and B the
+draws that are the unit's instead, |B| = K. Without the unit the release is R = E N(sum y), with it A = E N(sum over
+those not in B of y + K x) given K >= 1, and A' with the unit's contribution changed to x'. With eta = P(K >= 1) the two
+worlds are (1 - eta) R + eta A and (1 - eta) R + eta A', so that advanced joint convexity (Balle, Barthe and Gaboardi
+2018, Theorem 2) and then joint convexity over y and B say
+
+    H_eps(M || M') <= eta E_{K | K >= 1} H_eps0(N(K x) || (1 - beta) N(sum over B of y) + beta N(K x')),
+
+with what is the same in all of them left out. Given K, that is `fixed_size`'s bound with all distances K times as long:
+a cohort of fixed size at rate eta with noise z / K. So the dominating pair is theirs, K told with it, in the law of K
+given that it is at least 1. Balle et al.'s Theorem 10 is the same for replace-one.
+
+The low end is of the data set where all others contribute 0: there the release is K times x and noise, which is the
+mixture of `poisson` for b units of rate 1/n that are zeroed together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy.stats import binom
+
+from dpsum.accounting import fixed_size, poisson
+from dpsum.accounting.gaussian import gaussian_epsilon, guess_epsilon
+from dpsum.accounting.grid_sums import crossing, raised
+from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
+from dpsum.accounting.round_loss import RoundLaw
+from dpsum.accounting.schedule import Schedule
+
+# Draws of one unit that leave less noise than this for each are taken to tell everything.
+LEAST_NOISE = 0.04
+
+
+class _Told:
+    """The loss of one round whose number of draws is told with it.
+
+    Args:
+        laws: a law of the loss for each number, and the probability of that number.
+        missing: of numbers that have none: their loss counts as infinite.
+    """
+
+    def __init__(self, laws: Sequence[tuple[float, RoundLaw]], missing: float) -> None:
+        self._laws = laws
+        self.missing = missing + sum(weight * law.missing for weight, law in laws)
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """As `RoundLoss.tails`; a mixture is off by no larger a share than its parts."""
+        first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
+        for weight, law in self._laws:
+            one, other, share = law.tails(losses)
+            first, second, off = first + weight * one, second + weight * other, np.maximum(off, share)
+        return first, second, off + 1e-14
+
+    def range(self, mass: float) -> tuple[float, float]:
+        """As `RoundLoss.range`: each part may lose its share of the mass."""
+        low, high = 0.0, 0.0
+        for weight, law in self._laws:
+            part = mass / (len(self._laws) * weight)
+            if part < 0.5:
+                least, most = law.range(part)
+                low, high = min(low, least), max(high, most)
+        return low, high
+
+
+def _ever(units: int, draws: int) -> float:
+    """The probability that a unit is drawn in a round."""
+    return -math.expm1(draws * math.log1p(-1 / units)) if units > 1 else 1.0
+
+
+def _laws(z: float, units: int, draws: int, adjacency: str, mass: float) -> tuple[_Told, ...]:
+    """The dominating pair of one round in each order."""
+    eta = _ever(units, draws)
+    parts: list[list[tuple[float, RoundLaw]]] = [[], []]
+    count = 1
+    while count <= draws and z / count >= LEAST_NOISE and binom.sf(count - 1, draws, 1 / units) / eta > mass / 4:
+        weight = float(binom.pmf(count, draws, 1 / units)) / eta
+        for order, law in enumerate(fixed_size._pairs(z / count, eta, adjacency, mass)):
+            parts[order].append((weight, law))
+        count += 1
+    missing = float(binom.sf(count - 1, draws, 1 / units)) / eta
+    return tuple(_Told(laws, missing) for laws in parts if laws)
+
+
+@lru_cache(maxsize=64)
+def _grids(
+    z: float, units: int, draws: int, adjacency: str, step: float, mass: float
+) -> tuple[poisson._Grid, ...]:  # fmt: skip
+    return tuple(poisson._Grid(law, step, mass, upper=True) for law in _laws(z, units, draws, adjacency, mass))
+
+
+@lru_cache(maxsize=1024)
+def upper_epsilon(
+    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+) -> float:
+    """A proved upper end of epsilon, for both orders.
+
+    Args:
+        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
+        units: n that are drawn from.
+        draws: b of a round.
+        delta: in (0, 1).
+        adjacency: "zero-out" or "replace-one".
+    """
+    rate = 1 / units
+    fixed_size._check(schedule, rate, delta, adjacency)
+    if not schedule:
+        return 0.0
+    rounds, _, least = poisson._scale(schedule)
+    moves = 2.0 if adjacency == fixed_size.REPLACE_ONE else 1.0
+    # With the draws told, the releases are composed Gaussians.
+    ceiling = known_draws_epsilon(*squares_of_binomials(draws, rate, rounds), least / moves, delta)
+    if units == 1 or least / moves < poisson.LEAST_NOISE:
+        return ceiling
+    eta = _ever(units, draws)
+    step, mass = poisson._spacing(schedule, eta, 1), poisson._cut_mass(rounds, delta)
+    parts = [(_grids(z, units, draws, adjacency, step, mass), count) for z, count in schedule]
+
+    def maker(order: int) -> Callable[[float], poisson._Composition]:
+        grids = [(both[order], count) for both, count in parts]
+        return lambda near: poisson._Composition(grids, upper=True, near=near)
+
+    first, *second = (maker(order) for order in range(len(parts[0][0])))
+    start = guess_epsilon(least / moves, eta, rounds, delta)
+    found = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
+    return raised(found, ceiling, lambda at: all(order(at).delta(at) <= delta for order in second))
+
+
+def lower_epsilon(
+    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+) -> float:
+    """A proved lower end of epsilon, arguments as in `upper_epsilon`.
+
+    All others contribute 0; under replace-one -1, where the unit contributes 1 or -1, so that it moves the sum by 2.
+    """
+    if adjacency == fixed_size.REPLACE_ONE:
+        schedule = tuple((z / 2, count) for z, count in schedule)
+    if not schedule:
+        return 0.0
+    if units == 1:
+        return gaussian_epsilon(poisson._scale(schedule)[1] / draws, delta)
+    return poisson.lower_epsilon(schedule, 1 / units, delta, draws)

@@ -1,0 +1,82 @@
+"""Several participations of one unit in rounds that are known: by how much all releases together move.
+
+Allowed are the sets of rounds of which any two are at least `separation` apart, with at most `participations` in all
+(b-min-sep participation, Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023). Where the releases are
+C S + Z and the unit contributes vectors of norm at most 1 in the rounds of a set, with G = C^T C and Z standard normal,
+they move by a vector of square length at most the sum over the set's pairs of |G_st|, which is reached, by
+contributions that all point the same way, where no such entry is below 0; contributions at right angles reach the sum
+of G_tt.
+
+`sensitivity` brackets the square root of the largest such sum over the sets:
+
+- Independent noise, and an encoder whose columns that far apart do not overlap (no more than `separation` bands): a sum
+  over single rounds, of which `heaviest` finds the largest set exactly.
+- If G has no entry below 0 and does not grow along its diagonals nor, from the diagonal on, along its rows, then the
+  rounds 0, b, 2b, ... are the worst set. For the i-th and the j-th round of another set are, i < j, no earlier and no
+  less far apart, and G grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024, Theorem
+  2).
+- In general the sum over the set of what each of its rounds can have at most with others, which is a sum over single
+  rounds again. The low end is then of the sets that these searches come upon.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+_ROUNDING = 1e-12
+
+
+def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple[float, np.ndarray]:
+    """The allowed set of rounds with the largest sum of weights, and that sum.
+
+    Args:
+        weights: of each round, >= 0, float64 [rounds].
+        separation: >= 1.
+        participations: >= 0, at most so many.
+    """
+    rounds = len(weights)
+    # best[t]: the most that a set of at most so many of the first t rounds has.
+    tables = [np.zeros(rounds + 1)]
+    for _ in range(min(participations, -(-rounds // separation))):
+        before = tables[-1][np.maximum(np.arange(rounds) - separation + 1, 0)]
+        tables.append(np.append(0.0, np.maximum.accumulate(weights + before)))
+    found, at = [], rounds
+    for table in tables[:0:-1]:
+        if table[at] <= 0.0:
+            break
+        last = int(np.argmax(table[: at + 1] >= table[at])) - 1
+        found.append(last)
+        at = max(last - separation + 1, 0)
+    return float(tables[-1][-1]), np.array(found[::-1], dtype=int)
+
+
+def sensitivity(gram: np.ndarray, separation: int, participations: int) -> tuple[float, float]:
+    """Proved ends of how far a unit of contributions of norm 1 moves the releases, in deviations of the noise.
+
+    Args:
+        gram: G = C^T C over the variance, float64 [rounds, rounds].
+        separation, participations: of a unit's rounds, both >= 1.
+    """
+    sizes, rounds = np.abs(gram), len(gram)
+    diagonal = np.diag(gram)
+    first = np.arange(rounds)[::separation][:participations]
+    apart = np.abs(np.subtract.outer(np.arange(rounds), np.arange(rounds))) >= separation
+    with_others = diagonal + [heaviest(row, separation, participations - 1)[0] for row in np.where(apart, sizes, 0.0)]
+    high, pattern = heaviest(with_others, separation, participations)
+    sets = [first, pattern, heaviest(diagonal, separation, participations)[1]]
+    low = max(max(float(gram[np.ix_(at, at)].sum()), float(diagonal[at].sum())) for at in sets)
+    if _falls(gram):
+        high = min(high, float(gram[np.ix_(first, first)].sum()))
+    if math.isclose(low, high, rel_tol=_ROUNDING):
+        low = high  # the same sum, added up in another order
+    return math.sqrt(low), math.sqrt(high)
+
+
+def _falls(gram: np.ndarray) -> bool:
+    """Whether G has no entry below 0 and falls along diagonals, and along rows from the diagonal on; up to rounding."""
+    slack = _ROUNDING * float(np.abs(gram).max())
+    along = gram[1:, 1:] <= gram[:-1, :-1] + slack
+    rows = np.triu(gram)[:, 1:] <= gram[:, :-1] + slack
+    return bool(gram.min() >= -slack and along.all() and rows[np.triu_indices(len(gram) - 1)].all())

@@ -1,0 +1,190 @@
+"""Ledgers and the event trees of dp_accounting, which jax_privacy's execution plans have too: each read as the other.
+
+A tree says noise multipliers, chances and counts, and no more. So a ledger that is read from one takes the number of
+units from its caller, a clipping norm of 1 unless another is given, and is of the tree alone: what ran is not seen. A
+tree does not say its adjacency either, which in dp_accounting is the accountant's:
+
+- "zero-out": multipliers are the noise over C. It is `NeighboringRelation.REPLACE_SPECIAL`, the default of
+  jax_privacy's plans; for Poisson samples `ADD_OR_REMOVE_ONE` is the same.
+- "replace-one": multipliers are the noise over 2 C, as accountants of `REPLACE_ONE` take them. Samples of a fixed size
+  have an account under this one alone there.
+
+A plan of banded noise has the tree of one of its bands: ceil(rounds / bands) Poisson samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from dp_accounting import dp_event as events
+
+from dpsum.accounting import analyses
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release
+
+_OVER = {"zero-out": 1.0, "replace-one": 2.0}
+"""The sensitivity under an adjacency, in units of C."""
+
+
+class _Round(NamedTuple):
+    """One sample (its chance, or its size of so many units) and the multipliers of what was released of it."""
+
+    rate: float
+    size: tuple[int, int] | None
+    multipliers: tuple[float, ...]
+
+
+def from_event(
+    event: events.DpEvent, *, units: int, unit: str = "record", adjacency: str = "zero-out", threshold: float = 1.0
+) -> list[Release]:
+    """The ledger lines of an event tree.
+
+    Args:
+        event: Gaussians, Poisson samples and fixed-size samples without replacement of them, and compositions.
+        units: records or clients in the data.
+        unit: "record" or "client".
+        adjacency: of the accountant that the tree is for; see above. The lines are for zero-out.
+        threshold: C.
+
+    Raises:
+        DpsumError: another event is in the tree, or samples of several kinds or sizes, which one ledger does not have.
+    """
+    if unit not in ("record", "client") or adjacency not in _OVER:
+        raise DpsumError(f"unit {unit!r}, adjacency {adjacency!r}: unit is record or client, adjacency {list(_OVER)}")
+    if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+        raise DpsumError(f"units is {units!r}: a tree does not say how many there are; give a whole number from 1 on")
+    rounds = list(_rounds(event))
+    if not rounds:
+        raise DpsumError("the tree has no release: there is nothing to account for")
+    kinds = {(one.rate, one.size, len(one.multipliers)) for one in rounds}
+    if len(kinds) > 1:
+        said = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
+        raise DpsumError(f"the tree has samples of several kinds ({said}): a ledger is of one sampler, so split it")
+    rate, size, count = kinds.pop()
+    if size is not None and size[1] != units:
+        raise DpsumError(f"the tree samples from {size[1]:,} units and units is {units:,}: give that number")
+    cohort = size[0] if size else units * rate
+    kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
+    of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
+    sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
+    found = []
+    for number, one in enumerate(rounds):
+        for which, multiplier in enumerate(one.multipliers):
+            z = multiplier * _OVER[adjacency]
+            found.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
+    return found
+
+
+def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler: dict[str, Any]) -> Release:
+    try:
+        return Release(
+            round=number, name=name, mechanism="gaussian", unit=unit, adjacency="zero-out", observer="everyone",
+            noise_multiplier=z, threshold=threshold, sensitivity=threshold, noise_std=z * threshold, dimension=1,
+            sampler=sampler, denominator=1.0, noise_stream="unknown", counted_by_paper=True,
+            data_dependent_threshold=False, reason="",
+        )  # fmt: skip
+    except ValueError as error:
+        raise DpsumError(f"the tree has a release that no mechanism makes: {error}") from error
+
+
+def _rounds(event: events.DpEvent) -> Iterator[_Round]:
+    """The tree's samples in order; a Gaussian of everybody is one of chance 1."""
+    match event:
+        case events.NoOpDpEvent():
+            return
+        case events.ComposedDpEvent():
+            for each in event.events:
+                yield from _rounds(each)
+        case events.SelfComposedDpEvent():
+            once = list(_rounds(event.event))
+            for _ in range(event.count if once else 0):
+                yield from once
+        case events.PoissonSampledDpEvent():
+            yield _Round(_chance(event.sampling_probability), None, tuple(_gaussians(event.event)))
+        case events.SampledWithoutReplacementDpEvent():
+            size = event.sample_size, event.source_dataset_size
+            yield _Round(event.sample_size / event.source_dataset_size, size, tuple(_gaussians(event.event)))
+        case events.MixtureOfGaussiansDpEvent() if sorted(event.sensitivities) == [0.0, 1.0]:
+            chances = dict(zip(event.sensitivities, event.sampling_probs, strict=True))
+            yield _Round(_chance(chances[1.0]), None, (float(event.standard_deviation),))
+        case _:
+            yield _Round(1.0, None, tuple(_gaussians(event)))
+
+
+def _chance(chance: float) -> float:
+    if not 0 < chance <= 1:
+        raise DpsumError(f"the tree samples with a chance of {chance}: it must be above 0 and at most 1")
+    return float(chance)
+
+
+def _gaussians(event: events.DpEvent) -> Iterator[float]:
+    """The multipliers of what was released of one sample."""
+    match event:
+        case events.GaussianDpEvent():
+            yield float(event.noise_multiplier)
+        case events.ComposedDpEvent():
+            for each in event.events:
+                yield from _gaussians(each)
+        case events.SelfComposedDpEvent():
+            yield from itertools.chain.from_iterable(list(_gaussians(event.event)) for _ in range(event.count))
+        case _:
+            raise DpsumError(
+                f"no analysis of {type(event).__name__} in this place, so no ledger: there are Gaussians, Poisson "
+                "samples and fixed-size samples without replacement of them, and compositions"
+            )
+
+
+def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> events.DpEvent:
+    """A ledger as the tree that dp_accounting's accountants take.
+
+    Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
+    accounted for (`reason`) makes the tree non-private.
+
+    Args:
+        releases: of one unit.
+        adjacency: of the accountant; see above.
+
+    Raises:
+        DpsumError: dp_accounting has no event of the mechanism and sampler under this adjacency; or the ledger is none
+            that an account is made of.
+    """
+    if not releases or adjacency not in _OVER:
+        raise DpsumError(f"{len(releases)} releases, adjacency {adjacency!r}: give a ledger, and one of {list(_OVER)}")
+    if len({event.unit for event in releases}) > 1:
+        raise DpsumError("the ledger has releases of clients and of records: a tree is of one unit, so split it")
+    if any(event.data_dependent_threshold for event in releases):
+        return events.NonPrivateDpEvent()
+    first, analysis = releases[0], analyses.of(releases)
+    kind, sampler, over = analysis.sampler, first.sampler, _OVER[adjacency]
+    reading = analysis.read(releases)
+    schedule = [(z / over, count) for z, count in reading.schedule]
+    gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
+    if gaussian and first.adjacency == "zero-out":
+        if (one := analysis.as_one(reading.schedule, sampler)) is not None:
+            return events.GaussianDpEvent(one / over)
+        if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
+            rate = float(sampler["rate"])
+            return _composed(
+                _times(events.PoissonSampledDpEvent(rate, events.GaussianDpEvent(z)), count) for z, count in schedule
+            )
+        if kind == "fixed-size" and adjacency == "replace-one":
+            size = int(sampler[analysis.units_of(sampler)]), int(sampler["cohort"])
+            return _composed(
+                _times(events.SampledWithoutReplacementDpEvent(*size, events.GaussianDpEvent(z)), count)
+                for z, count in schedule
+            )
+    raise DpsumError(
+        f"dp_accounting has no event of {first.mechanism} noise with the sampler {kind} for {adjacency}: account for "
+        "the ledger here"
+    )
+
+
+def _times(event: events.DpEvent, count: int) -> events.DpEvent:
+    return events.SelfComposedDpEvent(event, count) if count > 1 else event
+
+
+def _composed(parts: Iterator[events.DpEvent]) -> events.DpEvent:
+    found = list(parts)
+    return events.ComposedDpEvent(found) if len(found) > 1 else found[0]

@@ -1,0 +1,393 @@
+"""Watch a Flower run: a ledger of what its differential-privacy strategies and mods released.
+
+`watch` stands on a strategy of `flwr.serverapp.strategy` (fixed or adaptive clipping, on the server's side or the
+client's) and changes nothing of the run. Each aggregation becomes a line, or two where the clipping threshold is
+adaptive (the count of clipped updates is a release too):
+
+- The sampler is what ran: FedAvg draws a cohort of fixed size without replacement (`random.sample`) in each round. A
+  strategy that chooses its nodes otherwise has an unknown sampler, and no epsilon is said.
+- Flower clips each update to C and lets FedAvg average the updates, *weighted* by `num-examples`; it adds noise of
+  deviation z C / `num_sampled_clients`. So a client moves the average by its weight times C, and not by C over their
+  number: with n_i examples the sensitivity of the average is C max n_i / sum n_j. A line is of the average times the
+  number of clients that answered, so that it reads C where the weights are equal. The numbers of examples are taken as
+  public: neighbours have an update of zero in place of the client's own, of the same weight.
+- The noise is seen, array by array (`watch.NoiseSeen`), and so are the norms of the updates that were averaged, and
+  whether what the noise was added to is their weighted mean.
+- Metrics that clients send are averaged and shown without noise. They are a release that no epsilon covers, unless it
+  is said that nobody but the server sees them.
+
+`watch_mod` does the same for `LocalDpMod`, in each client: a ledger of its own messages.
+
+What is not seen: what a client sends elsewhere, evaluation on the server by `evaluate_fn`, who can tell the cohorts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.clientapp.mod import LocalDpMod
+from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
+
+from dpsum.accounting.claims import Claim
+from dpsum.adapters.flower_nodes import release_of
+from dpsum.adapters.watch import NoiseSeen, Watch, rms
+from dpsum.errors import DpsumError
+
+_MEND = "or metrics='kept', if nobody but the server sees them"
+Arrays = list[np.ndarray]
+
+
+def watch(
+    strategy: Strategy, ledger: Path | str, *, rounds: int | None = None, cohorts: str = "secret",
+    examples: tuple[float, float] | None = None, metrics: str = "released",
+) -> StrategyWatch:  # fmt: skip
+    """Watch a strategy with differential privacy, from before its first round on.
+
+    Args:
+        strategy: one of Flower's four wrappers, before `start`.
+        ledger: the file that is written; there must be none yet.
+        rounds: planned; None: `start` says it.
+        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
+            amplifies nothing.
+        examples: least and greatest number of examples that a client may have, the weights' bounds over all cohorts;
+            None: the weights are those of the cohorts that came. Where these are unequal, secret cohorts need bounds:
+            another cohort's weights might be more unequal.
+        metrics: "released" or "kept"; see `Watch`.
+
+    Raises:
+        DpsumError: the strategy is none of Flower's wrappers of `flwr.serverapp.strategy`, or is watched already;
+            arguments out of bounds; the ledger exists.
+    """
+    if not isinstance(strategy, (DifferentialPrivacyFixedClippingBase, DifferentialPrivacyAdaptiveBase)):
+        raise DpsumError(
+            f"{type(strategy).__name__} is no strategy with differential privacy of flwr.serverapp.strategy: give the "
+            "DifferentialPrivacy... wrapper itself, before its start"
+        )
+    if "aggregate_train" in vars(strategy):
+        raise DpsumError("the strategy is watched already, or its aggregate_train was replaced: watch a new one, once")
+    if cohorts not in ("secret", "known"):
+        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+    if examples is not None and not 0 < examples[0] <= examples[1]:
+        raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
+    return StrategyWatch(strategy, ledger, rounds, cohorts, examples, metrics)
+
+
+class StrategyWatch(Watch):
+    """A strategy that is watched; see `watch`, which makes it."""
+
+    def __init__(
+        self, strategy: Any, ledger: Path | str, rounds: int | None, cohorts: str,
+        examples: tuple[float, float] | None, metrics: str,
+    ) -> None:  # fmt: skip
+        super().__init__(ledger, metrics)
+        self._strategy, self._rounds, self._cohorts, self._examples = strategy, rounds, cohorts, examples
+        self._inner, self._noise, self._counts = strategy.strategy, NoiseSeen(), NoiseSeen()
+        self._sampler: dict[str, Any] = {}
+        self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
+        self._count: tuple[float, float] | None = None
+        if isinstance(strategy, DifferentialPrivacyAdaptiveBase):
+            self.adaptive = None  # the noise is in proportion to C of the next round, which follows the noisy count
+            self._replace(strategy, "_noisy_fraction", self._seen_count)
+        self._replace(strategy, "start", self._started)
+        self._replace(strategy, "configure_train", self._configured)
+        self._replace(strategy, "aggregate_train", self._released)
+        self._replace(self._inner, "aggregate_train", self._averaged)
+
+    @staticmethod
+    def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+        inner = getattr(owner, name)
+        setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
+
+    def _started(
+        self, inner: Any, grid: Any, initial_arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._rounds = self._rounds or num_rounds
+        return inner(grid, initial_arrays, num_rounds, *args, **kwargs)
+
+    def _configured(self, inner: Any, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        if self._rounds is None:
+            raise DpsumError("how many rounds are planned is not known: call start, or give watch(rounds=...)")
+        drawn: list[tuple[set[int], list[int]]] = []
+        sample = random.sample
+
+        def seen(population: Sequence[int], k: int, **kwargs: Any) -> list[int]:
+            found = sample(population, k, **kwargs)
+            drawn.append((set(population), list(found)))
+            return found
+
+        random.sample = seen  # type: ignore[assignment]
+        try:
+            messages = list(inner(server_round, arrays, config, grid))
+        finally:
+            random.sample = sample
+        cohort = [message.metadata.dst_node_id for message in messages]
+        nodes = set(grid.get_node_ids())
+        fixed = len(drawn) == 1 and drawn[0][0] == nodes and sorted(drawn[0][1]) == sorted(cohort)
+        self._threshold, self._mean, self._count = float(self._strategy.clipping_norm), None, None
+        self._before = arrays.to_numpy_ndarrays()
+        if cohort:
+            self._sampler = self._described(len(nodes), len(cohort), fixed)
+        return messages
+
+    def _described(self, clients: int, cohort: int, fixed: bool) -> dict[str, Any]:
+        kind = "unknown"
+        if fixed:
+            kind = "fixed-size" if self._cohorts == "secret" else "min-separation"
+        known = {"separation": 1, "participations": self._rounds} if kind == "min-separation" else {}
+        sizes = {"clients": clients, "cohort": cohort, "rounds": self._rounds, "rate": cohort / clients}
+        return {"kind": kind} | sizes | known
+
+    def _averaged(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
+        replies = list(replies)
+        key, updates, weights = self._inner.weighted_by_key, [], []
+        for reply in replies:
+            if reply.has_error():
+                continue
+            updates.append(next(iter(reply.content.array_records.values())).to_numpy_ndarrays())
+            weights.append(float(next(iter(reply.content.metric_records.values())).get(key, np.nan)))
+        arrays, metrics = inner(server_round, replies)
+        if arrays:
+            self._mean = (updates, weights, [np.array(one) for one in arrays.to_numpy_ndarrays()])
+        return arrays, metrics
+
+    def _seen_count(self, inner: Any, count: int, total: int) -> float:
+        fraction = float(inner(count, total))
+        self._count = (fraction * total - count, float(self._strategy.clipped_count_stddev))
+        return fraction
+
+    def _released(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
+        arrays, metrics = inner(server_round, replies)
+        if arrays:
+            if self._mean is None:
+                raise DpsumError("the strategy released a model that its FedAvg did not make: it cannot be watched")
+            self._write(arrays.to_numpy_ndarrays(), sorted(metrics or ()))
+            self.round += 1
+        return arrays, metrics
+
+    def _write(self, after: Arrays, metrics: list[str]) -> None:
+        assert self._mean is not None
+        updates, weights, mean = self._mean
+        strategy, threshold = self._strategy, self._threshold
+        factor, reasons = self._factor(weights)
+        reasons += _norms(updates, self._before, threshold)
+        if not _is_mean(updates, weights, mean):
+            reasons.append(
+                f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
+                "sensitivity is not known"
+            )
+        noise = [
+            np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, mean, strict=True)
+        ]
+        said = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
+        faults = self._noise.faults(noise, said, after)
+        if self.metrics == "released":
+            if metrics:
+                reasons.append(
+                    f"the clients' {', '.join(metrics)} were averaged and released without noise beside it: send "
+                    f"{self._inner.weighted_by_key} alone, {_MEND}"
+                )
+            if getattr(self._inner, "fraction_evaluate", 1.0) > 0:
+                reasons.append(
+                    "the model is evaluated on clients' data and what they answer is released without noise: set "
+                    f"fraction_evaluate to 0, {_MEND}"
+                )
+        answered = len(updates)
+        if self._count is not None:
+            self._write_count(reasons)
+        self.write(
+            name="update-mean",
+            threshold=threshold,
+            sensitivity=threshold * factor,
+            noise_std=answered * (rms(noise) if faults else said),
+            dimension=sum(one.size for one in after),
+            sampler=self._sampler,
+            denominator=answered,
+            reasons=[*faults, *reasons],
+        )
+
+    def _write_count(self, reasons: Sequence[str]) -> None:
+        """The count of clipped updates. A bit is half, more or less: with zero in its place the count moves by 1/2."""
+        assert self._count is not None
+        noise, std = self._count
+        faults = self._counts.faults([np.array([noise])], std)
+        self.write(
+            name="clipped-count",
+            threshold=0.5,
+            sensitivity=0.5,
+            noise_std=abs(noise) if faults else std,
+            dimension=1,
+            sampler=self._sampler,
+            denominator=len(self._mean[0]) if self._mean else 1,
+            reasons=[*faults, *reasons],
+        )
+
+    def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
+        """By how much the largest weight of the mean is above the equal one, and why nothing finite holds of it."""
+        if not all(0 < weight < np.inf for weight in weights):
+            return float(len(weights)), [f"a client's {self._inner.weighted_by_key} is not a number above 0"]
+        least, most = min(weights), max(weights)
+        factor = 1.0 if least == most else len(weights) * most / sum(weights)
+        if self._examples is not None:
+            low, high = self._examples
+            if not low <= least <= most <= high:
+                return factor, [f"a client has {least:g} examples and one {most:g}, not from {low:g} to {high:g}"]
+            return (len(weights) * high / (high + (len(weights) - 1) * low) if low < high else 1.0), []
+        if least == most or self._cohorts == "known":
+            return factor, []
+        return factor, [
+            f"the updates were weighted by {least:g} to {most:g} examples, so that one client moved the mean by "
+            f"{factor:.3g} times what is accounted for, and in another cohort perhaps by more: let all send the same "
+            "number, or give watch(examples=(least, greatest)), or cohorts='known'"
+        ]
+
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        return release_of(self._strategy)
+
+    def claim(self) -> Claim | None:
+        accountant = getattr(self._strategy, "accountant", None)
+        if accountant is None:
+            return None
+        how = accountant.config.sampling_method.value
+        return Claim(
+            epsilon=lambda schedule, sampler, delta: float(accountant.get_epsilon(delta)),
+            explanation=f"Flower's {type(accountant).__name__}, sampling method {how}, of the updates alone",
+        )
+
+
+def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
+    """Whether each update is within the threshold, as far as its floating point tells."""
+    step = sum(float(np.sum(np.spacing(np.abs(_floats(one))).astype(np.float64) ** 2)) for one in before) ** 0.5
+    longest = 0.0
+    for arrays in updates:
+        parts = (
+            np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(arrays, before, strict=True)
+        )
+        norm = sum(float(np.sum(part**2)) for part in parts) ** 0.5
+        longest = max(longest, norm) if np.isfinite(norm) else np.inf
+    if longest <= threshold * (1 + 1e-5) + step:
+        return []
+    return [f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"]
+
+
+def _floats(one: np.ndarray) -> np.ndarray:
+    one = np.asarray(one)
+    return one if np.issubdtype(one.dtype, np.floating) else one.astype(np.float64)
+
+
+def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
+    shares = np.array(weights) / sum(weights)
+    for number, found in enumerate(mean):
+        rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
+        wanted = np.tensordot(shares, np.stack(rows), axes=1)
+        size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
+        if not np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * size):
+            return False
+    return True
+
+
+def watch_mod(
+    mod: LocalDpMod, folder: Path | str, *, rounds: int, metrics: str = "released"
+) -> Callable[[Any, Any, Any], Any]:
+    """A mod that does what `LocalDpMod` does, and writes each client's messages into a ledger of its own.
+
+    Args:
+        mod: as `ClientApp(mods=[...])` would have it.
+        folder: of the ledgers, `node-ID.jsonl` each.
+        rounds: times that a client may be asked at most.
+        metrics: "released" or "kept"; the server sees what a client sends beside its arrays.
+
+    Returns:
+        The mod to give to the client's app in its place; its `of(node_id)` is the `Watch` of a client.
+
+    Raises:
+        DpsumError: not a `LocalDpMod`.
+    """
+    if type(mod) is not LocalDpMod:
+        raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
+    return _WatchedMod(mod, Path(folder), rounds, metrics)
+
+
+class _WatchedMod:
+    def __init__(self, mod: LocalDpMod, folder: Path, rounds: int, metrics: str) -> None:
+        self._mod, self._folder, self._rounds, self._metrics = mod, folder, rounds, metrics
+        self._seen: dict[int, tuple[LocalWatch, NoiseSeen]] = {}
+
+    def of(self, node: int) -> LocalWatch:
+        """The watch of one client."""
+        return self._both(node)[0]
+
+    def _both(self, node: int) -> tuple[LocalWatch, NoiseSeen]:
+        if node not in self._seen:
+            ledger = LocalWatch(self._mod, self._folder / f"node-{node}.jsonl", self._metrics)
+            self._seen[node] = ledger, NoiseSeen()
+        return self._seen[node]
+
+    def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
+        sent: list[Arrays] = []
+
+        def seen(inner_message: Any, inner_context: Any) -> Any:
+            reply = call_next(inner_message, inner_context)
+            if not reply.has_error():
+                sent.extend(record.to_numpy_ndarrays() for record in reply.content.array_records.values())
+            return reply
+
+        reply = self._mod(message, context, seen)
+        if not reply.has_error():
+            before = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+            after = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+            shown = [key for record in reply.content.metric_records.values() for key in record]
+            self._write(context.node_id, before, sent[0], after, shown)
+        return reply
+
+    def _write(self, node: int, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
+        ledger, noise_seen = self._both(node)
+        threshold = float(self._mod.clipping_norm)
+        update = [np.asarray(a, np.float64) - np.asarray(b, np.float64) for a, b in zip(trained, before, strict=True)]
+        norm = sum(float(np.sum(one**2)) for one in update) ** 0.5
+        scale = min(1.0, threshold / norm) if norm else 1.0
+        noise = [
+            np.asarray(end, np.float64) - (np.asarray(start, np.float64) + scale * one)
+            for end, start, one in zip(after, before, update, strict=True)
+        ]
+        said = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
+        faults, rounds = noise_seen.faults(noise, said), self._rounds
+        if self._metrics == "released" and shown:
+            faults = [*faults, f"the server sees the client's {', '.join(shown)}, which have no noise"]
+        ledger.write(
+            name="own-update",
+            threshold=threshold,
+            sensitivity=threshold,
+            noise_std=rms(noise) if faults and not said > 0 else said,
+            dimension=sum(one.size for one in after),
+            sampler={
+                "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": rounds, "rate": 1.0, "separation": 1,
+                "participations": rounds,
+            },
+            denominator=1,
+            reasons=faults,
+            observer="server",
+        )  # fmt: skip
+        ledger.round += 1
+
+
+class LocalWatch(Watch):
+    """One client's own messages, noised by `LocalDpMod`."""
+
+    def __init__(self, mod: LocalDpMod, path: Path, metrics: str) -> None:
+        super().__init__(path, metrics, go_on=True)
+        self._mod = mod
+
+    def claim(self) -> Claim:
+        mod = self._mod
+        return Claim(
+            epsilon=lambda schedule, sampler, delta: float(mod.epsilon) if delta >= mod.delta else np.inf,
+            explanation=f"LocalDpMod's own, of one message at delta {mod.delta:g}: sensitivity "
+            "(2 ln(1.25/delta))^1/2 / epsilon, which is proved for epsilon up to 1",
+            status="proved" if self.round <= 1 and mod.epsilon <= 1 else "void",
+        )

@@ -1,0 +1,120 @@
+"""Flower in this process, without a SuperLink: nodes that its server loop asks, and a release that an audit calls."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
+from flwr.supercore.differential_privacy import KEY_CLIPPING_NORM
+from flwr.supercore.task_identity import TaskIdentity
+
+
+class InProcess(Grid):
+    """A grid whose nodes are called one after another, as `strategy.start(grid, ...)` asks for them.
+
+    Args:
+        app: the clients'; called as Flower's own supernode calls it, with its mods.
+        nodes: their ids and what each one's `context.node_config` has.
+    """
+
+    def __init__(self, app: ClientApp, nodes: Mapping[int, dict[str, Any]]) -> None:
+        self._app = app
+        _identify()
+        self._contexts = {
+            node: Context(run_id=1, node_id=node, node_config=dict(config), state=RecordDict(), run_config={})
+            for node, config in nodes.items()
+        }
+        self._ids = map(str, itertools.count())
+        self._replies: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        """There is one run."""
+
+    @property
+    def run(self) -> Any:
+        """There is one run, of which nothing is known here."""
+        return None
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Former Flower; strategies make messages themselves."""
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes, always."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Each is answered at once."""
+        ids = []
+        for message in messages:
+            ids.append(next(self._ids))
+            self._replies[ids[-1]] = self._answer(message)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The answers."""
+        return [self._replies.pop(one) for one in message_ids]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """The answers, in the order of the messages."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        call: Callable[[Message, Context], Message] = self._app
+        return call(message, self._contexts[node])
+
+
+def _identify() -> None:
+    """As Flower's own processes do at their start: a message says whose it is."""
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What an audit calls: a strategy's own aggregation of updates [n, d], equally weighted, to the noised mean [d].
+
+    Clipping at the client's side is done by Flower's own mods. The strategy stays as it is; a copy of it answers, each
+    call as if it were the next round.
+    """
+    _identify()
+    shared = copy.copy(strategy)
+    inner = copy.copy(strategy.strategy)
+    for one in (shared, inner):
+        for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
+            vars(one).pop(name, None)
+    shared.strategy, shared.accountant = inner, None
+    mod = adaptiveclipping_mod if isinstance(strategy, DifferentialPrivacyAdaptiveBase) else fixedclipping_mod
+    logger = logging.getLogger("flwr")
+
+    def release(rows: np.ndarray) -> np.ndarray:
+        again, level = copy.copy(shared), logger.level
+        before = ArrayRecord({"row": Array(np.zeros(rows.shape[1]))})
+        again.current_arrays = before  # what clipping at the server's side starts from
+        config = ConfigRecord({KEY_CLIPPING_NORM: float(again.clipping_norm)})
+        asked = Message(RecordDict({"arrays": before, "config": config}), dst_node_id=1, message_type="train")
+
+        def answer(row: np.ndarray) -> Callable[[Message, Any], Message]:
+            # Flower divides by an update's norm: next to nothing, in place of nothing.
+            arrays = ArrayRecord({"row": Array(row if np.any(row) else np.full(row.shape, 1e-30))})
+            metrics = MetricRecord({inner.weighted_by_key: 1})
+            return lambda message, _: Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+        logger.setLevel(logging.ERROR)
+        try:
+            at_server = hasattr(strategy, "current_arrays")
+            replies = [answer(row)(asked, None) if at_server else mod(asked, None, answer(row)) for row in rows]
+            arrays, _ = again.aggregate_train(1, replies)
+        finally:
+            logger.setLevel(level)
+        return np.asarray(arrays.to_numpy_ndarrays()[0])
+
+    return release

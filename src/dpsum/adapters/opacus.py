@@ -1,0 +1,387 @@
+"""Watch an Opacus training: a ledger of what its steps released, and an account of it beside Opacus's own epsilon.
+
+`watch` stands on what `PrivacyEngine.make_private` returns, and changes nothing of the training. Each step of the
+optimiser becomes a line, written after its noise was drawn and before the model moves:
+
+- The sampler is the one that ran. Poisson sampling is "poisson-lots"; a shuffled loader (`poisson_sampling=False`) is
+  "shuffled-epochs"; a loader in a fixed order is "min-separation"; any other is "unknown", of which no epsilon is said.
+- The sensitivity is the clipping norm that the step's gradients were clipped to. Ghost clipping reads it of the module
+  and the noise of the optimiser, so that the two can differ. Per-layer norms count by their joint L2 norm.
+- The noise is `noise_multiplier` times `max_grad_norm` when it was drawn, and is measured too: where a parameter's
+  noise has been smaller than that by more than chance (1e-9 over the whole run), the line says so. Noise and Poisson
+  batches that are drawn from a state of the generator that was there before are the same again, and are said.
+- The batches that the loader drew are counted. Gradients of a batch that it did not draw, of a batch a second time, or
+  of several Poisson batches together are no release that an analysis covers, and the line says so.
+
+A line with a reason in it makes the account void: no epsilon is proved.
+
+What is not seen: gradients that go somewhere without the optimiser, data that is not independent of the loader's
+indices (a record's copies, a module that mixes records, which Opacus's validator looks for), and the floating point.
+
+The unit is a record: one index of the data set. Neighbours have its gradient or zero in its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from opacus import PrivacyEngine
+from opacus.optimizers import (
+    AdaClipDPOptimizer,
+    DPOptimizer,
+    DPOptimizerFastGradientClipping,
+    DPPerLayerOptimizer,
+)
+from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+from scipy.special import gammainc
+from torch.utils.data import DataLoader
+
+from dpsum.accounting import analyses
+from dpsum.accounting.account import PROFILES, Account, account
+from dpsum.accounting.claims import Claim
+from dpsum.accounting.profiles import Entry
+from dpsum.adapters.torch_loader import Draws, States, check
+from dpsum.audit.anything import Audited, audited
+from dpsum.errors import DpsumError
+from dpsum.ledger import Ledger, Release, read_ledger
+
+_KNOWN = (DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer, AdaClipDPOptimizer)
+_FALSE_ALARM = 1e-9
+_GRADIENTS = ("grad", "grad_sample", "summed_grad")
+_NORM_SLACK = 1 + 1e-4  # sums of float32
+
+_ADAPTIVE = (
+    "the clipping norm follows the number of unclipped gradients over the batch's own size, which has no noise and "
+    "which Opacus's epsilon leaves out"
+)
+_UNCLIPPED = "its gradients were not clipped by the criterion that make_private returned"
+_TOO_LONG = "its sum is longer than the clipping norm times the number of records"
+_LESS_NOISE = "its noise is less than noise_multiplier times max_grad_norm"
+_SAME_NOISE = "its noise was drawn from a generator in a state that noise was drawn from before"
+_DENOMINATOR = "it was divided by another number than the public one: expected_batch_size was changed"
+
+
+def watch(
+    engine: PrivacyEngine,
+    module: Any,
+    optimizer: DPOptimizer,
+    loader: DataLoader[Any],
+    *,
+    epochs: int,
+    ledger: Path | str,
+) -> Watch:
+    """Watch a training from its first step on.
+
+    Args:
+        engine: whose accountant says the claimed epsilon.
+        module, optimizer, loader: as `make_private` returned them. The loader is the one that is gone through, by
+            itself or within `BatchMemoryManager`.
+        epochs: times that the loader is to be gone through; further steps are refused.
+        ledger: the file that is written; there must be none yet.
+
+    Raises:
+        DpsumError: the optimiser is none of Opacus's own for one process, is watched already, or adds no noise; steps
+            were taken before; the loader does not know its length; the ledger exists.
+    """
+    if type(optimizer) not in _KNOWN:
+        raise DpsumError(
+            f"{type(optimizer).__name__} is not an optimiser whose clipping and noise are known here: give the one "
+            f"that make_private returned, in one process ({', '.join(one.__name__ for one in _KNOWN)})"
+        )
+    if "_dpsum" in vars(optimizer):
+        raise DpsumError("the optimiser is watched already: make one watch and keep it, or stop() the other")
+    if isinstance(engine, PrivacyEngineAdaptiveClipping):
+        raise DpsumError(f"adaptive ghost clipping has no account: {_ADAPTIVE}")
+    if len(engine.accountant) > 0:
+        raise DpsumError("steps were taken before the watch began: watch right after make_private")
+    if optimizer.noise_multiplier <= 0:
+        raise DpsumError(f"noise_multiplier is {optimizer.noise_multiplier}: without noise nothing is private")
+    if isinstance(optimizer, DPOptimizerFastGradientClipping) and not hasattr(module, "get_clipping_coef"):
+        raise DpsumError("ghost clipping is done by the module: give the one that make_private returned")
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise DpsumError(f"epochs is {epochs!r}: it must be a whole number from 1 on")
+    check(loader)
+    if Path(ledger).exists() and Path(ledger).stat().st_size:
+        raise DpsumError(f"{ledger} exists: name another file, or move it away")
+    return Watch(engine, module, optimizer, loader, epochs, Ledger(Path(ledger)))
+
+
+class Watch:
+    """A training that is watched; see `watch`, which makes it.
+
+    Attributes:
+        ledger: of the releases so far.
+        silent: whether what the optimiser does is not of the training, and not written down.
+    """
+
+    def __init__(
+        self, engine: PrivacyEngine, module: Any, optimizer: DPOptimizer, loader: DataLoader[Any], epochs: int,
+        ledger: Ledger,
+    ) -> None:  # fmt: skip
+        self.ledger = ledger
+        self._engine, self._module, self._optimizer = engine, module, optimizer
+        self._public = optimizer.expected_batch_size
+        self._draws, self._states = Draws(loader, epochs, UniformWithReplacementSampler), States()
+        self._reasons: list[str] = []
+        self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
+        self._energy = np.zeros(len(optimizer.params))
+        self._dof = np.array([parameter.numel() for parameter in optimizer.params])
+        self.silent = self._released = False
+        self._put_on()
+
+    # What is put on the objects, and taken off again.
+
+    def _put_on(self) -> None:
+        optimizer = self._optimizer
+        ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        clip = "accumulate" if ghost else "clip_and_accumulate"
+        self._inner = {
+            (optimizer, clip): self._around_clipping(getattr(optimizer, clip)),
+            (optimizer, "add_noise"): self._around_noise(optimizer.add_noise),
+            (optimizer, "_dpsum"): self,
+        }
+        if ghost:
+            self._inner[self._module, "get_clipping_coef"] = self._around_coefficients(self._module.get_clipping_coef)
+        self._before = {key: vars(key[0]).get(key[1]) for key in self._inner}
+        for (thing, name), value in self._inner.items():
+            object.__setattr__(thing, name, value)
+        self._hook = optimizer.original_optimizer.register_step_pre_hook(self._before_step)
+
+    def stop(self) -> None:
+        """Watch no longer: the objects are as they were."""
+        for (thing, name), value in self._before.items():
+            if value is None:
+                vars(thing).pop(name, None)
+            else:
+                object.__setattr__(thing, name, value)
+        self._hook.remove()
+        self._draws.stop()
+
+    # The optimiser.
+
+    def _around_coefficients(self, inner: Any) -> Any:
+        def get_clipping_coef() -> torch.Tensor:
+            found = inner()
+            self._ghost = len(found), float(self._module.max_grad_norm)
+            return found
+
+        return get_clipping_coef
+
+    def _around_clipping(self, inner: Any) -> Any:
+        """Physical batches: how many records, and what their gradients are clipped to."""
+        optimizer = self._optimizer
+
+        def clip() -> None:
+            if not self.silent:
+                if isinstance(optimizer, DPOptimizerFastGradientClipping):
+                    (records, norm), self._ghost = self._ghost, (-1, 0.0)
+                    if records < 0:
+                        self._reasons.append(_UNCLIPPED)
+                else:
+                    found = optimizer.params[0].grad_sample
+                    records = sum(map(len, found)) if isinstance(found, list) else len(found)
+                    layers = getattr(optimizer, "max_grad_norms", None)
+                    norm = math.hypot(*map(float, layers)) if layers else float(optimizer.max_grad_norm)
+                self._records += max(records, 0)
+                self._clipped_to = max(self._clipped_to, norm)
+            inner()
+
+        return clip
+
+    def _around_noise(self, inner: Any) -> Any:
+        optimizer = self._optimizer
+
+        def add_noise() -> None:
+            if self.silent:
+                inner()
+                return
+            first = optimizer.params[0]
+            if self._states.again(optimizer.generator, first.device):
+                self._reasons.append(_SAME_NOISE)
+            norm, z = float(optimizer.max_grad_norm), _multiplier(optimizer)
+            inner()
+            self._write(z, norm)
+
+        return add_noise
+
+    def _write(self, z: float, norm: float) -> None:
+        """The line of a release whose noise, of deviation z x norm, was just added."""
+        done = self.ledger.chain["lines"]
+        sampler, why = self._draws.take(self._records)
+        self._reasons += why
+        if done >= sampler["rounds"]:
+            raise DpsumError(f"step {done + 1} is one more than the {done} of the epochs given to watch(): give all")
+        sensitivity = self._clipped_to or norm
+        if isinstance(self._optimizer, AdaClipDPOptimizer):
+            self._reasons.append(_ADAPTIVE)
+        denominator, mean = 1.0, self._optimizer.loss_reduction == "mean"
+        if mean:
+            denominator = float(self._optimizer.expected_batch_size * self._optimizer.accumulated_iterations)
+        if mean and self._optimizer.expected_batch_size != self._public:
+            self._reasons.append(_DENOMINATOR)
+        self._measure(z * norm, sensitivity)
+        generator = self._optimizer.generator
+        shared = sensitivity == norm
+        try:
+            release = Release(
+                round=done,
+                name="gradient-sum",
+                mechanism="gaussian",
+                unit="record",
+                adjacency="zero-out",
+                observer="everyone",
+                noise_multiplier=z if shared else z * norm / sensitivity,
+                threshold=sensitivity,
+                sensitivity=sensitivity,
+                noise_std=z * norm,
+                dimension=int(self._dof.sum()),
+                sampler=sampler,
+                denominator=denominator,
+                noise_stream="torch" if generator is None else f"torch:{type(generator).__name__}",
+                counted_by_paper=True,
+                data_dependent_threshold=bool(self._reasons),
+                reason="; ".join(dict.fromkeys(self._reasons)),
+            )
+        except ValueError as error:
+            raise DpsumError(f"step {done + 1} is no private release: {error}") from error
+        self.ledger.append(release)
+        self._records, self._clipped_to, self._released = 0, 0.0, True
+        self._reasons.clear()
+
+    def _measure(self, std: float, clipped_to: float) -> None:
+        """Compare the sum's length and its noise with what they can be."""
+        lengths, squares = [], []
+        for parameter in self._optimizer.params:
+            found = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
+            lengths.append(found.square().sum())
+            squares.append((parameter.grad.double().reshape(-1) - found).square().sum())  # type: ignore[union-attr]
+        length = math.sqrt(float(torch.stack(lengths).sum()))
+        if length > self._records * clipped_to * _NORM_SLACK:
+            self._reasons.append(_TOO_LONG)
+        self._energy += torch.stack(squares).cpu().numpy() / std**2 if std else 0.0
+        steps = self.ledger.chain["lines"] + 1
+        level = _FALSE_ALARM / (len(self._dof) * steps * (steps + 1))
+        if np.any(gammainc(self._dof * steps / 2, self._energy / 2) < level):
+            self._reasons.append(_LESS_NOISE)
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._released:
+            raise DpsumError(
+                "the model was about to move by gradients that the watched optimiser did not release: step the "
+                "optimiser that make_private returned, not the one within it"
+            )
+        self._released = False
+
+    # What is asked of it.
+
+    def account(self, delta: float) -> Account:
+        """Opacus's epsilon (`as_claimed`) beside what holds; a reason in place of a number where there is none.
+
+        Raises:
+            DpsumError: the ledger was cut off or changed, no step was taken, or Opacus counts other steps.
+        """
+        if not isinstance(delta, float) or not 0 < delta < 1:
+            raise DpsumError(f"delta is {delta!r}: it must lie between 0 and 1")
+        releases = read_ledger(self.ledger.path, self.ledger.chain)
+        counted = sum(steps for _, _, steps in self._engine.accountant.history)
+        if counted != len(releases):
+            raise DpsumError(
+                f"Opacus's accountant counts {counted} steps and the ledger {len(releases)}: steps were taken that "
+                "were never watched"
+            )
+        if not releases:
+            raise DpsumError("no step was taken: there is nothing to account for")
+        first, name = releases[0], self._engine.accountant.mechanism()
+        kind = first.sampler["kind"]
+        said = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
+        status = "proved" if kind == "poisson-lots" and name != "gdp" else "void"
+        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=said, status=status)
+        try:
+            analyses.find(first.mechanism, kind)
+        except DpsumError as error:
+            why = str(error)
+        else:
+            return account(releases, delta=delta, claims={kind: claim})
+        number = claim.epsilon((), first.sampler, delta)
+        entry = Entry(
+            epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
+            observer=first.observer, status="void", explanation=f"{said}; the sampler was {kind}",
+        )  # fmt: skip
+        return Account(
+            delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler, profiles={"as_claimed": entry},
+            noise_multiplier=min(event.noise_multiplier for event in releases),
+            reasons=dict.fromkeys(PROFILES[1:], why),
+        )  # fmt: skip
+
+    def audit(self, delta: float, **how: Any) -> Audited:
+        """Attack the optimiser as it is now, declared to be what the ledger's last line says.
+
+        Args:
+            delta: of epsilon.
+            how: further arguments of `audit.anything.audited`.
+
+        Raises:
+            DpsumError: ghost clipping (`release_of`), no step was taken, a sampler without an analysis, or bad input.
+        """
+        releases = read_ledger(self.ledger.path, self.ledger.chain)
+        if not releases:
+            raise DpsumError("no step was taken: there is nothing to audit")
+        declared: dict[str, Any] = {
+            "noise_multiplier": releases[-1].noise_multiplier,
+            "participation": releases[-1].sampler,
+        }
+        size = releases[-1].dimension
+        return audited(release_of(self._optimizer), dimension=size, delta=delta, **declared | how)
+
+
+def _multiplier(optimizer: DPOptimizer) -> float:
+    """The noise's deviation over `max_grad_norm`, as `add_noise` of its class takes it."""
+    z = float(optimizer.noise_multiplier)
+    if isinstance(optimizer, AdaClipDPOptimizer):
+        return (z**-2 - (2 * float(optimizer.unclipped_num_std)) ** -2) ** -0.5
+    return z
+
+
+def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
+    """What an audit calls: the optimiser's own clipping, sum and noise, of gradients [n, d] to the noisy sum [d].
+
+    The optimiser may be watched or not, and of any class; the parameters and their gradients stay as they are, and
+    nothing is written down.
+
+    Raises:
+        DpsumError: ghost clipping, which has no gradients of records to give; or, when called, rows of another length.
+    """
+    if isinstance(optimizer, DPOptimizerFastGradientClipping):
+        raise DpsumError("ghost clipping takes no gradients of records: audit the same training without it")
+    params = optimizer.params
+    sizes = [parameter.numel() for parameter in params]
+
+    def release(rows: np.ndarray) -> np.ndarray:
+        given = torch.as_tensor(np.asarray(rows), dtype=params[0].dtype, device=params[0].device)
+        if given.ndim != 2 or given.shape[1] != sum(sizes):
+            raise DpsumError(f"contributions have the shape {tuple(given.shape)}: give [n, {sum(sizes)}]")
+        watcher = vars(optimizer).get("_dpsum")
+        kept = [[getattr(one, name, None) for name in _GRADIENTS] for one in params]
+        try:
+            if watcher:
+                watcher.silent = True
+            for parameter, part in zip(params, given.split(sizes, dim=1), strict=True):
+                parameter.grad_sample = part.reshape(-1, *parameter.shape)
+                parameter.summed_grad = None
+            optimizer.clip_and_accumulate()
+            optimizer.add_noise()
+            return torch.cat([parameter.grad.reshape(-1) for parameter in params]).detach().cpu().numpy()
+        finally:
+            if watcher:
+                watcher.silent = False
+            for parameter, values in zip(params, kept, strict=True):
+                for name, value in zip(_GRADIENTS, values, strict=True):
+                    setattr(parameter, name, value)
+
+    return release

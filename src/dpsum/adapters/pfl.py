@@ -1,0 +1,338 @@
+"""Watch a pfl-research simulation: a ledger of what its privacy mechanism released.
+
+`watch` stands on a `SimulatedBackend` and changes nothing of the run. Each central iteration becomes a line:
+
+- The sampler is what ran. pfl's `random` draws each user of a cohort by itself from all of them, so that one may come
+  twice ("fixed-draws"); `minimize_reuse` goes through the users in a fixed order, again and again, so that any two
+  rounds of a user are at least floor(users / cohort) apart and known ("min-separation"). Another is "unknown", and no
+  epsilon is said.
+- The sensitivity is the clipping bound, and the vectors that were really added up are seen to be within it, after all
+  postprocessors. Banded noise is correlated over rounds by C^-1, so the sensitivity of one participation is the
+  clipping bound times the largest column norm of C, the query matrix, which is read from the mechanism.
+- The noise is seen (`watch.NoiseSeen`); of banded noise the draws that it was made of, C times it.
+- `noise_scale` below 1 lessens the noise of the run that is simulated, and not of the one that is claimed. The line has
+  the noise that was added.
+- Weights other than 1 are summed up without noise, and divide the sum: a release that no epsilon covers. So are
+  metrics, unless it is said that nobody but the server sees them.
+
+Local mechanisms noise each user's vector by itself, against the server; a line stands for the worst user of its round.
+A local mechanism that is approximated by a central one is what ran: one sum with the noise of all.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.common_types import Population
+from pfl.context import CentralContext, UserContext
+from pfl.data.sampling import MinimizeReuseUserSampler, get_user_sampler
+from pfl.hyperparam import get_param_value
+from pfl.internal.ops.selector import get_default_framework_module as get_ops
+from pfl.metrics import Metrics
+from pfl.privacy.approximate_mechanism import GaussianApproximatedPrivacyMechanism
+from pfl.privacy.ftrl_mechanism import BandedMatrixFactorizationMechanism
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, PrivacyMechanism
+from pfl.stats import MappedVectorStatistics
+
+from dpsum.accounting.claims import Claim
+from dpsum.adapters.watch import NoiseSeen, Watch, rms
+from dpsum.errors import DpsumError
+
+_RANDOM = get_user_sampler("random", [0]).__code__
+_SLACK = 1e-5  # sums of float32
+
+
+def watch(
+    backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None, cohorts: str = "secret",
+    metrics: str = "released",
+) -> BackendWatch:  # fmt: skip
+    """Watch a backend, from before its first iteration on.
+
+    Args:
+        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
+        ledger: the file that is written; there must be none yet.
+        rounds: central iterations that are planned.
+        users: in the training data; None: the sampler `random` tells it.
+        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
+            amplifies nothing.
+        metrics: "released" or "kept"; see `Watch`.
+
+    Raises:
+        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
+            watched already; arguments out of bounds; the ledger exists.
+    """
+    found = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+    if len(found) != 1:
+        raise DpsumError(f"the backend has {len(found)} privacy mechanisms among its postprocessors: give one with one")
+    if "postprocess_server" in vars(found[0]):
+        raise DpsumError("the backend's mechanism is watched already: make a new one")
+    if cohorts not in ("secret", "known"):
+        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+    if rounds < 1:
+        raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
+    gaussian = _gaussian(found[0])
+    if gaussian is None:
+        raise DpsumError(f"{type(found[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here")
+    kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
+    if (users or known) is None:
+        raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
+    if users is not None and known is not None and users != known:
+        raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
+    return BackendWatch(backend, found[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics)
+
+
+def _gaussian(mechanism: Any) -> GaussianMechanism | None:
+    found = mechanism
+    if isinstance(mechanism, CentrallyAppliedPrivacyMechanism):
+        found = mechanism.underlying_mechanism
+    elif isinstance(mechanism, GaussianApproximatedPrivacyMechanism):
+        found = mechanism._local_mechanism
+    return found if isinstance(found, GaussianMechanism) else None
+
+
+def _sampling(sampler: Any) -> tuple[str, int | None]:
+    """The kind of a user sampler, and how many users it draws from where it tells."""
+    if getattr(sampler, "__code__", None) is _RANDOM:
+        return "fixed-draws", len(inspect.getclosurevars(sampler).nonlocals["user_ids"])
+    return ("min-separation" if isinstance(sampler, MinimizeReuseUserSampler) else "unknown"), None
+
+
+@dataclasses.dataclass
+class _Round:
+    """What was seen of an iteration: who came, the norms and weights that were added up, and the noise."""
+
+    users: list[Any] = dataclasses.field(default_factory=list)
+    norms: list[float] = dataclasses.field(default_factory=list)
+    weights: list[float] = dataclasses.field(default_factory=list)
+    noise: list[np.ndarray] = dataclasses.field(default_factory=list)
+    locally: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    bound: float = 0.0
+    dimension: int = 1
+
+
+class BackendWatch(Watch):
+    """A backend that is watched; see `watch`, which makes it."""
+
+    def __init__(
+        self, backend: Any, mechanism: Any, gaussian: GaussianMechanism, ledger: Path | str, kind: str, users: int,
+        rounds: int, cohorts: str, metrics: str,
+    ) -> None:  # fmt: skip
+        super().__init__(ledger, metrics)
+        self._gaussian, self._mechanism, self._rounds, self._users = gaussian, mechanism, rounds, users
+        self._local = isinstance(mechanism, GaussianMechanism)
+        self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
+        self._in_turn = kind == "min-separation"
+        told = self._local or cohorts == "known"
+        self._kind = "min-separation" if told and kind != "unknown" else kind
+        self._now, self._noise, self._past = _Round(), NoiseSeen(), list[np.ndarray]()
+        self._cohort, self._last = 0, dict[Any, int]()
+        _replace(backend._training_dataset, "get_cohort", self._drawn)
+        _replace(backend._aggregator, "accumulate", self._added)
+        _replace(mechanism, "postprocess_server", self._released)
+        if not self._approximated:
+            _replace(gaussian, "add_noise", self._noised)
+
+    def _drawn(self, inner: Any, cohort_size: int) -> Iterable[Any]:
+        self._now = _Round()
+        for dataset, seed in inner(cohort_size):
+            self._now.users.append(dataset.user_id)
+            yield dataset, seed
+
+    def _added(self, inner: Any, *, accumulated: Any, user_stats: Any) -> Any:
+        metadata, arrays = user_stats.get_weights()
+        if not self._local:  # then it has noise already, and its norm was seen before
+            self._now.norms.append(_norm(_numpy(arrays)))
+            self._now.weights.extend(float(one) for one in np.ravel(_numpy([metadata])[0]))
+        return inner(accumulated=accumulated, user_stats=user_stats)
+
+    def _noised(self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any) -> Any:
+        before = [one.copy() for one in _numpy(statistics.get_weights()[1])]
+        self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
+        noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
+        noise = _differences(_numpy(noisy.get_weights()[1]), before)
+        if self._local:
+            self._now.locally.append(noise)
+            self._now.norms.append(_norm(before))
+        self._now.noise, self._now.dimension = noise, sum(one.size for one in before)
+        return noisy, metrics
+
+    def _released(self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any) -> Any:
+        before = [one.copy() for one in _numpy(stats.get_weights()[1])] if self._approximated else []
+        stats, metrics = inner(stats=stats, central_context=central_context, aggregate_metrics=aggregate_metrics)
+        if central_context.population == Population.TRAIN:
+            if self._approximated:
+                self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
+                self._now.noise = _differences(_numpy(stats.get_weights()[1]), before)
+                self._now.dimension = sum(one.size for one in before)
+            self._write()
+            self.round += 1
+        return stats, metrics
+
+    def _write(self) -> None:
+        now, gaussian = self._now, self._gaussian
+        self._cohort = self._cohort or len(now.users)
+        factor, combines = 1.0, None
+        said = now.bound * gaussian.relative_noise_stddev
+        if isinstance(gaussian, BandedMatrixFactorizationMechanism):
+            encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
+            factor = float(np.max(np.linalg.norm(encoder, axis=0)))
+            inverse = np.linalg.inv(encoder)[self.round, : self.round + 1]
+            combines = [float(one) for one in inverse]
+            drawn, self._past = _undone(encoder, self._past, now.noise, self.round)
+        else:
+            drawn = now.noise
+        if self._approximated:
+            said *= len(now.users) ** 0.5
+        sampler, reasons = self._sampler()
+        faults = self._faults(said, drawn)
+        if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
+            reasons.append(
+                f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
+            )
+        if any(abs(one - 1.0) > 1e-6 for one in now.weights):
+            reasons.append("weights other than 1 are added up without noise and divide the sum: weigh by user")
+        if self.metrics == "released":
+            reasons.append(
+                "the users' metrics are added up and released without noise beside it: give metrics='kept', if nobody "
+                "but the server sees them"
+            )
+        if self._kind == "min-separation":
+            often = max(Counter(now.users).values(), default=1)
+            factor *= often**0.5 if self._local else often
+        self.write(
+            name="own-update" if self._local else "update-sum",
+            threshold=now.bound,
+            sensitivity=now.bound * factor,
+            noise_std=rms(drawn) if faults else said,
+            dimension=now.dimension,
+            sampler=sampler,
+            denominator=1 if self._local else len(now.users),
+            reasons=[*faults, *reasons],
+            observer="server" if self._local else "everyone",
+            combines=combines,
+        )
+
+    def _faults(self, said: float, drawn: list[np.ndarray]) -> list[str]:
+        if not self._local:
+            return self._noise.faults(drawn, said)
+        if len(self._now.locally) != len(self._now.users):
+            return [f"{len(self._now.locally)} of {len(self._now.users)} users noised what they sent"]
+        return list(dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, said)))
+
+    def _sampler(self) -> tuple[dict[str, Any], list[str]]:
+        """The sampler, and what does not fit it: a cohort of another size, a user who comes again too early."""
+        now, users, cohort, rounds, reasons = self._now, self._users, self._cohort, self._rounds, list[str]()
+        if len(now.users) != cohort:
+            reasons.append(f"a cohort of {len(now.users)} users followed one of {cohort}")
+        sizes = {"clients": users, "cohort": cohort, "rounds": rounds, "rate": cohort / users}
+        if self._kind != "min-separation":
+            return {"kind": self._kind} | sizes, reasons
+        separation = max(users // cohort, 1) if self._in_turn else 1
+        for user in set(now.users):
+            if self.round - self._last.get(user, -separation) < separation:
+                reasons.append(f"user {user} came again after {self.round - self._last[user]} rounds, not {separation}")
+            self._last[user] = self.round
+        apart = {"separation": separation, "participations": -(-rounds // separation)}
+        return {"kind": self._kind} | sizes | apart, reasons
+
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        return release_of(self._mechanism)
+
+    def claim(self) -> Claim | None:
+        accountant = getattr(self._gaussian, "privacy_accountant", None)
+        if accountant is None:
+            return None
+
+        def epsilon(schedule: Any, sampler: Any, delta: float) -> float:
+            given = {"noise_parameter": accountant.noise_parameter, "mechanism": accountant.mechanism, "delta": delta}
+            if delta == accountant.delta:
+                return float(accountant.epsilon)
+            again = type(accountant)(accountant.num_compositions, accountant.sampling_probability, **given)
+            return float(again.epsilon)
+
+        scaled = f", of {1 / accountant.noise_scale:.4g} times the noise that was added" * (accountant.noise_scale < 1)
+        return Claim(
+            epsilon=epsilon,
+            explanation=f"pfl's {type(accountant).__name__}: {accountant.num_compositions} compositions of Poisson "
+            f"sampling at {accountant.sampling_probability:.4g}{scaled}",
+        )
+
+
+def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """What an audit calls: a central mechanism's own clipping, sum and noise, of vectors [n, d] to the noisy sum [d].
+
+    Raises:
+        DpsumError: banded noise, which one call says nothing of, or a local mechanism.
+    """
+    gaussian = _gaussian(mechanism)
+    if isinstance(gaussian, BandedMatrixFactorizationMechanism) or mechanism is gaussian:
+        raise DpsumError("an audit calls one release of a sum, and this noise is of several rounds, or of one user")
+    seeds = np.random.default_rng(np.random.randint(2**32, dtype=np.uint32))  # as pfl draws its own
+
+    def seed() -> int:
+        return int(seeds.integers(2**32))
+
+    def release(rows: np.ndarray) -> np.ndarray:
+        again = copy.deepcopy({key: value for key, value in vars(mechanism).items() if key != "postprocess_server"})
+        called = object.__new__(type(mechanism))
+        vars(called).update(again)
+        vars(_gaussian(called)).pop("add_noise", None)
+        total = None
+        for row in rows:
+            stats = MappedVectorStatistics({"row": get_ops().to_tensor(np.array(row))})
+            context = UserContext(num_datapoints=1, seed=seed(), user_id="0", metrics=Metrics())
+            sent, _ = called.postprocess_one_user(stats=stats, user_context=context)
+            total = sent if total is None else sent + total
+        central = CentralContext(
+            current_central_iteration=0, do_evaluation=False, cohort_size=len(rows), population=Population.TRAIN,
+            model_train_params=None, algorithm_params=None, seed=seed(),
+        )  # fmt: skip
+        noisy, _ = called.postprocess_server(stats=total, central_context=central, aggregate_metrics=Metrics())
+        return _numpy([noisy["row"]])[0]
+
+    return release
+
+
+def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
+
+
+def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
+    return [np.asarray(get_ops().to_numpy(one)) for one in arrays]
+
+
+def _differences(after: list[np.ndarray], before: list[np.ndarray]) -> list[np.ndarray]:
+    return [
+        np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, before, strict=True)
+    ]
+
+
+def _norm(arrays: list[np.ndarray]) -> float:
+    return float(np.sqrt(sum(float(np.sum(np.asarray(one, np.float64) ** 2)) for one in arrays)))
+
+
+def _undone(
+    encoder: np.ndarray, past: list[np.ndarray], noise: list[np.ndarray], number: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The draw that a round's correlated noise was made of, by its arrays: row `number` of C times the noise so far.
+
+    Noise that no later row of C has is forgotten.
+    """
+    past = [*past, np.concatenate([one.ravel() for one in noise])]
+    draw = np.zeros_like(past[-1])
+    for weight, one in zip(encoder[number], past, strict=False):
+        if weight:
+            draw += weight * one
+    needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
+    kept = [one if again else np.zeros(0) for one, again in zip(past, needed, strict=True)]
+    return list(np.split(draw, np.cumsum([one.size for one in noise])[:-1])), kept

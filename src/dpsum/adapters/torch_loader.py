@@ -1,0 +1,168 @@
+"""Which batches a torch loader drew, and which sampler of the ledger that is; for adapters of torch trainings."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
+
+from dpsum.errors import DpsumError
+
+SAME_DRAW = "its batch was drawn from a generator in a state that a batch was drawn from before"
+NOT_DRAWN = "its gradients are not those of the next batch that the loader drew: of one a second time, or of another"
+SEVERAL = "several Poisson batches were added up, and a record may be in more than one of them"
+SKIPPED = "an empty batch before it was left out, which tells that no record was in that batch"
+STRADDLES = "an epoch began before the one before it had made all of its steps"
+
+
+def check(loader: DataLoader[Any]) -> None:
+    """Refuse a loader that no sampler can be said of.
+
+    Raises:
+        DpsumError: it does not know its length, or is watched already.
+    """
+    try:
+        len(loader), len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise DpsumError(
+            f"the loader does not know how many records it draws from ({error}): no account is possible without it"
+        ) from error
+    if loader.batch_sampler is not None and "_dpsum" in vars(loader.batch_sampler):
+        raise DpsumError("the loader is watched already: stop() the other watch, or make a loader of its own")
+
+
+class States:
+    """States of generators that something was drawn from."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def again(self, generator: Any, device: torch.device) -> bool:
+        """Whether the generator (None: torch's own of the device) is in a state that it was in before; noted."""
+        try:
+            if generator is not None:
+                state = generator.get_state()
+            elif device.type in ("cpu", "cuda"):
+                state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+            else:
+                return False
+        except (AttributeError, RuntimeError, NotImplementedError):
+            return False  # one that has no state to tell, such as the operating system's
+        found = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()
+        again = found in self._seen
+        self._seen.add(found)
+        return again
+
+
+class Draws:
+    """The batches that a loader draws, in order.
+
+    The loader's batch sampler becomes one of a class derived from its own, which counts what it gives, so that whoever
+    else goes through it (Opacus's `BatchMemoryManager`, workers that fetch ahead) is counted too.
+
+    Args:
+        loader: see `check`.
+        epochs: times that it is to be gone through.
+        poisson: the class of batch sampler that draws each record with a chance `sample_rate`, of `num_samples`.
+    """
+
+    def __init__(self, loader: DataLoader[Any], epochs: int, poisson: type) -> None:
+        self._loader, self._epochs, self._states = loader, epochs, States()
+        self._drawn: deque[int] = deque()
+        self._reasons: list[str] = []
+        self._taken, self._batches, self._sampler = 0, 1, dict[str, Any]()
+        sampler = loader.batch_sampler
+        self._poisson = type(sampler) is poisson
+        if sampler is not None:
+            vars(sampler)["_dpsum"] = self
+            sampler.__class__ = _counting(type(sampler))
+
+    def stop(self) -> None:
+        """Count no longer."""
+        sampler = self._loader.batch_sampler
+        if sampler is not None and vars(sampler).pop("_dpsum", None):
+            sampler.__class__ = type(sampler).__mro__[1]
+
+    def take(self, records: int) -> tuple[dict[str, Any], list[str]]:
+        """The sampler, as the ledger has it, of a step on the gradients of so many records; and what is against it."""
+        why, self._reasons = self._reasons, []
+        sizes: list[int] = []
+        while self._drawn and (sum(sizes) < records or not sizes):
+            sizes.append(self._drawn.popleft())
+        count = len(sizes)
+        if self._loader.batch_sampler is not None and (not sizes or sum(sizes) != records):
+            why.append(NOT_DRAWN)
+        elif self._poisson and count > 1:
+            why.append(SEVERAL if all(sizes) else SKIPPED)
+        if not self._sampler:
+            self._batches = max(count, 1)
+        elif count > self._batches:
+            why.append(NOT_DRAWN)
+        if self._poisson or not self._sampler:
+            self._sampler = self._describe()
+        self._taken += 1
+        return self._sampler, why
+
+    def begin(self) -> None:
+        """An epoch begins; batches of the last that nobody used are forgotten."""
+        self._drawn.clear()
+        length = self._sampler.get("epoch") or self._sampler.get("separation") or 1
+        if self._taken % length:
+            self._reasons.append(STRADDLES)
+
+    def draw(self, batches: Iterator[list[int]], generator: Any) -> Iterator[list[int]]:
+        """Give the batches, and count them."""
+        while True:
+            again = self._poisson and self._states.again(generator, torch.device("cpu"))
+            batch = next(batches, None)
+            if batch is None:
+                return
+            if again:
+                self._reasons.append(SAME_DRAW)
+            self._drawn.append(len(batch))
+            yield batch
+
+    def _describe(self) -> dict[str, Any]:
+        sampler: Any = self._loader.batch_sampler
+        inner, records = getattr(sampler, "sampler", None), len(self._loader.dataset)  # type: ignore[arg-type]
+        length = math.ceil(len(self._loader) / (1 if self._poisson else self._batches))
+        rounds = length * self._epochs
+        if self._poisson:
+            rate = float(sampler.sample_rate)
+            cohort = sampler.num_samples * rate
+            return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {"rate": rate}
+        plain = type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
+        whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
+        part = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
+        if plain and (whole or part):
+            records = len(inner)  # type: ignore[arg-type]
+            cohort = min(sampler.batch_size * self._batches, records)
+            return _sampler("shuffled-epochs", records, cohort, rounds) | {"epoch": length, "batches": "secret"}
+        if plain and type(inner) is SequentialSampler:
+            cohort = min(sampler.batch_size * self._batches, records)
+            known = {"separation": length, "participations": self._epochs}
+            return _sampler("min-separation", records, cohort, rounds) | known
+        by = inner if plain else self._loader.sampler if sampler is None else sampler
+        return _sampler("unknown", records, math.ceil(records / len(self._loader)), rounds) | {
+            "drawn_by": type(by).__name__
+        }
+
+
+def _sampler(kind: str, records: int, cohort: float, rounds: int) -> dict[str, Any]:
+    shape = {"kind": kind, "clients": 1, "records": records, "cohort": cohort, "rounds": rounds}
+    return shape | {"rate": cohort / records}
+
+
+def _counting(kind: type) -> type:
+    def __iter__(self: Any) -> Iterator[list[int]]:
+        draws = vars(self)["_dpsum"]
+        draws.begin()
+        yield from draws.draw(super(kind_here, self).__iter__(), getattr(self, "generator", None))
+
+    kind_here: Any = type(kind.__name__, (kind,), {"__iter__": __iter__, "__doc__": kind.__doc__})
+    return kind_here

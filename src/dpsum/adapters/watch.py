@@ -1,0 +1,216 @@
+"""What adapters share: the lines of a loop that is not ours, and whether its noise is what it is said to be.
+
+A line has the sensitivity that follows from what was seen and the noise that was seen. Where something else was
+released beside it, or what was seen is not the mechanism, it says so (`reason`) and no finite epsilon holds of it.
+
+Noise is judged by tests that hold exactly for independent normal draws, each at a chance of a false alarm of at most
+`FALSE_ALARM`: its size (chi squared, array by array and over all, of this release and of all so far), coordinates
+without any, and draws that come again (the correlation of two vectors, by Student's t). So a run of a thousand releases
+of a hundred arrays is called wrong by mistake less often than once in a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import chi2, poisson, t
+
+from dpsum.accounting.account import Account, account
+from dpsum.accounting.claims import Claim
+from dpsum.accounting.context import AccountContext
+from dpsum.audit.anything import Audited, audited
+from dpsum.errors import DpsumError
+from dpsum.ledger import Ledger, Release, chain_of, read_ledger
+
+FALSE_ALARM = 1e-8
+"""The chance that one test calls right noise wrong."""
+
+NO_NOISE = 1e-100
+"""The deviation that a line has where no noise was seen: a ledger has none of 0."""
+
+_KEPT, _LEAST = 4096, 16  # coordinates of a draw that are compared with those of others; fewer say too little
+
+
+class NoiseSeen:
+    """The noise of a series of releases, as it was added."""
+
+    def __init__(self) -> None:
+        self._squares: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+        self._draws: list[tuple[str, np.ndarray]] = []
+
+    def faults(self, noise: Sequence[np.ndarray], std: float, values: Sequence[np.ndarray] | None = None) -> list[str]:
+        """What is wrong with the noise of the next release; empty where nothing is.
+
+        Args:
+            noise: that was added, array by array.
+            std: deviation that it is said to have on each coordinate.
+            values: what it was added to and rounded with: where it is below their resolution, it may be lost.
+        """
+        if std <= 0:
+            return ["no noise is added"]
+        pieces = [np.asarray(one, dtype=np.float64).ravel() / std for one in noise]
+        values = pieces if values is None else values
+        found = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
+        return list(dict.fromkeys(found))
+
+    def _sizes(self, pieces: Sequence[np.ndarray], std: float) -> list[str]:
+        whole = np.concatenate(pieces)
+        for number, piece in enumerate([*pieces, whole]):
+            key = -1 if piece is whole else number
+            square = float(piece @ piece)
+            self._squares[key] = self._squares.get(key, 0.0) + square
+            self._counts[key] = self._counts.get(key, 0) + piece.size
+            for total, count in ((square, piece.size), (self._squares[key], self._counts[key])):
+                if not min(chi2.cdf(total, count), chi2.sf(total, count)) * 2 >= FALSE_ALARM:
+                    seen = std * (total / count) ** 0.5
+                    where = "the noise" if key < 0 else f"the noise of array {number}"
+                    return [f"{where} is said to have deviation {std:.4g} and has {seen:.4g}"]
+        return []
+
+    @staticmethod
+    def _missing(pieces: Sequence[np.ndarray], values: Sequence[np.ndarray], std: float) -> list[str]:
+        zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
+        lost = 0.0  # coordinates whose noise rounds to nothing: |noise| below half the distance of two numbers there
+        for value in values:
+            value = np.asarray(value)
+            step = np.spacing(np.abs(value if np.issubdtype(value.dtype, np.floating) else value.astype(np.float64)))
+            lost += float(np.sum(np.minimum(step.astype(np.float64) / (std * (2 * np.pi) ** 0.5), 1.0)))
+        size = sum(piece.size for piece in pieces)
+        if zeros and poisson.sf(zeros - 1, lost) < FALSE_ALARM:
+            return [f"{zeros:,} of {size:,} coordinates have no noise"]
+        return []
+
+    def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
+        found = []
+        release = len({name.split(".")[0] for name, _ in self._draws})
+        for number, piece in enumerate(pieces):
+            own = piece[:_KEPT].astype(np.float32)
+            if own.size < _LEAST:
+                continue
+            for name, other in self._draws:
+                if (size := min(own.size, other.size)) >= _LEAST and _alike(own[:size], other[:size]):
+                    before = "in this release" if name.startswith(f"{release}.") else "in a release before"
+                    found.append(f"the noise of array {number} was drawn already {before}")
+                    break
+            self._draws.append((f"{release}.{number}", own))
+        return found[:1]
+
+
+def _alike(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two vectors of normal draws are correlated: r (n - 2)^1/2 / (1 - r^2)^1/2 is Student's t if not."""
+    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
+    if not norms:
+        return False
+    one, other = one - one.mean(), other - other.mean()
+    r = float(one @ other) / max(float(np.linalg.norm(one)) * float(np.linalg.norm(other)), 1e-30)
+    r = min(max(r, -1 + 1e-7), 1 - 1e-7)
+    return bool(2 * t.sf(abs(r) * ((one.size - 2) / (1 - r * r)) ** 0.5, one.size - 2) < FALSE_ALARM)
+
+
+class Watch:
+    """The ledger of a loop that another library runs.
+
+    Args:
+        ledger: its file, which must not be there yet.
+        metrics: "released": what the loop hands out beside its private releases (losses, accuracies) is seen by whoever
+            sees these; "kept": nobody but the server sees it.
+        go_on: whether the file may have lines of this loop already.
+
+    Attributes:
+        adaptive: whether the noise follows what was released before; see `AccountContext`.
+
+    Raises:
+        DpsumError: the file has lines, or `metrics` is another word.
+    """
+
+    adaptive: bool | None = False
+
+    def __init__(self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False) -> None:
+        if metrics not in ("released", "kept"):
+            raise DpsumError(f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the server sees them")
+        self.path, self.metrics = Path(ledger), metrics
+        self.round = 0
+        if self.path.exists() and self.path.stat().st_size:
+            if not go_on:
+                raise DpsumError(f"{self.path} has the lines of another run: name a new file, or move it away")
+            self.round = read_ledger(self.path)[-1].round + 1
+        self.ledger = Ledger(self.path)
+        if self.round:
+            self.ledger.chain = chain_of(self.path.read_text(encoding="utf-8").splitlines(keepends=True))
+
+    def write(
+        self, *, name: str, threshold: float, sensitivity: float, noise_std: float, dimension: int,
+        sampler: dict[str, Any], denominator: float, reasons: Sequence[str], observer: str = "everyone",
+        combines: list[float] | None = None,
+    ) -> None:  # fmt: skip
+        """Append the line of a release of this round over clients; `reasons` say why no finite epsilon holds of it."""
+        std = max(float(noise_std), NO_NOISE)
+        self.ledger.append(
+            Release(
+                round=self.round,
+                name=name,
+                mechanism="gaussian" if combines is None else "correlated-gaussian",
+                unit="client",
+                adjacency="zero-out",
+                observer=observer,
+                noise_multiplier=std / sensitivity,
+                threshold=float(threshold),
+                sensitivity=float(sensitivity),
+                noise_std=std,
+                dimension=int(dimension),
+                sampler=sampler,
+                denominator=float(denominator),
+                noise_stream="of the library that was watched",
+                counted_by_paper=True,
+                data_dependent_threshold=bool(reasons),
+                reason="; ".join(reasons),
+                combines=combines,
+            )
+        )
+
+    def claim(self) -> Claim | None:
+        """The library's own epsilon; None where it says none."""
+        return None
+
+    def account(self, delta: float) -> Account:
+        """The account of what was released so far, with the library's own epsilon as the claim.
+
+        Raises:
+            DpsumError: the sampler is unknown, or the lines are not of one mechanism.
+        """
+        releases, claim = read_ledger(self.path), self.claim()
+        claims = {} if claim is None else {event.sampler["kind"]: claim for event in releases}
+        return account(releases, delta=delta, claims=claims, given=AccountContext(adaptive=self.adaptive))
+
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what leaves it [d]."""
+        raise DpsumError(f"{type(self).__name__} has no release that an audit could call")
+
+    def audit(self, delta: float, **how: Any) -> Audited:
+        """Attack the release as it is now, declared to be what the ledger's last line says.
+
+        Args:
+            delta: of epsilon.
+            how: further arguments of `audit.anything.audited`.
+
+        Raises:
+            DpsumError: nothing was released yet, a release that cannot be called, or bad input.
+        """
+        releases = read_ledger(self.path)
+        if not releases:
+            raise DpsumError("nothing was released yet: there is nothing to audit")
+        last = releases[-1]
+        declared: dict[str, Any] = {
+            "noise_multiplier": last.noise_multiplier, "participation": last.sampler, "dimension": 100,
+            "adjacency": "zero-out", "cohort": max(int(last.denominator), 2),
+        }  # fmt: skip
+        return audited(self.release_of(), delta=delta, **declared | how)
+
+
+def rms(noise: Sequence[np.ndarray]) -> float:
+    """The deviation that noise was seen to have."""
+    return float(np.sqrt(np.mean(np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in noise]) ** 2)))
