@@ -337,3 +337,11 @@ def test_an_audit_of_correlated_noise_is_refused() -> None:
         pfl.release_of(CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.0, np.eye(4))))
     with pytest.raises(DpsumError, match="one user"):
         pfl.release_of(GaussianMechanism(0.5, 1.0))
+
+
+def test_a_cohort_whose_size_varies_is_said(tmp_path: Path) -> None:
+    """pfl can simulate that more users answer than were asked: the sum is then divided by another number."""
+    made = backend(central())
+    made._max_overshoot_fraction = 0.9
+    found = lines(made, tmp_path)
+    assert any("followed one of" in event.reason for event in found)
