@@ -316,10 +316,13 @@ def _both(stages: Sequence[tuple[Analysis, Reading]], delta: float) -> Bracket:
         return composed_ends(tuple((schedule, float(sampler["rate"])) for schedule, sampler in schedules), delta)
     each = [analysis.bracket(*schedule, delta) for (analysis, _), schedule in zip(stages, schedules, strict=True)]
     least = max(low for low, _ in each)
-    ones = [analysis.as_one(reading.schedule) for analysis, reading in stages]
+    ones = [analysis.as_one(*schedule) for (analysis, _), schedule in zip(stages, schedules, strict=True)]
     if None not in ones:
         exact = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
-        return exact if all(len(schedule) == 1 for schedule, _ in schedules) else least, exact
+        alike = all(
+            low == high and len(schedule) == 1 for (low, high), (schedule, _) in zip(each, schedules, strict=True)
+        )
+        return exact if alike else least, exact
     divergences = sum(
         analysis.renyi(*schedule, HOLDING_ORDERS) for (analysis, _), schedule in zip(stages, schedules, strict=True)
     )
