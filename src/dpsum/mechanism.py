@@ -286,6 +286,7 @@ class Mechanism:
         self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
         self._lock, self.non_finite = threading.Lock(), 0
         self.made, self.states = list[Released](), list[State]()
+        self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         rule = described.clipping
         if rule is not None and described.noise is not None:
             threshold = rule.threshold
@@ -344,8 +345,16 @@ class Mechanism:
 
         Raises:
             RuntimeError: it was released before; a second release would be a second mechanism.
+            DpsumError: another sum of its round was released, so that it would have the same noise.
         """
+        done, at = self._done, (total.step, total.holder)
+        if total.round < done[0] or (total.round == done[0] and at in done[1]):
+            raise DpsumError(
+                f"round {total.round} of {self.sum.name} was released before, and its noise would be drawn again: open "
+                "the next round"
+            )
         released = total.release()
+        self._done = (total.round, {at} | (done[1] if total.round == done[0] else set()))
         self.write(total.round, total.step if self.holders else None)
         return released
 
@@ -477,6 +486,7 @@ class Mechanism:
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self.states, plan = list(state["states"]), self.budget.plan_of(self)
+        self._done = (-1, set())
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])

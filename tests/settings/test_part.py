@@ -250,6 +250,29 @@ def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_b
     assert found(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
 
 
+def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> None:
+    """Default, bounds and text of a key are the section's, also in classes below that extend another dataclass."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Behaviour:
+        threshold: float | None = 0.5
+
+    class More(Behaviour):
+        pass
+
+    class Base(Part, Behaviour):
+        place: ClassVar[str] = "tests.settings.family"
+        threshold: float | None = setting(None, gt=0, doc="C")
+
+    class Below(Base, More):
+        kind: Literal["below"] = "below"
+
+    assert Below().threshold is None and Below.model_fields["threshold"].description == "C"
+    assert Below.read({"kind": "below", "threshold": 2}).threshold == 2
+    with pytest.raises(BenchError, match="threshold is -1: expected a number above 0 or null"):
+        Below.read({"kind": "below", "threshold": -1})
+
+
 def test_the_literal_of_a_kind_is_checked() -> None:
     class Named(Part):
         place: ClassVar[str] = "tests.settings.family"

@@ -167,7 +167,7 @@ class ClientUpdate(Part):
             run: the run (a method).
             records: those that a client holds, where the data say how many.
         """
-        raise NotImplementedError
+        raise NotImplementedError("of updates whose clients take private sums")
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.
