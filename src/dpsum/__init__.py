@@ -34,7 +34,10 @@ _NAMES = {
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Arithmetic", "Mechanism", "Released", "Total"),
     "noise": ("Correlated", "Decaying", "Independent", "Noise"),
-    "participation": ("BallsAndBins", "Everyone", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots"),
+    "participation": (
+        "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
+        "RepeatedPasses", "ShuffledEpochs",
+    ),
     "private_sum": ("PrivateSum",),
     "skellam": ("Skellam",),
     "sums": ("Sum",),

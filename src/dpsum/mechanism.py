@@ -104,16 +104,44 @@ class Total:
         found: list[float] = self.sum.norms
         return found
 
+    @property
+    def as_rows(self) -> bool:
+        """Whether contributions have to come as rows, since something is done to each before it is clipped."""
+        transform = self._of.sum.transform
+        return transform is not None and not transform.trivial
+
+    def transformed(self, contributions: Any) -> Any:
+        """Contributions [n, d] as they are clipped."""
+        return self._of.sum.transform.rows(contributions) if self.as_rows else contributions
+
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of the release; 0 where there is none."""
+        noise = self._of.sum.noise
+        if noise is None:
+            return 0.0
+        weights = noise.combines(self.round)
+        return float(self.sum.noise_std) * (1.0 if weights is None else float(np.linalg.norm(weights)))
+
     def add(self, contributions: Any) -> np.ndarray:
-        """Add contributions [n, d]; returns their own norms [n], which are as private as they.
+        """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
 
         Raises:
             DpsumError: they are no array of numbers, or not [n, d].
         """
-        return self._seen(self._of.arithmetic.add(self.sum, contributions))
+        return self._seen(self._of.arithmetic.add(self.sum, self.transformed(contributions)))
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
-        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
+    ) -> np.ndarray:
+        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`.
+
+        Args:
+            add, count: as there.
+            transformed: whether the loop makes of them what `transformed` does.
+        """
+        if self.as_rows and not transformed:
+            raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:

@@ -60,7 +60,7 @@ def family_of(releases: Sequence[Release]) -> Family:
         BenchError: there is no analysis, or the ledger is damaged.
     """
     analysis = of(releases)
-    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), releases[0].sampler)
+    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampler_of(releases))
 
 
 def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
