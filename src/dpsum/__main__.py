@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--kind", action="append", metavar="KIND", help="of participation; may be repeated; all if missing"
     )
+    one.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else a kind of participation takes")
     limited(one, "epsilon of any participation that is planned")
 
     one = command("compare", "two ledgers side by side")
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--units", type=int)
     one.add_argument("--cohort", type=float)
     one.add_argument("--rounds", type=int)
+    one.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else the kind of participation takes")
     one.add_argument("--adjacency", default="add-or-remove", help="or zero-out, or replace-one")
     one.add_argument("--rows", type=int, help="of every call, where it has to be a certain number")
     one.add_argument("--calls", type=int, help="of each of the three attacks at most")

@@ -103,7 +103,9 @@ def plan(given: argparse.Namespace) -> int:
         found.append(row)
     if not any(row["noise_multiplier"] for row in found):
         whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in found)
-        raise DpsumError(f"no participation goes with these numbers, change --units, --cohort or --rounds ({whys})")
+        raise DpsumError(
+            f"no participation goes with these numbers, change --units, --cohort, --rounds or --set ({whys})"
+        )
     rows = [
         [
             row["participation"], _number(row["noise_multiplier"]), _ends(row["epsilon_low"], row["epsilon_high"]),
@@ -118,7 +120,7 @@ def plan(given: argparse.Namespace) -> int:
 
 
 def _planned(given: argparse.Namespace, analysis: Analysis) -> dict[str, Any]:
-    sampler = _sampler(analysis, given.units, given.cohort, given.rounds)
+    sampler = _sampler(analysis, given)
     z = given.noise_multiplier
     if z is None:
         z = calibrate("holds", sampler, given.epsilon, given.delta)
@@ -128,7 +130,7 @@ def _planned(given: argparse.Namespace, analysis: Analysis) -> dict[str, Any]:
     return {"noise_multiplier": z, "epsilon_low": low, "epsilon_high": high, "takes": analysis.explanation}
 
 
-def _sampler(analysis: Analysis, units: int, cohort: float, rounds: int) -> dict[str, Any]:
+def _sampler(analysis: Analysis, given: argparse.Namespace) -> dict[str, Any]:
     """The sampler of so many units, as a ledger has it: the cohort's share is its rate.
 
     Where a unit's contribution may become any other it is in the release for certain.
@@ -137,14 +139,29 @@ def _sampler(analysis: Analysis, units: int, cohort: float, rounds: int) -> dict
         raise DpsumError(
             f"{analysis.sampler} is of sums that clients take over their own examples: choose another kind"
         )
-    whole = int(cohort) if cohort == int(cohort) else cohort
-    rate = whole / units if units else math.nan
-    sampler = {"kind": analysis.sampler, "clients": 1, "cohort": whole, "rounds": rounds, "rate": rate}
-    sampler[analysis.units] = units
+    cohort, more = _whole(given.cohort), dict(_pair(text) for text in given.set or ())
+    rate = cohort / given.units if given.units else math.nan
+    sampler = {"kind": analysis.sampler, "clients": 1, "cohort": cohort, "rounds": given.rounds, "rate": rate}
+    sampler[analysis.units] = given.units
     if analysis.adjacency == "replace-one":
         sampler |= {"rate": 1.0, "steps": 1}
+    sampler |= more
     analysis.check_sampler(sampler)
     return sampler
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, found, value = text.partition("=")
+    if not key or not found:
+        raise DpsumError(f"--set {text} is no KEY=VALUE: write e.g. --set separation=10")
+    try:
+        return key, _whole(float(value))
+    except (ValueError, OverflowError):
+        return key, value
 
 
 # compare
@@ -210,7 +227,7 @@ def audit(given: argparse.Namespace) -> int:
     if given.kind is not None:
         if None in (given.units, given.cohort, given.rounds):
             raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
-        participation = _sampler(analyses.find("gaussian", given.kind), given.units, given.cohort, given.rounds)
+        participation = _sampler(analyses.find("gaussian", given.kind), given)
     shown: list[Progress] = []
 
     def progress(done: int, total: int) -> None:

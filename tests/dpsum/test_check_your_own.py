@@ -16,15 +16,18 @@ MODULES = {
     "An Opacus script": "opacus", "A Flower server": "flwr", "A pfl-research simulation": "pfl",
     "An event tree of dp_accounting or jax_privacy": "dp_accounting",
 }  # fmt: skip
-SHOWN = re.compile(r"not refuted: at least (\S+) is shown of the (\S+) declared")
+SHOWN = re.compile(r"not refuted: at least (\S+) is shown of the (\S+) declared(, as right code .*)?")
 
 
 def _said(text: str) -> list[str]:
-    """Lines, but for what an audit shows of a claim, which its noise decides; it is asked to show a third at least."""
+    """Lines, but for what an audit shows of a claim, which its noise decides; it is asked to show a third at least.
+
+    Right code's bound is above its claim in one audit of twenty.
+    """
     lines = text.splitlines()
     for line in lines:
         if found := SHOWN.match(line):
-            assert 1 / 3 < float(found[1]) / float(found[2]) <= 1, line
+            assert 1 / 3 < float(found[1]) / float(found[2]) < 1.5, line
     return [SHOWN.sub(r"not refuted, of \2", line) for line in lines]
 
 

@@ -77,6 +77,10 @@ def test_a_plan_says_what_its_numbers_do_not_go_with(capsys):
     code, said, _ = run(capsys, *words)
     assert code == 0 and "the clients do not last for so many rounds" in " ".join(said.split())
     assert run(capsys, *words, "--at-most", 1.0)[0] == 3
+    # Twice in known rounds 20 apart: one Gaussian of z / sqrt(2).
+    apart = [*words, "--kind", "min-separation", "--set", "separation=20", "--set", "participations=2", "--json", "-"]
+    code, said, _ = run(capsys, *apart)
+    assert json.loads(said)["plans"][0]["epsilon_high"] == pytest.approx(gaussian_epsilon(2**-0.5, 1e-5), rel=1e-6)
 
 
 def test_compare_says_whether_two_ledgers_are_of_one_mechanism(write_ledger, capsys):
@@ -152,7 +156,11 @@ def test_audit_of_a_function_in_the_current_folder(tmp_path, monkeypatch, capsys
         (["account", "{ledger}", "--audit", "{other}"], "cannot be read as a report with an audit"),
         (["account", "{ledger}", "--json", "{ledger}/report.json"], "a file lies where a folder belongs"),
         (["compare", "{ledger}", "{cut}"], "line 4, is not a release"),
-        (["plan", "--units", "10", "--cohort", "20", "--rounds", "2", "--epsilon", "1"], "no participation goes with"),
+        (
+            ["plan", "--units", "10", "--cohort", "20", "--rounds", "2", "--epsilon", "1", "--kind", "poisson"],
+            "no participation goes with",
+        ),
+        (["plan", "--units", "9", "--cohort", "3", "--rounds", "3", "--epsilon", "1", "--set", "b"], "no KEY=VALUE"),
         (["plan", "--units", "10", "--cohort", "5", "--rounds", "2", "--epsilon", "-1"], "above 0"),
         (
             ["plan", "--units", "10", "--cohort", "5", "--rounds", "2", "--epsilon", "1", "--kind", "mine"],

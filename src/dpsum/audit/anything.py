@@ -113,6 +113,8 @@ class Audited:
                 f"'{self.worst.name}' shows it, as right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
             )
         said = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
+        if self.epsilon > self.claimed:
+            said += f", as right code does once in {1 / self.chance:.2g} audits"
         if self.little < _ANOTHER:
             said += (
                 f"; an ideal attacker shows {self.ideal:.4g}, so that this is another mechanism than declared: more "

@@ -50,15 +50,17 @@ class OfRounds(Family):
 
     def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
         analysis, self._rounds = find("gaussian", sampler["kind"]), int(sampler["rounds"])
-        super().__init__(analysis, ((noise_multiplier, self._rounds),), sampler)
+        schedule = ((noise_multiplier, self._rounds),)
+        super().__init__(analysis, schedule, sampler)
+        self._one = analysis.as_one(schedule, sampler)
         self.known, self.noise_multiplier, self._once = analysis.known, noise_multiplier, once
-        self.units, self._rate = int(sampler[analysis.units]), float(sampler["rate"])
+        self.units, self._rate = int(sampler[analysis.units_of(sampler)]), float(sampler["rate"])
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
         """Draws the best attacker's scores."""
         assert self.noise_multiplier is not None
-        if self.known:
-            return functools.partial(gaussian, coins, self.noise_multiplier**-2)
+        if self.known and self._one is not None:
+            return functools.partial(gaussian, coins, self._one**-2)
         once, each = self._rounds if self._once else 0, [self.noise_multiplier] * self._rounds
         return lambda generator: secret(coins, each, generator, rate=self._rate, once=once)
 

@@ -66,7 +66,8 @@ def test_right_code_passes_on_twenty_seeds(example):
     assert not any(one.refuted for one in found)
     assert found[0].claimed == pytest.approx(EXACT, abs=1e-3)
     # Five of twenty or more are above in 3 of 1,000 sets of seeds.
-    assert sum(one.epsilon > EXACT for one in found) < 5
+    above = [one for one in found if one.epsilon > EXACT]
+    assert len(above) < 5 and all(", as right code does once in " in one.status for one in above)
     # An ideal attacker is said to show as much in half of all audits: the means are near.
     assert np.mean([one.epsilon for one in found]) == pytest.approx(np.mean([one.ideal for one in found]), rel=0.1)
     assert min(one.little for one in found) > 1e-4
