@@ -153,7 +153,7 @@ def flower(folder: Path) -> Iterator[Row]:
         what="Flower, adaptive clipping at the server",
         source="the same with noise multiplier 1.0 and Flower's defaults: first threshold 0.1, quantile 0.5, rate 0.2",
         why="No ε is said. The threshold moves before the noise is added, so that updates clipped to C have noise in "
-        "proportion to the next C; where it falls that is too little.",
+        "proportion to the next C; where it falls that is too little. What holds is of the noise as it ran.",
     )  # fmt: skip
 
     strategy = strategies.DifferentialPrivacyClientSideAdaptiveClipping(fed_avg(), 1.0, cohort)

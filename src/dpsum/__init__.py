@@ -24,6 +24,7 @@ _NAMES = {
     "accounting.account": ("Account", "account"),
     "accounting.calibration": ("calibrate", "epsilon_after", "rounds_allowed"),
     "accounting.claims": ("Claim",),
+    "audit.anything": ("audited",),
     "budget": ("Budget",),
     "clipping": (
         "ByFactor", "ClippingRule", "Constant", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease",

@@ -199,7 +199,7 @@ class Encoded(Noise):
 
     def inverse(self) -> np.ndarray:
         """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
-        raise NotImplementedError
+        raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def plan(self, budget: Budget, sampler: Mapping[str, Any], **given: Any) -> BudgetPlan:
         """As of any noise, for an encoder whose sensitivity is C under the sampler.

@@ -36,7 +36,7 @@ def audited(config, **values):
     return bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)
 
 
-LONG = {**RUN, "clients": {"count": 12000}, "participation": {"cohort": 60, "rounds": 200}}
+LONG = {**RUN, "clients": {"count": 6000}, "participation": {"cohort": 30, "rounds": 200}}
 """The more rounds, the larger the norm of an encoder that was not scaled: 1.66 here."""
 
 HOLDS = gaussian_epsilon(1.0, 1e-6)
@@ -106,7 +106,7 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     monkeypatch.setattr(Planned, "combines", scaled_down)
     monkeypatch.setattr(Planned, "mechanism", "gaussian")
     config = make_config(LONG)
-    found = experiment(config, canaries=12000)
+    found = experiment(config, canaries=6000)
     assert {line.mechanism for line in found.releases} == {"gaussian"}
     bound = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
     assert bound.epsilon > HOLDS

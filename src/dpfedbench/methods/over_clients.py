@@ -15,6 +15,8 @@ from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
 from dpfedbench.parts.participation.shuffled_epochs import ShuffledEpochs
 from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.transforms.none import AsTheyAre
+from dpfedbench.parts.transforms.transform import Transform
 from dpsum.sums import Sum
 
 
@@ -22,6 +24,7 @@ class OverClients(Method):
     """One private sum a round, over what a cohort's clients send; a method says what that is (`client_update`)."""
 
     participation: OnePass | BallsAndBins | Poisson | FixedSize | ShuffledEpochs | MinSeparation = OnePass()
+    transform: Transform = AsTheyAre()
     clipping: CohortRule = PercentileOfReleases()
     noise: Fixed = Fixed()
     budget: Budget = Budget()
@@ -36,7 +39,7 @@ class OverClients(Method):
             participation=self.participation, client=self.client_update,
             server=Sum(
                 name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
-                noise=self.noise, budget=self.budget,
+                noise=self.noise, budget=self.budget, transform=self.transform,
             ),
             step=self.server,
         )  # fmt: skip

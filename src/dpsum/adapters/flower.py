@@ -237,7 +237,10 @@ class StrategyWatch(Watch):
             low, high = self._examples
             if not low <= least <= most <= high:
                 return factor, [f"a client has {least:g} examples and one {most:g}, not from {low:g} to {high:g}"]
-            return (len(weights) * high / (high + (len(weights) - 1) * low) if low < high else 1.0), []
+            # In a cohort drawn in secret one client comes in another's place, which changes all weights: that moves the
+            # mean by w x - v y + (v - w) u, with u the others' mean, so by 2 max(v, w) C: twice what zeroing one does.
+            twice = 2 if self._cohorts == "secret" else 1
+            return (twice * len(weights) * high / (high + (len(weights) - 1) * low) if low < high else 1.0), []
         if least == most or self._cohorts == "known":
             return factor, []
         return factor, [
@@ -356,21 +359,21 @@ class _WatchedMod:
             for end, start, one in zip(after, before, update, strict=True)
         ]
         said = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
-        faults, rounds = noise_seen.faults(noise, said), self._rounds
+        faults, rounds, reasons = noise_seen.faults(noise, said), self._rounds, list[str]()
         if self._metrics == "released" and shown:
-            faults = [*faults, f"the server sees the client's {', '.join(shown)}, which have no noise"]
+            reasons.append(f"the server sees the client's {', '.join(shown)}, which have no noise")
         ledger.write(
             name="own-update",
             threshold=threshold,
             sensitivity=threshold,
-            noise_std=rms(noise) if faults and not said > 0 else said,
+            noise_std=rms(noise) if faults else said,
             dimension=sum(one.size for one in after),
             sampler={
                 "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": rounds, "rate": 1.0, "separation": 1,
                 "participations": rounds,
             },
             denominator=1,
-            reasons=faults,
+            reasons=[*faults, *reasons],
             observer="server",
         )  # fmt: skip
         ledger.round += 1

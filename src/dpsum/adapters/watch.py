@@ -31,7 +31,8 @@ FALSE_ALARM = 1e-8
 NO_NOISE = 1e-100
 """The deviation that a line has where no noise was seen: a ledger has none of 0."""
 
-_KEPT, _LEAST = 4096, 16  # coordinates of a draw that are compared with those of others; fewer say too little
+_ARRAYS, _KEPT = 4, 512  # arrays of a release, the largest, and coordinates of each that are compared with others
+_LEAST = 16  # coordinates; fewer say too little
 
 
 class NoiseSeen:
@@ -40,7 +41,7 @@ class NoiseSeen:
     def __init__(self) -> None:
         self._squares: dict[int, float] = {}
         self._counts: dict[int, int] = {}
-        self._draws: list[tuple[str, np.ndarray]] = []
+        self._draws: list[np.ndarray] = []
 
     def faults(self, noise: Sequence[np.ndarray], std: float, values: Sequence[np.ndarray] | None = None) -> list[str]:
         """What is wrong with the noise of the next release; empty where nothing is.
@@ -85,30 +86,38 @@ class NoiseSeen:
         return []
 
     def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
-        found = []
-        release = len({name.split(".")[0] for name, _ in self._draws})
-        for number, piece in enumerate(pieces):
-            own = piece[:_KEPT].astype(np.float32)
-            if own.size < _LEAST:
+        found, own = list[str](), len(self._draws)
+        largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[:_ARRAYS]
+        for number in sorted(largest):
+            piece = pieces[number][:_KEPT].astype(np.float32)
+            if piece.size < _LEAST:
                 continue
-            for name, other in self._draws:
-                if (size := min(own.size, other.size)) >= _LEAST and _alike(own[:size], other[:size]):
-                    before = "in this release" if name.startswith(f"{release}.") else "in a release before"
-                    found.append(f"the noise of array {number} was drawn already {before}")
-                    break
-            self._draws.append((f"{release}.{number}", own))
+            alike = [at for at in range(len(self._draws)) if self._draws[at].size >= _LEAST]
+            chances = _chances(piece, [self._draws[at] for at in alike])
+            if alike and np.min(chances) * len(alike) < FALSE_ALARM:
+                before = "in this release" if alike[int(np.argmin(chances))] >= own else "in a release before"
+                found.append(f"the noise of array {number} was drawn already {before}")
+            self._draws.append(piece)
         return found[:1]
 
 
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two vectors of normal draws are correlated: r (n - 2)^1/2 / (1 - r^2)^1/2 is Student's t if not."""
-    norms = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
-    if not norms:
-        return False
-    one, other = one - one.mean(), other - other.mean()
-    r = float(one @ other) / max(float(np.linalg.norm(one)) * float(np.linalg.norm(other)), 1e-30)
-    r = min(max(r, -1 + 1e-7), 1 - 1e-7)
-    return bool(2 * t.sf(abs(r) * ((one.size - 2) / (1 - r * r)) ** 0.5, one.size - 2) < FALSE_ALARM)
+def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
+    """The chance of such a correlation r of n normal draws with each other vector.
+
+    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom.
+
+    Of vectors of different lengths the first coordinates of both are compared.
+    """
+    found = np.ones(len(others))
+    for size in {min(own.size, other.size) for other in others}:
+        at = [number for number, other in enumerate(others) if min(own.size, other.size) == size]
+        rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
+        rows -= rows.mean(axis=1, keepdims=True)
+        one = own[:size].astype(np.float64) - own[:size].mean()
+        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
+        r = np.clip(rows @ one / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
+        found[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)
+    return found
 
 
 class Watch:

@@ -132,6 +132,8 @@ def test_the_accountants_epsilon_is_the_claim_and_an_upper_end(tmp_path: Path) -
     wanted = rdp.RdpAccountant().compose(GaussianDpEvent(1.5), 3).get_epsilon(1e-5)
     assert profiles["as_claimed"].epsilon_high == pytest.approx(wanted, rel=1e-9)
     assert profiles["holds"].epsilon_high < wanted < 1.2 * profiles["holds"].epsilon_high
+    exact = pytest.importorskip("dp_accounting").pld.PLDAccountant().compose(GaussianDpEvent(1.5), 3)
+    assert profiles["holds"].epsilon_high == pytest.approx(exact.get_epsilon(1e-5), abs=1e-3)
 
 
 def test_a_client_moves_a_weighted_mean_by_its_weight(tmp_path: Path) -> None:
@@ -184,10 +186,14 @@ def _released(grid: InProcess, folder: Path, *, silent: int | None) -> np.ndarra
 
 
 def test_bounds_of_the_examples_bound_the_weight_in_every_cohort(tmp_path: Path) -> None:
-    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean."""
+    """From 10 to 49 examples, 10 clients: at most 49 / (49 + 9 x 10) of the mean, and twice that for secret cohorts."""
     found = lines(fixed(), tmp_path, grid=nodes(examples=lambda i: 10 + i), examples=(10, 49))
     assert [event.reason for event in found] == [""] * 3
-    assert [event.sensitivity for event in found] == pytest.approx([0.5 * 10 * 49 / 139] * 3)
+    assert [event.sensitivity for event in found] == pytest.approx([2 * 0.5 * 10 * 49 / 139] * 3)
+    known = lines(
+        fixed(), tmp_path / "known", grid=nodes(examples=lambda i: 10 + i), examples=(10, 49), cohorts="known"
+    )
+    assert [event.sensitivity for event in known] == pytest.approx([0.5 * 10 * 49 / 139] * 3)
     outside = lines(fixed(), tmp_path / "outside", grid=nodes(examples=lambda i: 10 + i), examples=(10, 12))
     assert "not from 10 to 12" in outside[0].reason
 
@@ -416,3 +422,18 @@ def test_the_release_that_an_audit_calls_is_the_strategys(side: str) -> None:
     assert seen[:, 2:].std() == pytest.approx(z * 0.5 / COHORT, rel=0.02)  # of 120,000 draws, within 10 deviations
     np.testing.assert_allclose(seen.mean(axis=0)[:2], [0.05, 0.01], atol=6 * z * 0.05 / math.sqrt(60))
     assert strategy.clipping_norm == 0.5
+
+
+def test_a_swap_of_two_clients_moves_a_weighted_mean_by_twice_the_largest_weight() -> None:
+    """What secret cohorts of unequal weights count on, for a thousand cohorts of vectors at the threshold."""
+    draw, most = np.random.default_rng(5), 0.0
+    for _ in range(1000):
+        examples = draw.integers(10, 50, size=11).astype(float)
+        rows = draw.choice([-1.0, 1.0], size=11) if draw.random() < 0.5 else np.r_[1.0, -np.ones(10)]
+        one, other = np.r_[0, 2:11], np.r_[1, 2:11]
+        means = [rows[at] @ examples[at] / examples[at].sum() for at in (one, other)]
+        largest = max(examples[at].max() / examples[at].sum() for at in (one, other))
+        moved = abs(means[0] - means[1]) / largest
+        assert moved <= 2 + 1e-12
+        most = max(most, moved)
+    assert most > 1.8

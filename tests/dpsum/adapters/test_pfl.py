@@ -283,9 +283,12 @@ def test_metrics_are_a_release_unless_they_are_kept(tmp_path: Path) -> None:
 
 
 def test_known_cohorts_are_gaussians_one_after_another(tmp_path: Path) -> None:
-    """In turn, so twice in six rounds at most: one Gaussian of z / 2^1/2."""
-    made = backend(central(), sampler="minimize_reuse")
-    holds = run(made, tmp_path, users=USERS).account(1e-5).profiles["holds"]
+    """In turn, so twice in six rounds at most: one Gaussian of z / 2^1/2, as pfl's own accountant has it."""
+    accountant = PLDPrivacyAccountant(2, 1.0, "gaussian", noise_parameter=1.5, delta=1e-5)
+    mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism.from_privacy_accountant(accountant, 0.5))
+    profiles = run(backend(mechanism, sampler="minimize_reuse"), tmp_path, users=USERS).account(1e-5).profiles
+    holds = profiles["holds"]
+    assert holds.epsilon_high == pytest.approx(profiles["as_claimed"].epsilon_high, abs=1e-3)
     assert holds.epsilon_high == pytest.approx(gaussian_epsilon(1.5 / math.sqrt(2), 1e-5), rel=1e-9)
     assert holds.status == "proved"
 
@@ -334,3 +337,11 @@ def test_an_audit_of_correlated_noise_is_refused() -> None:
         pfl.release_of(CentrallyAppliedPrivacyMechanism(_Encoder(0.5, 1.0, np.eye(4))))
     with pytest.raises(DpsumError, match="one user"):
         pfl.release_of(GaussianMechanism(0.5, 1.0))
+
+
+def test_a_cohort_whose_size_varies_is_said(tmp_path: Path) -> None:
+    """pfl can simulate that more users answer than were asked: the sum is then divided by another number."""
+    made = backend(central())
+    made._max_overshoot_fraction = 0.9
+    found = lines(made, tmp_path)
+    assert any("followed one of" in event.reason for event in found)
