@@ -150,6 +150,8 @@ def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: flo
     square, found = overlap[0], math.inf
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
+        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= found:
+            continue  # the Gaussian alone is no less
         worst = 0.0
         for bins, run in _classes(rounds, done, apart):
             if run and worst < found:
