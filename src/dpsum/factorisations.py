@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from dpsum.lazy import Lazy
 
-from dpsum.accounting.several import sensitivity
+    np = Lazy("numpy")
 
 _STEPS, _CLOSE = 200, 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""
@@ -65,6 +69,8 @@ def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1)
     """
     encoder = inverted(inverse)
     if participations > 1:
+        from dpsum.accounting.several import sensitivity  # not at the head: a plan is read without scipy
+
         return np.asarray(inverse * (sensitivity(encoder.T @ encoder, separation, participations)[1] * (1 + 1e-12)))
     squares = [math.fsum(value * value for value in column) for column in encoder.T.tolist()]
     return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))

@@ -12,12 +12,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from dpsum.accounting.analyses import known
-from dpsum.accounting.correlated_bins import overlaps
-from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
@@ -207,6 +209,11 @@ class Encoded(Noise):
         Raises:
             DpsumError: units come several times, and all of their columns move the encoded sums by more.
         """
+        # Not at the head: a plan of the workflow is read where scipy is not installed.
+        from dpsum.accounting.analyses import known
+        from dpsum.accounting.correlated_bins import overlaps
+        from dpsum.accounting.several import sensitivity
+
         if "separation" in sampler:
             encoder = np.linalg.inv(self.inverse())
             moved = sensitivity(encoder.T @ encoder, int(sampler["separation"]), int(sampler["participations"]))[1]

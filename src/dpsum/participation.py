@@ -6,12 +6,17 @@ the same object's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.randomness import Seed, fresh, stream
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 
 class Participation:

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
+
 
 Seed = int | None
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.lattice import Lattice, said
 from dpsum.noise import Noise
-from dpsum.private_sum import PrivateSum
-from dpsum.secure_sum import SecureSum
+
+if TYPE_CHECKING:
+    from dpsum.private_sum import PrivateSum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Skellam(Noise):
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
     ) -> PrivateSum:
+        from dpsum.secure_sum import SecureSum  # a plan is read without it
+
         size, _ = int(cohort), values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
         return SecureSum(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.settings.part import setting
 from dpsum import factorisations
 from dpsum.factorisations import MOST
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 if TYPE_CHECKING:
     from dpfedbench.parts.server.server_step import ServerStep

@@ -1,0 +1,16 @@
+"""numpy, loaded when it is first used: a plan of the workflow is read where numpy is not installed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class Lazy:
+    """Stands for a module, and imports it when something of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
