@@ -6,17 +6,17 @@ from pathlib import Path
 from snakemake.utils import min_version
 
 min_version("9.0")
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=False))
 # Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
-sys.path.insert(0, str(Path(workflow.basedir, "src")))
+sys.path.insert(0, str(ROOT / "src"))
 
 
-configfile: Path(workflow.basedir, "config/config.yaml")
+configfile: ROOT / "config/config.yaml"
 
 
-# The repository's experiments, then one's own, from a folder that the configuration names.
-SHIPPED = sorted(Path(workflow.basedir, "config/experiments").glob("*.yaml"))
-OWN = config.get("experiments_folder")
-OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if OWN else []
+include: "workflow/rules/files.smk"
+
+
 for experiment in [*SHIPPED, *OWN_FILES]:
 
     configfile: experiment

@@ -7,8 +7,6 @@ this says what a dry run says is held by a few real ones.
 import functools
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,8 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.experiments.targets import check_targets
+from tests.calls import Snakemake
+from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -60,12 +60,6 @@ def words_of(command: str) -> list[str]:
 
 
 @functools.cache
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return found
-
-
-@functools.cache
 def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The files that pages tell their reader to write: of the repository's experiments, and others by name."""
     own, others = [], {}
@@ -83,7 +77,7 @@ def printed() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configuration, Plan]:
     """The plan of the default run and the pages' own experiments, with files and values over it."""
     own, others = printed()
-    over = [others[file] if file in others else read(ROOT / file) for file in files]
+    over = [others[file] if file in others else parsed(ROOT / file) for file in files]
     given: dict[str, Any] = {}
     for value in values:
         key, _, text = value.partition("=")
@@ -93,7 +87,7 @@ def planned(files: tuple[str, ...], values: tuple[str, ...]) -> tuple[Configurat
     if given.pop("experiments_folder", None):
         over += list(others.values())
     experiments = sorted((ROOT / "config" / "experiments").glob("*.yaml"))
-    configuration = overlaid(read(ROOT / "config" / "config.yaml"), *map(read, experiments), own, *over, given)
+    configuration = overlaid(parsed(ROOT / "config" / "config.yaml"), *map(parsed, experiments), own, *over, given)
     found = Configuration.read(configuration)
     # The methods of the pages are made by their tests.
     kept = {
@@ -156,7 +150,7 @@ def test_a_command_that_cannot_run_is_found(command: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_dry_runs_agree(place: int, tmp_path: Path) -> None:
+def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -> None:
     """The first commands, of the repository as it is, that give a target, a preset and values."""
     wanted = ("results/", "--configfile config/presets/", "--config ")[place]
     command = next(
@@ -168,7 +162,6 @@ def test_dry_runs_agree(place: int, tmp_path: Path) -> None:
     )  # fmt: skip
     check(command)
     words = [str(ROOT / word) if word.startswith("config/") else word for word in words_of(command)[1:]]
-    start = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
-    dry = [*start, "--dry-run", "--quiet", "rules", *words]
-    done = subprocess.run(dry, capture_output=True, text=True, check=False)
+    start = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(tmp_path)]
+    done = call_snakemake(*start, "--dry-run", "--quiet", "rules", *words, folder=Path.cwd())
     assert done.returncode == 0, (command, done.stderr)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.calls import Snakemake
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,12 +177,11 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-    return kept | {"PYTHONPATH": str(copy / "src"), "DPFEDBENCH_DATA": str(copy / "local")}
+    return os.environ | {"PYTHONPATH": str(copy / "src"), "DPFEDBENCH_DATA": str(copy / "local")}
 
 
 @pytest.fixture(scope="module")
-def followed(copied: Path) -> Iterator[Path]:
+def followed(copied: Path, call_snakemake: Snakemake) -> Iterator[Path]:
     """The copy, after all pages were followed block by block; at the end nothing in it that stood has changed."""
     before = digests(copied)
     promised, targets = set(), []
@@ -204,16 +204,9 @@ def followed(copied: Path) -> Iterator[Path]:
     # All pages' targets in one call: Snakemake takes seconds to start.
     (copied / "results").mkdir()
     (copied / "results" / "tiny.yaml").write_text(without_others(TINY), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "--cores",
-        "2",
-        *dict.fromkeys([*targets, "results/tables/privacy.csv"]),
-    ]
+    command = ["--cores", "2", *dict.fromkeys([*targets, "results/tables/privacy.csv"])]
     command += ["--configfile", "results/tiny.yaml"]
-    done = subprocess.run(command, cwd=copied, env=environment(copied), capture_output=True, text=True, check=False)
+    done = call_snakemake(*command, folder=copied, fresh=True, **environment(copied))
     assert done.returncode == 0, done.stderr
     yield copied
     after = digests(copied)
@@ -300,12 +293,12 @@ def test_what_was_added_is_audited(followed: Path) -> None:
         assert 0 <= float(rows[added]["epsilon_audited"]) < 1.2 * float(rows[added]["epsilon_holds_high"]), added
 
 
-def test_a_search_is_planned_with_as_many_runs_as_it_says(followed: Path) -> None:
+def test_a_search_is_planned_with_as_many_runs_as_it_says(followed: Path, call_snakemake: Snakemake) -> None:
     """It is not run here: tests/test_search.py has how one is made."""
     page = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"`uv run snakemake --cores all (--configfile search\.yaml .*)`", page)
-    code = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command)]
-    done = subprocess.run(code, cwd=followed, env=environment(followed), capture_output=True, text=True, check=False)
+    dry = ("--cores", "1", "--dry-run", "--quiet", "rules", *shlex.split(command))
+    done = call_snakemake(*dry, folder=followed, fresh=True, **environment(followed))
     assert done.returncode == 0, done.stderr
     assert re.search(r"^train +4$", done.stdout + done.stderr, flags=re.M), done.stdout
 
@@ -369,12 +362,11 @@ def test_models_are_refused_as_printed(followed: Path) -> None:
     assert said == printed("add-a-model.md")
 
 
-def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Path) -> None:
+def test_a_second_module_of_a_name_stops_the_workflow_with_one_line(followed: Path, call_snakemake: Snakemake) -> None:
     twin = followed / "src" / "dpfedbench" / "methods" / "twin.py"
     shutil.copy(followed / "src" / "dpfedbench" / "methods" / "dp_fl.py", twin)
     try:
-        command = [sys.executable, "-m", "snakemake", "--cores", "1", "--dry-run"]
-        done = subprocess.run(command, cwd=followed, capture_output=True, text=True, check=False)
+        done = call_snakemake("--cores", "1", "--dry-run", folder=followed, fresh=True)
     finally:
         twin.unlink()
     said = [text for text in done.stderr.splitlines() if not text.startswith(("Using", "Config file"))]

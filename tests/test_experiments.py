@@ -1,5 +1,6 @@
 """Experiments: from the configuration to cells and runs."""
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan, audited_as
 from dpfedbench.settings.layers import set_key
 from dpsum.accounting.calibration import epsilon_after
+from tests.shipped import parsed
 
+pytestmark = pytest.mark.xdist_group("test_experiments")
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
 NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
@@ -25,10 +28,16 @@ FIGURE = "experiments.dp-fedmeta.figures.figure4a"
 def configuration(preset: str | None = None, /, **changes: Any) -> dict[str, Any]:
     files = [CONFIG / "config.yaml", *sorted((CONFIG / "experiments").glob("*.yaml"))]
     files += [CONFIG / "presets" / f"{preset}.yaml"] if preset else []
-    found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    found = overlaid(*map(parsed, files))
     for key, value in changes.items():
         found = set_key(found, key, value)
     return found
+
+
+@functools.cache
+def planned(preset: str | None = None) -> Plan:
+    """The shipped plan, which is made once for the tests here."""
+    return plan(configuration(preset))
 
 
 def plan(found: dict[str, Any]) -> Plan:
@@ -44,13 +53,15 @@ def refusal(found: dict[str, Any]) -> str:
 
 
 def test_a_run_that_two_items_need_exists_once() -> None:
-    found = plan(configuration())
+    found = planned()
     table, figure = found.items["dp-fedmeta", "table2"], found.items["dp-fedmeta", "figure4b"]
     shared = set(table.runs) & set(figure.runs)
     # Figure 4b at z = 1 and Table 2 have the DP-AGR runs of 5-way 1-shot in common.
     assert {found.runs[folder].method for folder in shared} == {"dp-agr"}
     assert len(shared) == len(figure.cells[0].runs)
-    assert len(found.runs) == len({folder for item in found.items.values() for folder in item.runs})
+    shown = {folder for item in found.items.values() for folder in item.runs}
+    asked = {other.folder for run in found.runs.values() for other in run.references.values()}
+    assert set(found.runs) == shown | asked
     assert len(found.runs) < sum(len(item.runs) for item in found.items.values())
 
 
@@ -78,25 +89,25 @@ def test_layers_lie_in_order() -> None:
 
 
 def test_a_stand_in_is_named_as_itself_and_never_comparable() -> None:
-    cell = plan(configuration()).items["dp-fedmeta", "table2"].cells[0]
+    cell = planned().items["dp-fedmeta", "table2"].cells[0]
     assert cell.runs[0].dataset == "glyphs" and cell.published_dataset == "omniglot"
     assert cell.mismatch == "published on omniglot, measured on glyphs"
 
 
 def test_real_data_at_another_scale_is_not_comparable_and_at_the_published_scale_is() -> None:
-    agr = next(c for c in plan(configuration("real")).items["dp-fedmeta", "table2"].cells if c.series == "dp-agr")
+    agr = next(c for c in planned("real").items["dp-fedmeta", "table2"].cells if c.series == "dp-agr")
     assert agr.mismatch == "clients.count 400,000 at the published scale, 16,000 here"
-    for cell in plan(configuration("paper")).items["dp-fedmeta", "table2"].cells:
+    for cell in planned("paper").items["dp-fedmeta", "table2"].cells:
         assert cell.mismatch == ""
 
 
 def test_an_untrained_method_is_comparable_at_any_scale() -> None:
-    cells = plan(configuration("real")).items["dp-fedmeta", "table2"].cells
+    cells = planned("real").items["dp-fedmeta", "table2"].cells
     assert next(cell for cell in cells if cell.series == "random").mismatch == ""
 
 
 def test_the_paper_preset_is_the_published_scale() -> None:
-    found = plan(configuration("paper"))
+    found = planned("paper")
     cells = found.items["dp-fedmeta", "table2"].cells
     assert len(cells) == 6 * 5
     for cell in cells:
@@ -109,7 +120,7 @@ def test_the_paper_preset_is_the_published_scale() -> None:
 
 
 def test_the_scale_preset_is_the_published_number_of_clients_and_nothing_else() -> None:
-    found = plan(configuration("scale"))
+    found = planned("scale")
     named = yaml.safe_load((Path(__file__).parents[1] / "config/presets/scale.yaml").read_text(encoding="utf-8"))[
         "experiments"
     ]
@@ -130,7 +141,7 @@ def test_the_scale_preset_is_the_published_number_of_clients_and_nothing_else() 
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
-    items = set(plan(configuration(preset)).items)
+    items = set(planned(preset).items)
     wanted = {("dp-fedmeta", name) for name in ("table2", "table3-time", "repairs", "figure2b", "figure4a", "figure4b")}
     wanted |= {("dp-maml", name) for name in ("table3", "figure6a", "figure9", "figure12")}
     wanted |= {("adap-dp-fl", name) for name in ("accuracy-b", "figure1b", "figure4d", "figure6b")}
@@ -146,7 +157,7 @@ def test_every_preset_has_the_items_of_its_papers(preset: str | None) -> None:
 
 @pytest.mark.parametrize("preset", [None, "smoke", "real", "paper"])
 def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
-    runs: list[Any] = [run for run in plan(configuration(preset)).runs.values() if run.loop()]
+    runs: list[Any] = [run for run in planned(preset).runs.values() if run.loop()]
     assert {"median-of-run", "percentile-of-raw-norms", "private-quantile"} <= {
         run.clipping.kind for run in runs if hasattr(run, "clipping")
     }
@@ -157,7 +168,7 @@ def test_every_new_rule_and_schedule_is_run(preset: str | None) -> None:
 def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> None:
     """A configured noise that the first round is claimed to overspend would stop the whole workflow while training."""
     checked = {}
-    for run in plan(configuration(preset)).runs.values():
+    for run in planned(preset).runs.values():
         server = run.sums[-1] if run.sums else None
         if server is None or server.budget is None or server.budget.epsilon is None or server.noise is None:
             continue
@@ -177,7 +188,7 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
 
 
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
-    cells = plan(configuration()).items["dp-maml", "figure6b"].cells
+    cells = planned().items["dp-maml", "figure6b"].cells
     sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
     assert sizes == [(30, 50), (60, 25), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
@@ -187,7 +198,7 @@ def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
 
 
 def test_a_figure_of_accounts_needs_no_run() -> None:
-    found = plan(configuration())
+    found = planned()
     item = found.items["dp-maml", "figure12"]
     swept = len(item.spec["x"]["values"]) * len(item.spec["series"])
     assert item.kind == "account" and not item.runs and len(item.cells) == swept
@@ -206,7 +217,7 @@ def test_a_figure_of_accounts_needs_no_run() -> None:
 
 
 def test_some_tasks_of_a_table_may_have_other_seeds() -> None:
-    cells = plan(configuration()).items["dp-fedmeta", "table2"].cells
+    cells = planned().items["dp-fedmeta", "table2"].cells
     assert {(cell.published_dataset, cell.runs[0].task.shots): len(cell.runs) for cell in cells} == {
         ("omniglot", 1): 3,
         ("omniglot", 5): 1,
@@ -325,7 +336,11 @@ def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
     ("key", "value", "said"),
     [
         ("glyphs", SHAPES, "datasets.glyphs: dpfedbench comes with a data set of this name, choose another"),
-        ("shapes.reader", "image-folders", "no module in src/dpfedbench/data for 'image-folders', the nearest is 'ima"),
+        (
+            "shapes.reader",
+            "image-folders",
+            "no reader (a module of the folder data) 'image-folders', the nearest is 'i",
+        ),
         ("shapes.options.sise", 3, "unknown key datasets.shapes.options.sise: did you mean datasets.shapes.options.si"),
         ("shapes.options.channels", 2, "datasets.shapes.options.channels is 2: expected one of 1, 3"),
         ("shapes.options.split_classes", {"train": 3}, "datasets.shapes.options.split_classes.validation is missing"),
@@ -342,7 +357,7 @@ def test_a_bad_data_set_of_the_configuration_is_one_line(key: str, value: Any, s
 @pytest.mark.parametrize(("preset", "shots"), [(None, [1, 5, 10]), ("paper", [1, 5, 10, 15, 20])])
 def test_a_meta_model_is_trained_once_for_all_shots_of_the_test(preset: str | None, shots: list[int]) -> None:
     """The meta-models of the initialisation figures are those of the tables, but for the pre-trained ones."""
-    found = plan(configuration(preset))
+    found = planned(preset)
     for paper, name, table, random in (
         ("dp-fedmeta", "figure5", "table2", True),
         ("dp-maml", "figure13a", "table3", False),
@@ -399,12 +414,12 @@ def test_no_shipped_file_gives_a_key_twice():
 
 @pytest.mark.parametrize("preset", [None, "real"])
 def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) -> None:
-    planned = plan(configuration(preset))
-    entries = planned.private()
+    made = planned(preset)
+    entries = made.private()
     assert {entry["audited"] for entry in entries} < {entry["folders"][0] for entry in entries}
     for entry in entries:
-        own: Any = planned.runs[entry["folders"][0]]
-        other: Any = planned.runs[entry["audited"]]
+        own: Any = made.runs[entry["folders"][0]]
+        other: Any = made.runs[entry["audited"]]
         for section in ("method", "participation", "clipping", "noise", "budget", "within_task"):
             assert getattr(own, section, None) == getattr(other, section, None)
         assert own.clients.count == other.clients.count
@@ -420,7 +435,7 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
 
 
 def test_what_is_in_a_mechanism() -> None:
-    runs: list[Any] = list(plan(configuration()).runs.values())
+    runs: list[Any] = list(planned().runs.values())
     run = next(run for run in runs if run.method == "dp-agr" and run.noise.multiplier == 1)
     assert audited_as(run.replace(seed=9, model=run.model.replace(filters=7))) == audited_as(run)
     for changed in (
@@ -509,7 +524,7 @@ def test_a_plan_is_read_without_what_computes() -> None:
 
 
 def test_which_run_belongs_to_which_cell() -> None:
-    found = plan(configuration())
+    found = planned()
     rows = list(found.cells())
     assert {row[-1] for row in rows} <= set(found.runs) and len(rows) == len(set(rows))
     shared = [row[:4] for row in rows if row[-1] == found.items["dp-fedmeta", "table2"].cells[2].runs[0].folder]

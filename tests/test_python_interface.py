@@ -15,6 +15,8 @@ import dpfedbench
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.data.records import load_records
+from dpfedbench.data.text_tasks import KnownText
+from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import held_out
@@ -129,6 +131,72 @@ def test_a_model_that_is_used_as_it_is(opened: Any, silos: Any) -> None:  # noqa
         run.adapt(images, labels)
 
 
+@pytest.fixture(scope="module")
+def of_text(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A finished run of a language model, opened."""
+    from tests.federation.test_text import run_of, trained
+
+    folder, run = tmp_path_factory.mktemp("text"), run_of("reptile")
+    out, place = trained(folder, run), folder / "results" / "runs" / run.folder
+    evaluate(run, data_dir=folder / "data", model_path=out / "model.safetensors", out_path=out / "metrics.json")
+    shutil.copytree(folder / "data", folder / "results" / "data" / run.dataset)
+    shutil.copytree(out, place)
+    write_text(place / "config.yaml", run.to_yaml())
+    for sealed in (place, folder / "results" / "data" / run.dataset):
+        seal("rule", sorted(path for path in sealed.iterdir() if path.is_file()))
+    return dpfedbench.open_run(place)
+
+
+def test_a_model_of_text_is_adapted_as_in_the_test(of_text: Any) -> None:
+    """Its accuracies are those of metrics.json; a step is gradient descent, differentiated by torch here."""
+    settings, test = of_text.settings, of_text.settings.evaluation
+    known = KnownText(load_texts(of_text.folder.parents[5] / "data" / settings.dataset), settings.task.text)
+    tasks = known.tasks(known.dataset.splits["test"][: test.tasks])
+    shots, end = settings.task.shots, settings.task.shots + test.query_per_class
+    found = [of_text.adapt(task[:shots]).accuracy(task[shots:end]) for task in tasks]
+    assert found == pytest.approx(of_text.metrics["per_task"], abs=1e-6)
+
+    records = tasks[0][: settings.task.text.refine_batch]
+    module = of_text.model
+    module.losses(torch.from_numpy(records), torch.from_numpy(records)).mean().backward()
+    adapted = of_text.adapt(records, steps=1, rate=0.5).modules[0]
+    for before, after in zip(module.parameters(), adapted.parameters(), strict=True):
+        assert after.detach().numpy() == pytest.approx((before - 0.5 * before.grad).detach().numpy(), abs=1e-6)
+
+
+def test_what_a_model_of_text_predicts(of_text: Any) -> None:
+    """Of each place a distribution over words, which words behind that place do not move."""
+    records = np.array([[1, 2, 3, 4, 5], [8, 0, 1, 1, 2]])
+    found = of_text.trained.predict(records)
+    assert found.shape == (2, 5, 9) and found.sum(axis=2) == pytest.approx(1)
+    with torch.no_grad():
+        assert found == pytest.approx(of_text.model(torch.from_numpy(records)).softmax(-1).numpy(), abs=1e-6)
+    changed = np.array([[1, 2, 3, 7, 7], [8, 0, 1, 6, 6]])
+    other = of_text.trained.predict(changed)
+    assert (other[:, :4] == found[:, :4]).all() and (other[:, 4] != found[:, 4]).any()
+    # Right where the most probable word is the one that is there and is known.
+    right = (found.argmax(axis=2) == records) & (records > 0)
+    assert of_text.trained.accuracy(records) == pytest.approx(100 * right.mean())
+
+
+@pytest.mark.parametrize(
+    ("records", "labels", "line"),
+    [
+        (np.zeros((3, 4), int), None, r"records of shape \[3, 4\]: give \[n, 5\]"),
+        (np.zeros((0, 5), int), None, r"records of shape \[0, 5\]: give"),
+        (np.zeros((3, 5)), None, "words of type float64: give whole numbers, 0 for a word that is not known"),
+        (np.full((3, 5), 9), None, "words from 9 to 9: give 0 to 8"),
+        (np.zeros((3, 5), int), np.zeros(3, int), "records of words are their own labels: leave out the second arg"),
+    ],
+)
+def test_texts_that_do_not_fit_are_one_line(of_text: Any, records: Any, labels: Any, line: str) -> None:
+    with pytest.raises(BenchError, match=line):
+        of_text.adapt(records, labels)
+    if labels is None:
+        with pytest.raises(BenchError, match=line):
+            of_text.trained.predict(records)
+
+
 def test_the_torch_module_computes_what_is_predicted(opened: Any) -> None:
     run = opened("maml")
     images = np.random.default_rng(0).random((6, *run.trained.net.input_shape), np.float32)
@@ -207,6 +275,8 @@ def test_epsilon_at_another_delta_is_of_the_same_ledger(opened: Any) -> None:
 def test_a_task_that_does_not_fit_is_one_line(opened: Any, images: Any, classes: Any, line: str) -> None:
     with pytest.raises(BenchError, match=line) as caught:
         opened("maml").adapt(images, np.array(classes))
+    with pytest.raises(BenchError, match="the classes of the images are missing"):
+        opened("maml").adapt(np.zeros((3, 16, 16, 1), np.uint8))
     assert "\n" not in str(caught.value)
 
 

@@ -18,6 +18,8 @@ import dpfedbench
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, check_names, overlaid
 from dpfedbench.experiments.expand import make_plan
+from tests.calls import Snakemake
+from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 # Over the page's sizes. The results are those of the page's recipe for pictures with the real preset.
@@ -48,7 +50,7 @@ def configuration(*over: dict[str, Any], preset: str | None = None) -> Configura
     """The default configuration with a preset, and more over it."""
     files = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
     files += [ROOT / "config" / "presets" / f"{preset}.yaml"] * bool(preset)
-    return Configuration.read(overlaid(*(yaml.safe_load(file.read_text(encoding="utf-8")) for file in files), *over))
+    return Configuration.read(overlaid(*map(parsed, files), *over))
 
 
 def mine() -> dict[str, Any]:
@@ -59,11 +61,10 @@ def mine() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def followed(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
     """A folder outside the repository, after the page: pictures, tables, figures, exports, page of the experiment."""
     folder = tmp_path_factory.mktemp("recipes")
-    kept = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
-    environment = kept | {"DPFEDBENCH_DATA": str(folder)}
+    environment = os.environ | {"DPFEDBENCH_DATA": str(folder)}
     for language, name, text in blocks():
         if name:
             (folder / name).write_text(text, encoding="utf-8")
@@ -71,9 +72,9 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             subprocess.run([sys.executable, "-c", text], env=environment, check=True)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     targets = ["mine", "results/real/export/mine/accuracy.tex", "results/real/export/mine/noise.pdf"]
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
+    command = ["--snakefile", str(ROOT / "Snakefile"), "--cores", "2", *targets]
     command += ["--configfile", str(ROOT / "config/presets/real.yaml"), "mine.yaml", "tiny.yaml"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = call_snakemake(*command, folder=folder, **environment)
     assert done.returncode == 0, done.stderr
     return folder / "results" / "real"
 

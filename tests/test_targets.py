@@ -28,6 +28,14 @@ def test_a_command_is_shown_as_it_was_called(monkeypatch: pytest.MonkeyPatch, tm
     ]  # fmt: skip
 
 
+def test_the_command_of_an_installed_package_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path("/site-packages/dpfedbench/workflow")
+    files = [root / "config" / "presets" / "smoke.yaml", tmp_path / "own.yaml"]
+    found = own_command(through_uv=False, through_conda=False, files=files, values=[], root=root)
+    assert found == "dpfedbench run --preset smoke {target} --configfile own.yaml"
+
+
 @pytest.mark.parametrize(
     "target",
     ["results/tables/mine/table1.md", "results/export/mine/table1.tex", "results/figures/mine/privacy.png", "all",

@@ -1,5 +1,7 @@
 """A wheel holds all that the library reads, so that it works outside a checkout."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -49,3 +51,35 @@ def test_it_reads_a_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("step ")
+
+
+def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
+    """`dpfedbench run --preset smoke` in an empty folder: every job is planned by what is in the wheel alone."""
+    assert {path.name for path in (wheel / "dpsum").glob("*.py")} >= {"ledger.py", "private_sum.py"}
+    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
+    found = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
+    command = [sys.executable, "-c", code, "run", "--preset", "smoke", "--dry-run", "--quiet", "rules"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=found | {"PYTHONPATH": str(wheel)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    planned = dict(re.findall(r"^(\w+) +(\d+)$", done.stdout + done.stderr, flags=re.M))
+    assert int(planned["train"]) > 10 and planned["train"] == planned["account"] and planned["page"] == "1"
+    profile = "dpfedbench/workflow/profiles/default"
+    assert f"Using workflow specific profile {wheel / profile}" in done.stderr
+    (entry,) = wheel.glob("*.dist-info/entry_points.txt")
+    assert "dpfedbench = dpfedbench.command:main" in entry.read_text(encoding="utf-8")
+
+
+def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> None:
+    """A job's script imports the library of the wheel, and not that of a checkout."""
+    (tmp_path / "seen.yaml").write_text("seeds: [0]\n", encoding="utf-8")
+    code = "import sys; from dpfedbench.command import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "run", "results/data/digits/summary.json", "--configfile", "seen.yaml"]
+    environment = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
+    environment |= {"PYTHONPATH": str(wheel), "PYTHONVERBOSE": "", "PYTHONDONTWRITEBYTECODE": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "results" / "data" / "digits" / "images.npy").exists()
+    compiled = wheel / "dpfedbench" / "data" / "__pycache__"
+    assert any(path.name.startswith("digits.") for path in compiled.glob("*.pyc"))

@@ -1,13 +1,17 @@
-"""How the letters of `glyphs` were chosen: `uv run python tools/choose_letters.py` prints glyph_letters.txt."""
+"""How the characters of `glyphs` and `glyph-symbols` were chosen.
+
+`uv run python tools/choose_letters.py` prints glyph_letters.txt, with the argument `symbols` glyph_symbols.txt.
+"""
 
 import itertools
+import sys
 import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data import glyphs
+from dpfedbench.data import glyph_symbols, glyphs
 
 _CATEGORIES = ("Lu", "Ll", "Lt", "Lo")  # upper, lower and title case, other; of Unicode's letters
 
@@ -40,6 +44,34 @@ def choose_letters(count: int = glyphs.LETTERS) -> tuple[str, ...]:
     raise ValueError(f"the fonts have fewer than {count} letters")
 
 
+def choose_symbols(count: int = glyph_symbols.SYMBOLS) -> tuple[str, ...]:
+    """Choose symbols, digits and punctuation of which no two look alike, and none looks like a letter of `glyphs`.
+
+    Symbols of at least two light faces, of which no more than a half is ink that no line makes: a black square has no
+    skeleton. The limit is the lowest, in steps of 0.001, that leaves enough.
+    """
+    faces = [glyphs.codes(face) for face in glyphs.LIGHT_FACES]
+    letters = glyphs.read_letters()
+    candidates = [
+        chr(code)
+        for code in sorted(set().union(*faces) - set(map(ord, letters)))
+        if unicodedata.category(chr(code))[0] in "SPN" and sum(code in face for face in faces) > 1
+    ]
+    shapes = np.stack([glyphs.render(symbol, _first_face(symbol)) for symbol in candidates])
+    lines = glyphs.thin(shapes).sum(axis=(1, 2))
+    kept = (lines > 0.8 * glyphs.BOX) & (shapes.sum(axis=(1, 2)) < 8 * lines)
+    candidates = [symbol for symbol, keep in zip(candidates, kept, strict=True) if keep]
+    alike = likeness([*letters, *candidates])
+    for limit in np.arange(0.80, 1.0, 0.001):
+        chosen: list[int] = []
+        for index in range(len(letters), len(alike)):
+            if max(alike[index, : len(letters)].max(), alike[index, chosen].max(initial=0.0)) < limit:
+                chosen.append(index)
+        if len(chosen) >= count:
+            return tuple(candidates[index - len(letters)] for index in chosen[:count])
+    raise ValueError(f"the fonts have fewer than {count} such symbols")
+
+
 def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
     """How alike letters look, each in its first light face: float32 [letters, letters], 1 for the same.
 
@@ -62,8 +94,8 @@ def likeness(letters: Sequence[str], reach: int = 2) -> np.ndarray:
     return np.maximum(alike, alike.T)
 
 
-def write_ranges(letters: Sequence[str]) -> str:
-    """The text of glyph_letters.txt: code points in hexadecimal, runs of them as first-last."""
+def write_ranges(letters: Sequence[str], what: str = "letters of the glyphs") -> str:
+    """The text of glyph_letters.txt or glyph_symbols.txt: code points in hexadecimal, runs of them as first-last."""
     runs: list[list[int]] = []
     for code in sorted(map(ord, letters)):
         if runs and code == runs[-1][1] + 1:
@@ -72,7 +104,7 @@ def write_ranges(letters: Sequence[str]) -> str:
             runs.append([code, code])
     parts = [f"{first:04X}" if first == last else f"{first:04X}-{last:04X}" for first, last in runs]
     lines = [" ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]
-    head = "# The letters of the glyphs data set, chosen once by tools/choose_letters.py.\n"
+    head = f"# The {what} data set, chosen once by tools/choose_letters.py.\n"
     return head + "\n".join(lines) + "\n"
 
 
@@ -81,4 +113,8 @@ def _first_face(letter: str) -> str:
 
 
 if __name__ == "__main__":
-    print(write_ranges(choose_letters()), end="")
+    symbols = sys.argv[1:] == ["symbols"]
+    print(
+        write_ranges(choose_symbols(), "symbols of the glyph-symbols") if symbols else write_ranges(choose_letters()),
+        end="",
+    )

@@ -1,5 +1,7 @@
 """What a piece of code is made of: the files of dpfedbench and dpsum that it imports, and those that they import.
 
+Files of one's own outside it (`own_code`) count as files of this package.
+
 Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
 Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
 counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
@@ -12,7 +14,9 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-PACKAGE, _LIBRARY = Path(__file__).resolve().parent, "dpsum"
+from dpfedbench import own_code
+
+PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
@@ -53,7 +57,7 @@ def closure(
         for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
             waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
         if how == _WHOLE and module.finds and module.name not in apart:
-            waiting += [(other, _WHOLE) for other in path.parent.glob("*.py")]
+            waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
     return sorted(found)
 
 
@@ -75,11 +79,42 @@ _OF_JOBS = (*(f"{PACKAGE.name}.{name}" for name in ("jobs", "manifest", "warm"))
 
 
 def file_of(module: str) -> Path | None:
-    """The file of a module of dpfedbench or dpsum; None of any other."""
-    if module.partition(".")[0] not in (PACKAGE.name, _LIBRARY):
-        return None
-    place = PACKAGE.parent.joinpath(*module.split("."))
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+    """The file of a module of dpfedbench, dpsum or a package of one's own beside them; None of any other."""
+    own = own_code.folders()
+    tops = {PACKAGE.with_name(name): name for name in (PACKAGE.name, _LIBRARY)} | own
+    for folder, package in tops.items():
+        names = (PACKAGE.name, _LIBRARY, package) if folder in own else (package,)
+        for name in filter(None, names):
+            if f"{module}.".startswith(f"{name}."):
+                place = folder.joinpath(*module.removeprefix(name).split(".")[1:])
+                files = place.with_name(f"{place.name}.py"), place / "__init__.py"
+                if file := next((file for file in files if file.is_file()), None):
+                    return file
+    return None
+
+
+def _alike(folder: Path) -> list[Path]:
+    """A folder of dpfedbench or dpsum, and the folders of one's own that add to it."""
+    tops = [top for name in (PACKAGE.name, _LIBRARY) if (top := PACKAGE.with_name(name)) in folder.parents]
+    return [folder, *(own / folder.relative_to(top) for top in tops for own in own_code.folders())]
+
+
+def _inside(path: Path) -> Path | None:
+    """Where a file would lie in the repository, below src; None where it is neither shipped nor one's own."""
+    if within(path):
+        return path.relative_to(PACKAGE.parent)
+    own = (path.relative_to(top) for top in own_code.folders() if top in path.parents)
+    return next((Path(own_code.package_of(inside), inside) for inside in own), None)
+
+
+def within(path: Path) -> bool:
+    """Whether a file lies in the folder of dpfedbench or dpsum."""
+    return any(PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY))
+
+
+def shipped(path: Path) -> bool:
+    """Whether a file is one that dpfedbench comes with."""
+    return within(path) and path.relative_to(PACKAGE.parent).as_posix() in _shipped()
 
 
 def digest(paths: Iterable[Path]) -> str:
@@ -96,7 +131,7 @@ def own(modules: Iterable[str]) -> list[Path]:
     waiting = [path for module in modules if (path := file_of(module)) is not None]
     while waiting:
         path = waiting.pop()
-        if path in found or path.relative_to(PACKAGE.parent).as_posix() in _shipped():
+        if path in found or shipped(path):
             continue
         found.add(path)
         module = _module(path)
@@ -119,13 +154,9 @@ def _reached(name: str) -> list[tuple[Path, int]]:
     return found
 
 
-def _ours(path: Path) -> bool:
-    return any(PACKAGE.with_name(name) in path.parents for name in (PACKAGE.name, _LIBRARY))
-
-
 def _called(path: Path) -> str:
     """The dotted name of a module."""
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts if _ours(path) else (path.stem,)
+    parts = (_inside(path) or Path(path.stem)).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -136,7 +167,7 @@ def _state(path: Path) -> tuple[Path, int, int]:
 
 @functools.cache
 def _line(path: Path, changed: int, size: int) -> bytes:
-    name = path.relative_to(PACKAGE.parent).as_posix() if _ours(path) else path.name
+    name = (_inside(path) or Path(path.name)).as_posix()
     return f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
 
 

@@ -20,7 +20,7 @@ from typing import TextIO
 
 import psutil
 
-from dpfedbench import files
+from dpfedbench import files, whose
 from dpfedbench.errors import BenchError
 from dpsum.files import number_of
 
@@ -70,6 +70,11 @@ def outside(error: Exception, log: Path) -> str | None:
     if isinstance(error, OSError) and (number := number_of(error)) in _OUTSIDE:
         return f"{error.filename or log.parent}: {error.strerror or error}: {_OUTSIDE[number]}"
     return None
+
+
+def whose_fault(error: Exception) -> str:
+    """What to say of an error that nobody foresaw: where the user's own code raised it, or that the fault is ours."""
+    return whose.said_of(error) or "a fault of dpfedbench itself"
 
 
 def own_sources_first(sources: Path) -> None:
@@ -170,7 +175,8 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     """Run the body as a job: what it logs or writes to stderr is seen on the terminal and kept in `log`.
 
     A BenchError becomes one line on stderr and in the log, and exit code 1. Any other exception is a fault of
-    ours: its traceback goes to the log, one line that names the log to the terminal, and the exit code is 1.
+    ours, or of the user's own code, which is named with its line: its traceback goes to the log, one line that names
+    the log to the terminal, and the exit code is 1.
 
     A job whose workflow was killed ends within a second or two: the next call would otherwise find it in its way.
 
@@ -220,7 +226,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
             print(f"{name}: {said}", file=tee)
         else:
             print(traceback.format_exc(), file=kept)
-            print(f"{name}: a fault of dpfedbench itself; its traceback is in {path}", file=_Tee(terminal))
+            print(f"{name}: {whose_fault(error)}; its traceback is in {path}", file=_Tee(terminal))
         sys.exit(1)
     finally:
         logger.removeHandler(handler)

@@ -292,17 +292,20 @@ class FinishedRun:
         net = self.settings.net(shape, summary["classes"], self._references)
         return Predictor(net, load_members(path, net))
 
-    def adapt(self, x: Array, y: Array, *, steps: int | None = None, rate: float | None = None) -> Predictor:
+    def adapt(
+        self, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None
+    ) -> Predictor:
         """Adapt the model to a task of one's own, as the meta-test does.
 
         Args:
-            x: images [n, H, W, C], uint8 or float in [0, 1].
-            y: their classes [n], whole numbers from 0 up to `settings.task.ways`.
+            x: images [n, H, W, C], uint8 or float in [0, 1]; of a model of text records of words, int64 [n, L].
+            y: classes [n] of images, whole numbers from 0 up to `settings.task.ways`; records are their own labels.
             steps, rate: of the gradient steps; None: the meta-test's (`settings.evaluation`).
 
         Raises:
             BenchError: the run's model is used as it is, or sizes do not fit it.
         """
+        from dpfedbench.evaluation.next_word import refined
         from dpfedbench.kernels import choose
         from dpfedbench.models.meta_gradient import Adaptation
 
@@ -310,9 +313,15 @@ class FinishedRun:
         if not settings.task.shots:
             raise BenchError(f"the model of {settings.method} is used as it is: take run.trained")
         x, y = found.checked(x, y)
-        adaptation = Adaptation(choose(found.net).make(), adapted=settings.adapted(found.net))
+        gradients = choose(found.net).make()
         steps = settings.evaluation.steps if steps is None else steps
         rate = settings.evaluation.rate if rate is None else rate
+        if (text := settings.task.text) is not None:
+            own = [
+                refined(gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate) for theta in found.members
+            ]
+            return Predictor(found.net, own)
+        adaptation = Adaptation(gradients, adapted=settings.adapted(found.net))
         adapted = [adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate) for theta in found.members]
         return Predictor(found.net, [np.asarray(weights[0]) for weights in adapted])
 
@@ -344,14 +353,17 @@ class Predictor:
     def predict(self, x: Array) -> np.ndarray:
         """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in [0, 1].
 
-        A model that normalises over the batch sees all of them together.
+        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word at each place is, given those
+        before it, for records int64 [n, L]. A model that normalises over the batch sees all images together.
 
         Raises:
-            BenchError: the images are of another shape.
+            BenchError: images or records are of another shape, or the module's forward pass has no logits for words.
         """
         from dpfedbench.evaluation.few_shot import probabilities
         from dpfedbench.kernels import choose
 
+        if self.net.vocabulary:
+            return self._predict_words(self._records(x))
         x, gradients = self._images(x), choose(self.net).make()
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
@@ -359,27 +371,67 @@ class Predictor:
             total += probabilities(logits)
         return total / len(self.members)
 
-    def accuracy(self, x: Array, y: Array) -> float:
-        """The share of images, in percent, whose class is the most probable one."""
+    def _predict_words(self, x: np.ndarray) -> np.ndarray:
+        import torch
+
+        total = np.zeros((*x.shape, self.net.outputs))
+        for module in self.modules:
+            with torch.no_grad():
+                logits = module(torch.from_numpy(x))
+            if tuple(logits.shape) != total.shape:
+                raise BenchError(
+                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)} records, not logits "
+                    f"{list(total.shape)}: let its forward pass give them"
+                )
+            total += torch.softmax(logits.double(), dim=-1).numpy()
+        return total / len(self.members)
+
+    def accuracy(self, x: Array, y: Array | None = None) -> float:
+        """The share of images, in percent, whose class is the most probable one; of texts, of words told right.
+
+        A text's words are counted as its test does: one that the model does not know (0) is never told.
+        """
         x, y = self.checked(x, y)
+        if self.net.vocabulary:
+            from dpfedbench.kernels import choose
+
+            gradients = choose(self.net).make()
+            return 100 * float(np.mean([gradients.evaluate(theta, x, y).accuracy for theta in self.members]))
         return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
 
     def _images(self, x: Array) -> np.ndarray:
         images, shape = np.asarray(x), self.net.input_shape
         if images.ndim != 1 + len(shape) or images.shape[1:] != shape or not len(images):
             raise BenchError(f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]")
-        if images.dtype == np.uint8 or self.net.vocabulary:
+        if images.dtype == np.uint8:
             return images
         if not np.issubdtype(images.dtype, np.floating) or not (0 <= images.min() <= images.max() <= 1):
             raise BenchError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
         return images.astype(np.float32)
 
-    def checked(self, x: Array, y: Array) -> tuple[np.ndarray, np.ndarray]:
-        """Images and classes, if they fit the network.
+    def _records(self, x: Array) -> np.ndarray:
+        records, (length,) = np.asarray(x), self.net.input_shape
+        if records.ndim != 2 or records.shape[1] != length or not len(records):
+            raise BenchError(f"records of shape {list(records.shape)}: give [n, {length}]")
+        if not np.issubdtype(records.dtype, np.integer):
+            raise BenchError(f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known")
+        if not 0 <= records.min() <= records.max() < self.net.outputs:
+            raise BenchError(f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}")
+        return records.astype(np.int64)
+
+    def checked(self, x: Array, y: Array | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Images and classes, or records of words twice, if they fit the network.
 
         Raises:
             BenchError: they do not; says how they should be.
         """
+        if self.net.vocabulary:
+            records = self._records(x)
+            if y is not None and not np.array_equal(np.asarray(y), records):
+                raise BenchError("records of words are their own labels: leave out the second argument")
+            return records, records
+        if y is None:
+            raise BenchError("the classes of the images are missing: give them as the second argument")
         images, labels = self._images(x), np.asarray(y)
         if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
             raise BenchError(f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers")

@@ -37,6 +37,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dpfedbench import own_code
 from dpfedbench.jobs import WORKFLOW, place, workflow_process
 
 WARM = "DPFEDBENCH_WARM"
@@ -103,9 +104,10 @@ def _name() -> str:
 
 
 def _state() -> str:
-    """What changes with any source file of the packages, and with what is installed."""
-    found, own = [], Path(__file__).parent
-    for folder, _, names in [*os.walk(own), *os.walk(own.with_name("dpsum"))]:
+    """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
+    found, package = [], Path(__file__).parent
+    tops = (package, package.with_name("dpsum"), *own_code.folders())
+    for folder, _, names in (one for top in tops for one in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))

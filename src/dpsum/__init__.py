@@ -24,6 +24,7 @@ _NAMES = {
     "accounting.account": ("Account", "account"),
     "accounting.calibration": ("calibrate", "epsilon_after", "rounds_allowed"),
     "accounting.claims": ("Claim",),
+    "audit.anything": ("audited",),
     "budget": ("Budget",),
     "clipping": (
         "ByFactor", "ClippingRule", "Constant", "MeanOfRawNorms", "NoisedMeanNorm", "NormOfRelease",
@@ -33,7 +34,10 @@ _NAMES = {
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Arithmetic", "Mechanism", "Released", "Total"),
     "noise": ("Correlated", "Decaying", "Independent", "Noise"),
-    "participation": ("BallsAndBins", "Everyone", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots"),
+    "participation": (
+        "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
+        "RepeatedPasses", "ShuffledEpochs",
+    ),
     "private_sum": ("PrivateSum",),
     "skellam": ("Skellam",),
     "sums": ("Sum",),

@@ -116,7 +116,7 @@ class ClippingRule:
 
     def values(self, state: State, norms: np.ndarray) -> np.ndarray:
         """What each contribution puts into the extra release, float32 [n, 1], from its norm before clipping [n]."""
-        raise NotImplementedError
+        raise NotImplementedError("of rules that make a release of their own")
 
     def observe(self, state: State, seen: Seen) -> None:
         """Move the threshold."""

@@ -14,6 +14,8 @@ import math
 
 import numpy as np
 
+from dpsum.accounting.several import sensitivity
+
 _STEPS, _CLOSE = 200, 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""
 
@@ -53,9 +55,17 @@ def optimised(workload: np.ndarray) -> np.ndarray:
     return _optimised(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()).copy()
 
 
-def scaled(inverse: np.ndarray) -> np.ndarray:
-    """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up."""
+def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1) -> np.ndarray:
+    """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up.
+
+    Args:
+        inverse: C^-1.
+        separation, participations: of units that come several times: any two of their rounds are at least so far apart,
+            and there are at most so many. In place of the column norm is then how far all of a unit's columns move.
+    """
     encoder = inverted(inverse)
+    if participations > 1:
+        return np.asarray(inverse * (sensitivity(encoder.T @ encoder, separation, participations)[1] * (1 + 1e-12)))
     squares = [math.fsum(value * value for value in column) for column in encoder.T.tolist()]
     return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))
 

@@ -104,16 +104,44 @@ class Total:
         found: list[float] = self.sum.norms
         return found
 
+    @property
+    def as_rows(self) -> bool:
+        """Whether contributions have to come as rows, since something is done to each before it is clipped."""
+        transform = self._of.sum.transform
+        return transform is not None and not transform.trivial
+
+    def transformed(self, contributions: Any) -> Any:
+        """Contributions [n, d] as they are clipped."""
+        return self._of.sum.transform.rows(contributions) if self.as_rows else contributions
+
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of the release; 0 where there is none."""
+        noise = self._of.sum.noise
+        if noise is None:
+            return 0.0
+        weights = noise.combines(self.round)
+        return float(self.sum.noise_std) * (1.0 if weights is None else float(np.linalg.norm(weights)))
+
     def add(self, contributions: Any) -> np.ndarray:
-        """Add contributions [n, d]; returns their own norms [n], which are as private as they.
+        """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
 
         Raises:
             DpsumError: they are no array of numbers, or not [n, d].
         """
-        return self._seen(self._of.arithmetic.add(self.sum, contributions))
+        return self._seen(self._of.arithmetic.add(self.sum, self.transformed(contributions)))
 
-    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
-        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`."""
+    def add_by(
+        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
+    ) -> np.ndarray:
+        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`.
+
+        Args:
+            add, count: as there.
+            transformed: whether the loop makes of them what `transformed` does.
+        """
+        if self.as_rows and not transformed:
+            raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:
@@ -258,6 +286,7 @@ class Mechanism:
         self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
         self._lock, self.non_finite = threading.Lock(), 0
         self.made, self.states = list[Released](), list[State]()
+        self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         rule = described.clipping
         if rule is not None and described.noise is not None:
             threshold = rule.threshold
@@ -316,8 +345,16 @@ class Mechanism:
 
         Raises:
             RuntimeError: it was released before; a second release would be a second mechanism.
+            DpsumError: another sum of its round was released, so that it would have the same noise.
         """
+        done, at = self._done, (total.step, total.holder)
+        if total.round < done[0] or (total.round == done[0] and at in done[1]):
+            raise DpsumError(
+                f"round {total.round} of {self.sum.name} was released before, and its noise would be drawn again: open "
+                "the next round"
+            )
         released = total.release()
+        self._done = (total.round, {at} | (done[1] if total.round == done[0] else set()))
         self.write(total.round, total.step if self.holders else None)
         return released
 
@@ -449,6 +486,7 @@ class Mechanism:
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
         self.states, plan = list(state["states"]), self.budget.plan_of(self)
+        self._done = (-1, set())
         self.seed = state.get("seed", self.seed)
         if plan is not None:
             plan.restore(state["budget"])

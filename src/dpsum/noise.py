@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from dpsum.accounting.analyses import known
+from dpsum.accounting.correlated_bins import overlaps
+from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
 
 if TYPE_CHECKING:
@@ -196,7 +199,26 @@ class Encoded(Noise):
 
     def inverse(self) -> np.ndarray:
         """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
-        raise NotImplementedError
+        raise NotImplementedError("of noise whose rounds and encoder are known")
+
+    def plan(self, budget: Budget, sampler: Mapping[str, Any], **given: Any) -> BudgetPlan:
+        """As of any noise, for an encoder whose sensitivity is C under the sampler.
+
+        Raises:
+            DpsumError: units come several times, and all of their columns move the encoded sums by more.
+        """
+        if "separation" in sampler:
+            encoder = np.linalg.inv(self.inverse())
+            moved = sensitivity(encoder.T @ encoder, int(sampler["separation"]), int(sampler["participations"]))[1]
+            if moved > 1 + 1e-9:
+                raise DpsumError(
+                    f"a unit's {sampler['participations']} participations move the encoded sums by {moved:.6g} C: "
+                    "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
+                )
+        elif not known(self.mechanism, str(sampler["kind"])):
+            encoder = np.abs(np.linalg.inv(self.inverse()))
+            sampler = {**sampler, "overlaps": overlaps(encoder.T @ encoder)}
+        return super().plan(budget, sampler, **given)
 
     def combines(self, index: int) -> list[float]:
         weights = self.inverse()

@@ -132,6 +132,60 @@ class Passes(Participation):
         return order[block * self.size : (block + 1) * self.size]
 
 
+class ShuffledEpochs(Passes):
+    """The same, for releases that are accounted for: a unit is in one block of each epoch, and which may be known."""
+
+    kind = "shuffled-epochs"
+    known = True
+
+    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
+        if units % cohort:
+            raise DpsumError(f"{self.kind} participation needs a cohort that divides the {units} units, not {cohort}")
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"epoch": self.units // self.size, "batches": "known"}
+
+
+class RepeatedPasses(Participation):
+    """Blocks of a list that was shuffled once, gone through again and again: a unit comes each N/L rounds (b-min-sep).
+
+    The blocks may be known to all. For a unit's rounds lie that far apart, correlated noise is accounted for, too.
+    """
+
+    kind = "min-separation"
+    known = True
+
+    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
+        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
+        if units % cohort:
+            raise DpsumError(f"{self.kind} participation needs a cohort that divides the {units} units, not {cohort}")
+        self._order = stream(self.seed, "participation").permutation(units)
+
+    def cohort(self, index: int) -> np.ndarray:
+        start = index % self.separation * self.size
+        return self._order[start : start + self.size]
+
+    @property
+    def separation(self) -> int:
+        """Rounds from one participation of a unit to the next."""
+        return self.units // self.size
+
+    def describe(self) -> dict[str, Any]:
+        said = {"separation": self.separation, "participations": max(-(-self.rounds // self.separation), 1)}
+        return super().describe() | said
+
+
+class FixedSize(Participation):
+    """In each round L of the N units, every such set with the same chance: without replacement, drawn anew."""
+
+    kind = "fixed-size"
+
+    def cohort(self, index: int) -> np.ndarray:
+        drawn = stream(self.seed, "participation", index).permutation(self.units)[: self.size]
+        return np.sort(drawn)
+
+
 class Everyone(Participation):
     """Every unit takes part in every round."""
 

@@ -28,6 +28,8 @@ class Sum:
         observer: who sees the release: "server" or "everyone".
         clipping, noise: a `ClippingRule` and a `Noise`, or what extends them; both None where the sum is handed out as
             it is, and nothing is claimed of it.
+        transform: what is done to each contribution by itself before it is clipped: `trivial` says that nothing is,
+            `rows` gives contributions [n, d] as they are clipped; None: nothing.
         budget: what the noise costs at most.
         within_task: where the sum is a few-shot client's own: the settings that its noise follows from.
         adjacency: what changes between neighbours: "zero-out", or "replace-one" where a unit is always there.
@@ -41,6 +43,7 @@ class Sum:
     observer: str
     clipping: Any = None
     noise: Any = None
+    transform: Any = None
     budget: Budget | None = None
     within_task: Any = None
     adjacency: str = "zero-out"

@@ -100,7 +100,7 @@ def test_an_encoder_with_entries_below_nothing_has_two_ends():
     assert [low, high] == pytest.approx([gaussian_epsilon(Z / math.sqrt(one), DELTA) for one in squares], rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["poisson", "balls-and-bins", "poisson-lots", "own-records"])
+@pytest.mark.parametrize("kind", ["poisson", "fixed-size", "poisson-lots", "own-records"])
 def test_other_samplers_have_no_analysis(kind):
     with pytest.raises(BenchError, match=f"no analysis for correlated-gaussian noise with the sampler '{kind}'"):
         find(MECHANISM, kind)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
+from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.correlated import Planned, _weights
+from dpfedbench.parts.noise.noise import Noise
 from dpsum import mechanism
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.factorisations import inverted
@@ -34,7 +36,7 @@ def audited(config, **values):
     return bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)
 
 
-LONG = {**RUN, "clients": {"count": 12000}, "participation": {"cohort": 60, "rounds": 200}}
+LONG = {**RUN, "clients": {"count": 6000}, "participation": {"cohort": 30, "rounds": 200}}
 """The more rounds, the larger the norm of an encoder that was not scaled: 1.66 here."""
 
 HOLDS = gaussian_epsilon(1.0, 1e-6)
@@ -104,7 +106,7 @@ def test_the_audit_catches_correlated_noise_that_is_accounted_for_as_independent
     monkeypatch.setattr(Planned, "combines", scaled_down)
     monkeypatch.setattr(Planned, "mechanism", "gaussian")
     config = make_config(LONG)
-    found = experiment(config, canaries=12000)
+    found = experiment(config, canaries=6000)
     assert {line.mechanism for line in found.releases} == {"gaussian"}
     bound = bounds_of(found, family_of(found.releases), delta=1e-6, confidence=0.95, seed=0)[0]
     assert bound.epsilon > HOLDS
@@ -124,6 +126,64 @@ def test_the_audit_catches_half_the_noise(monkeypatch):
 
     monkeypatch.setattr(mechanism, "PrivateSum", Half)
     assert audited(make_config(RUN))[0].epsilon > HOLDS
+
+
+SEVERAL = {**RUN, "participation": {"kind": "min-separation", "cohort": 400, "rounds": 40}}
+"""Four passes of 4,000 clients in the same order: each comes every tenth round."""
+
+
+def test_several_passes_are_one_release_and_the_audit_says_so():
+    """z is of all four participations together: right code is below what one Gaussian of z has, and well above half."""
+    found = audited(make_config(SEVERAL))
+    assert all(bound.epsilon < HOLDS for bound in found)
+    assert found[0].epsilon > HOLDS / 2
+
+
+def test_the_audit_catches_an_encoder_that_is_scaled_for_one_participation(monkeypatch):
+    """A colleague forgets that a client comes again: its columns add up to 2.5 times the largest of them."""
+
+    def once(planned):
+        return planned.factorisation.weights(planned.rounds, planned.step)
+
+    monkeypatch.setattr("dpfedbench.parts.noise.correlated._weights", once)
+    monkeypatch.setattr(Planned, "plan", Noise.plan)
+    assert audited(make_config(SEVERAL))[0].epsilon > HOLDS
+
+
+def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch):
+    monkeypatch.setattr(
+        "dpfedbench.parts.noise.correlated._weights",
+        lambda planned: planned.factorisation.weights(planned.rounds, planned.step),
+    )
+    with pytest.raises(BenchError, match=r"a unit's 4 participations move the encoded sums by 2\.\d+ C: scale"):
+        audited(make_config(SEVERAL))
+
+
+SECRET = {**RUN, "participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 40}, "noise": {"multiplier": 0.5}}
+
+
+def secret_rounds(*, confidence=0.95, **values):
+    config = make_config(SECRET, {"noise": {"factorisation": {"kind": "square-root", "band": 4}}})
+    found = experiment(config, canaries=config.clients.count, **values)
+    family = family_of(found.releases)
+    return family.epsilon(1.0, 1e-6), bounds_of(found, family, delta=1e-6, confidence=confidence, seed=0)[0].epsilon
+
+
+def test_secret_rounds_are_below_what_holds_and_shown_all_the_same():
+    """Right code is above what holds in at most one of twenty seeds; where no canary is inserted nothing shows."""
+    holds, shown = secret_rounds()
+    assert holds / 2 < shown < holds < 0.8 * gaussian_epsilon(0.5, 1e-6)
+    assert secret_rounds(inserted=False, seed=1)[1] == 0.0
+
+
+def test_the_audit_of_secret_rounds_catches_half_the_noise(monkeypatch):
+
+    def quiet(self, stream_of, index, dimension):
+        return honest(self, stream_of, index, dimension) / 2
+
+    monkeypatch.setattr(Planned, "standard", quiet)
+    holds, shown = secret_rounds()
+    assert shown > holds
 
 
 def test_the_mutants_are_not_the_honest_noise():

@@ -157,9 +157,18 @@ def test_a_total_is_released_once(tmp_path: Path) -> None:
     total = made.open(0)
     made.release(total)
     for again in (lambda: made.release(total), lambda: total.add(np.ones((1, D)))):
-        with pytest.raises(RuntimeError, match=r"was released"):
+        with pytest.raises((RuntimeError, dpsum.DpsumError), match=r"was released"):
             again()
     assert len(dpsum.read_ledger(made.ledger.path)) == 1
+
+
+def test_a_rounds_noise_is_drawn_once() -> None:
+    made = mechanism(ledger=dpsum.Ledger(Path("/dev/null")))
+    trained(made, 2)
+    for index in (0, 1):
+        with pytest.raises(dpsum.DpsumError, match=rf"^round {index} of update was released before, and its noise"):
+            made.release(made.open(index))
+    made.release(made.open(2))
 
 
 def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:

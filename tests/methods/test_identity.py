@@ -16,7 +16,7 @@ from dpfedbench.settings.part import Section, found, shapes
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.federation.test_text import RUN as TEXT
 
-from .test_refusals import RUNS, own
+from .test_refusals import FILE, RUNS, own
 
 SGD = {"kind": "sgd", "momentum": 0.9}
 BASES: dict[str, Any] = {
@@ -64,6 +64,18 @@ BASES: dict[str, Any] = {
             "stated": {kind: [[["skip_connect", 0], ["skip_connect", 1]]] * 4 for kind in ("normal", "reduction")},
         }.items()
     },
+    "dp-agr started": make_config(
+        {"initial": {"kind": "run", "run": named(make_config({"method": "maml", "dataset": "other"}))}}
+    ),
+    "dp-agr file": make_config({"initial": FILE}),
+    "dp-agr adam-bc": make_config({"server": {"optimizer": "adam-bc"}}),
+    "dp-agr automatic": make_config({"transform": "automatic", "clipping": {"kind": "constant", "threshold": 1}}),
+    **{
+        f"dp-fl {kind}": make_config(
+            {"method": "dp-fl", "model": {"kind": "linear", "features": {"kind": kind} | more}}, general=LOTS
+        )
+        for kind, more in {"scattering": {}, "random": {}}.items()
+    },
     "dp-fedavg adam": make_config(
         {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
     ),
@@ -79,6 +91,8 @@ FIXED_BY_OTHERS = {
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
     ("Skellam", "kind"),
     ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
+    # Another kind needs what the base has not: a file, a run, a threshold of 1.
+    ("RandomInitial", "kind"), ("AsTheyAre", "kind"),
 }  # fmt: skip
 
 
@@ -93,8 +107,13 @@ def others(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return [[2], list(value)[:-1], NODES]
     if isinstance(value, dict):
-        return [{**value, "width": 4}, {**value, "noise": {"kind": "fixed", "multiplier": 3.0}}]
+        return [
+            {**value, "width": 4},
+            {**value, "evaluation": {"tasks": 7}},
+            {**value, "noise": {"kind": "fixed", "multiplier": 3.0}},
+        ]
     return {
+        "0" * 64: ["1" * 64],
         "own.net:Net": ["own.net:Other"], "batch": ["record"], "record": ["batch"], "mean": ["sum"], "sum": ["mean"],
         "full": ["disjoint"], "server": ["prefix"],
         "sep_conv_3x3": ["skip_connect"], "holds": ["as_claimed"], "as_claimed": ["holds"], "shared": ["disjoint"],

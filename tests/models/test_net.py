@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.net import load_module
+from dpfedbench.models.net import Net, load_module
 
 from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 
@@ -192,8 +192,42 @@ def own(tmp_path, monkeypatch):
         "        return self.body(x)\n"
         "number = 3\n"
     )
+    (tmp_path / "mine_of_test" / "nets.py").write_text(
+        (tmp_path / "mine_of_test" / "nets.py").read_text() + "class Failing(Small):\n"
+        "    def forward(self, x):\n"
+        "        return x.no_such_thing\n"
+        "class Unmade(Small):\n"
+        "    def __init__(self):\n"
+        "        raise ValueError('not today')\n"
+    )
     (tmp_path / "mine_of_test" / "broken.py").write_text("import no_such_package\n")
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
+    net = of(load_module("mine_of_test.nets:Failing", {"width": 4}, input_shape=(8, 8, 2), outputs=3))
+    with pytest.raises(BenchError, match=r"Failing fails on records .*nets\.py, line 11: 'Tensor' object has"):
+        net.check()
+
+
+def test_a_model_of_text_without_losses_is_told_what_it_needs():
+    """Logits for each word of a record are not logits of the record: the refusal says what a text's model defines."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(10, 9)
+
+        def forward(self, x):
+            return self.embedding(x)
+
+    net = Net(Words, input_shape=(5,), outputs=9, vocabulary=9)
+    with pytest.raises(BenchError) as refused:
+        net.check()
+    assert str(refused.value) == (
+        "model Words gives an array [3, 5, 9] for 3 records, not logits [3, 9]: a model of text has logits for each "
+        "word, so it has to define losses and correct"
+    )
 
 
 def test_a_module_by_its_path(own):
@@ -208,10 +242,11 @@ def test_a_module_by_its_path(own):
     [
         ("mine_of_test.nets", {}, "write package.file:Class"),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
-        ("mine_of_test.broken:Small", {}, "broken cannot be imported .*no_such_package"),
+        ("mine_of_test.broken:Small", {}, r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package"),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
         ("mine_of_test.nets:number", {}, "is not a torch.nn.Module"),
         ("mine_of_test.nets:Small", {}, "do not fit mine_of_test.nets:Small: .*width"),
+        ("mine_of_test.nets:Unmade", {}, r"mine_of_test.nets\.py, line 14: ValueError: not today"),
         ("mine_of_test.nets:Small", {"width": 4, "depth": 2}, "do not fit mine_of_test.nets:Small: .*depth"),
     ],
 )

@@ -1,17 +1,20 @@
 """The optimisers against torch's own classes, bit by bit; and that these are not loaded."""
 
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.optimizers.adam import Adam
+from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.settings.part import found
-from tests.federation.conftest import DIFFERENCE, make_config
+from tests.federation.conftest import DIFFERENCE, LOTS, given_rounds, make_config
 
 TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
@@ -33,6 +36,68 @@ def test_steps_are_those_of_torch(kind, more):
         theirs.step()
         ours.step(weights, gradient, state, rate)
         assert torch.equal(weights, wanted.detach())
+
+
+def test_the_noises_variance_is_taken_out_of_the_second_moment():
+    """By hand: v = .001 x 4 = .004 and n = .001 x 1 give v' - n' = 3; then v = .007996, n = .004999, over .001999."""
+    ours, weights = AdamBC(floor=1e-6), torch.zeros(2, dtype=torch.float64)
+    state = ours.begin(weights)
+    ours.told(state, 1.0)
+    ours.step(weights, torch.tensor([2.0, 0.5], dtype=torch.float64), state, 0.1)
+    # m' is the gradient itself; the second coordinate's .25 is below the noise's 1, so that the floor is left.
+    np.testing.assert_allclose(weights, [-0.1 * 2 / math.sqrt(3), -0.1 * 0.5 / 1e-3], rtol=1e-6)
+    weights.zero_()
+    ours.told(state, 2.0)  # the threshold has moved
+    ours.step(weights, torch.tensor([2.0, 2.0], dtype=torch.float64), state, 0.1)
+    mean = (0.9 * 0.2 + 0.2) / 0.19
+    square, noise = (0.999 * 0.004 + 0.004) / 0.001999, (0.999 * 0.001 + 0.004) / 0.001999
+    np.testing.assert_allclose(weights[0], -0.1 * mean / math.sqrt(square - noise), rtol=1e-6)
+
+
+def test_without_noise_it_is_adam():
+    gradients = torch.randn((6, 50), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = []
+    for part in (Adam(), AdamBC(floor=1e-30)):
+        weights = torch.ones(50, dtype=torch.float64)
+        state = part.begin(weights)
+        for gradient in gradients:
+            part.step(weights, gradient, state, 0.1)
+        found.append(weights)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_small_mean_under_much_noise_takes_adams_step_of_the_mean_alone():
+    """Gradients of 0.5 under noise of 2: the corrected moment is 0.25 where Adam's is 4.25.
+
+    A square's deviation is sqrt(2 s^4 + 4 g^2 s^2) = 6, that of a mean with weights 0.999^k is 6 / sqrt(2000) = 0.134,
+    and over 400 coordinates 0.0067: five of these are exceeded with a chance below 1e-6.
+    """
+    rng, weights = np.random.default_rng(0), torch.zeros(400, dtype=torch.float64)
+    ours = AdamBC()
+    state = ours.begin(weights)
+    for _ in range(10_000):
+        ours.told(state, 2.0)
+        ours.step(weights, torch.from_numpy(0.5 + 2.0 * rng.standard_normal(400)), state, 0.0)
+    assert abs(float((state["square"] - state["noise"]).mean()) - 0.25) < 0.033
+
+
+@pytest.mark.parametrize("z", [0.5, 2.0])
+def test_the_server_tells_it_the_noise_of_the_mean(z, monkeypatch):
+    """z C / L of the released mean, with C of the round."""
+    told = []
+    monkeypatch.setattr(AdamBC, "told", lambda self, state, deviation: told.append(deviation))
+    run = make_config({"server": {"optimizer": "adam-bc"}, "noise": {"multiplier": z}})
+    rounds = given_rounds(run, np.ones((48, 3)))
+    thresholds = [rounds.round(index)[0]["threshold"] for index in range(6)]
+    assert told == pytest.approx([z * threshold / 4 for threshold in thresholds], rel=1e-12)
+    assert thresholds[0] == 0.5 and len(set(thresholds)) > 1
+
+
+def test_it_is_refused_where_nobody_tells_it_the_noise():
+    said = r"^client_update\.optimizer is adam-bc, which takes the noise's variance out of its moments"
+    with pytest.raises(BenchError, match=said):
+        make_config({"client_update": {"optimizer": "adam-bc"}}, general=DIFFERENCE)
+    assert make_config({"client_update": {"optimizer": "adam-bc"}}, general=LOTS).client_update.optimizer == AdamBC()
 
 
 def test_one_part_moves_several_weights_without_mixing_them():

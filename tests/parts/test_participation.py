@@ -23,7 +23,10 @@ def plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
 
 
 def test_these_are_all_there_are():
-    assert set(found(Participation)) == {"one-pass", "balls-and-bins", "poisson", "poisson-lots", "passes"}
+    assert set(found(Participation)) == {
+        "one-pass", "balls-and-bins", "poisson", "poisson-lots", "passes", "fixed-size", "shuffled-epochs",
+        "min-separation",
+    }  # fmt: skip
 
 
 def test_one_pass_takes_each_client_exactly_once():
@@ -58,7 +61,42 @@ def test_poisson_takes_each_client_at_its_rate_and_apart_from_others():
     assert stats.binomtest(int((members[::2] & members[1::2]).sum()), 100 * 1200, 1 / 144).pvalue > LEVEL
 
 
-@pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson"])
+def test_fixed_sizes_are_drawn_without_replacement_and_anew():
+    """Property 7. Of 1,200 rounds of 100 of 1,200: each client as often as it should be, pairs too."""
+    sampler = plan("fixed-size", rounds=1200)
+    there = np.zeros((1200, 1200), bool)
+    for index in range(1200):
+        cohort = sampler.cohort(index)
+        assert len(np.unique(cohort)) == len(cohort) == 100
+        there[index, cohort] = True
+    # Sums over clients of a round are fixed, so that the statistic has 1,199 degrees of freedom.
+    square = ((there.sum(axis=0) - 100) ** 2).sum() / (100 * (1 - 1 / 12)) * 1199 / 1200
+    assert stats.chi2(1199).ppf(LEVEL / 2) < square < stats.chi2(1199).ppf(1 - LEVEL / 2)
+    pairs = int((there[:, :600] & there[:, 600:]).sum())
+    chance = 100 * 99 / (1200 * 1199)
+    assert abs(pairs / (600 * 1200) - chance) < stats.norm.ppf(1 - LEVEL / 2) * math.sqrt(chance / (600 * 1200))
+
+
+@pytest.mark.parametrize(("kind", "moves"), [("shuffled-epochs", True), ("min-separation", False)])
+def test_passes_take_each_client_once_and_go_on(kind, moves):
+    """Thirty rounds of 100 of 1,200: two passes and a half, each in an order of its own or all in the same."""
+    sampler = plan(kind, rounds=30)
+    cohorts = [sampler.cohort(index) for index in range(30)]
+    for start in (0, 12):
+        assert sorted(np.concatenate(cohorts[start : start + 12])) == list(range(1200))
+    same = [np.array_equal(cohorts[index], cohorts[index + 12]) for index in range(18)]
+    assert not any(same) if moves else all(same)
+    said = sampler.describe()
+    find("gaussian", kind).check_sampler(said)
+    if moves:
+        assert (said["epoch"], said["batches"]) == (12, "known")
+    else:
+        assert (said["separation"], said["participations"]) == (12, 3)
+    with pytest.raises(BenchError, match="divides"):
+        plan(kind, cohort=99)
+
+
+@pytest.mark.parametrize("kind", ["one-pass", "balls-and-bins", "poisson", "fixed-size", "min-separation"])
 def test_cohorts_do_not_depend_on_when_they_are_asked_for(kind):
     fresh = plan(kind).cohort(7)
     used = plan(kind)
@@ -144,6 +182,10 @@ def test_numbers_that_do_not_go_together_are_refused(kind, numbers):
         ({"rounds": 13}, "participation.rounds is 13, but 48 clients in cohorts of 4 last for 12 rounds of one-pass: "),
         ({"kind": "balls-and-bins", "rounds": 11}, "participation.cohort x participation.rounds is 44, but "),
         ({"kind": "balls-and-bins", "cohort": 5}, "participation.cohort (5) does not divide clients.count (48), as "),
+        (
+            {"kind": "min-separation", "cohort": 5},
+            "participation.cohort (5) does not divide clients.count (48), as min-",
+        ),
         ({"kind": "poisson", "cohort": 0}, "participation.cohort is 0: expected a whole number at least 1"),
         ({"kind": "one-pas"}, 'participation.kind is "one-pas": expected one of one-pass, '),
     ],

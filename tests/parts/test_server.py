@@ -76,7 +76,7 @@ def test_an_average_is_the_mean_of_the_models():
     ("values", "line"),
     [
         ({"rate": 0}, "server.rate is 0: expected a number above 0"),
-        ({"optimizer": "yogi"}, 'server.optimizer.kind is "yogi": expected one of adam, sgd, the nearest is '),
+        ({"optimizer": "yogi"}, 'server.optimizer.kind is "yogi": expected one of adam, adam-bc, sgd, the nearest is '),
         ({"schedule": {"kind": "cosine", "final_rate": 0.02}}, "server.schedule.final_rate is 0.02, above server.rate"),
         (
             {"schedule": {"kind": "constant", "final_rate": 0.0}},

@@ -21,6 +21,7 @@ from dpfedbench.reporting import figures, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.provenance import provenance
+from tests.shipped import parsed
 
 LEVELS = {
     "random": 45.0,
@@ -99,12 +100,10 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
 @pytest.fixture(scope="session")
 def configuration() -> dict[str, Any]:
     """The default configuration, as Snakemake merges it, of three papers and with a shorter Table 2."""
-    import yaml
-
     root = Path(__file__).resolve().parents[2] / "config"
     papers = ("adap-dp-fl", "dp-fedmeta", "dp-maml", "frontier")  # whatever else lies there
     files = [root / "config.yaml", *(root / "experiments" / f"{paper}.yaml" for paper in papers)]
-    found = overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in files))
+    found = overlaid(*map(parsed, files))
     # Table 2 with the rows of one data set, which is what the tests of tables and page count.
     found["experiments"]["dp-fedmeta"]["tables"]["table2"]["tasks"] = ["omniglot-1shot", "omniglot-5shot"]
     return found

@@ -101,6 +101,15 @@ def test_what_a_repair_mends_answers_for_its_paper() -> None:
     assert alone.published is first
 
 
+def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
+    unclaimed = answer.read([row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")])
+    text = answer.to_markdown(unclaimed, {}, "snakemake x")
+    assert unclaimed == [] and "|" not in text
+    assert text == f"# {answer.TITLE}\n\n- {answer.NO_CLAIM}\n- Made by `snakemake x`.\n"
+    assert answer.NO_CLAIM not in answer.to_markdown(answer.read([PUBLISHED]), {}, "snakemake x")
+    assert list(answer.tidy(unclaimed)) == list(answer.tidy(answer.read([PUBLISHED])))
+
+
 def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     found = answer.read([PUBLISHED, row("low", 70, (1.4, 1.5))])
     (shown,) = answer.fields(found, {"dp-fedmeta": "DP-FedMeta"})

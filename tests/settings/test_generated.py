@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
+from tests.shipped import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "generate_settings.py"))
@@ -19,7 +19,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="Snakemake brings it")
 def shipped(preset: str | None) -> dict[str, Any]:
     paths = [ROOT / "config" / "config.yaml", *sorted((ROOT / "config" / "experiments").glob("*.yaml"))]
     paths += [ROOT / "config" / "presets" / f"{preset}.yaml"] if preset else []
-    return overlaid(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths))
+    return overlaid(*map(parsed, paths))
 
 
 def test_the_files_are_what_the_classes_say() -> None:

@@ -66,10 +66,9 @@ experiments:
 """
 
 
-def test_cost_is_said_before_a_run_and_measured_once(snakemake: Call, tmp_path: Path) -> None:
+def test_cost_is_said_before_a_run(snakemake: Call, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")
-    own = ("cost", "--configfile", str(tmp_path / "own.yaml"))
-    done = snakemake(*own)
+    done = snakemake("cost", "--configfile", str(tmp_path / "own.yaml"))
     assert done.returncode == 0, done.stderr
     said = ours(done, "cost: ")
     # MAML's clients and DP-AGR's do the same work: one kind.
@@ -77,11 +76,7 @@ def test_cost_is_said_before_a_run_and_measured_once(snakemake: Call, tmp_path: 
     rows = [line.split(" | ")[1:4] for line in said if line.startswith("cost: | ")]
     wanted = [["maml", "2", "80 clients"], ["dp-agr", "2", "80 clients"], ["total", "4", "160 clients"]]
     assert [row for row in rows if row[1:2] and row[1].isdigit()] == wanted
-    assert not (tmp_path / "results" / "data").exists() and not (tmp_path / "results" / "runs").exists()
-    (rates,) = (tmp_path / "results" / "cost").glob("rates-*-cpu-*-dpfedbench*-torch*.json")
-    before = rates.read_bytes()
-    again = ours(snakemake(*own), "cost: ")
-    assert again == [line for line in said if "kind" not in line] and rates.read_bytes() == before
+    assert not (tmp_path / "results" / "runs").exists() and (tmp_path / "results" / "cost.md").exists()
     assert snakemake("verify").returncode == 0
 
 

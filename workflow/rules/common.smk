@@ -5,12 +5,13 @@ import os
 
 from snakemake.settings.types import DeploymentMethod
 
+from dpfedbench import use_code
 from dpfedbench.errors import BenchError
 from dpfedbench.imports import digest, of_stage
 from dpfedbench.jobs import mark_workflow, own_sources_first
 from dpfedbench.warm import WARM
+from dpfedbench.whose import said_of
 
-ROOT = Path(workflow.basedir)
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
@@ -31,6 +32,7 @@ def asked(name):
 
 PRUNE, DEEP = asked("prune"), asked("deep")
 try:
+    use_code(config.get("code_folder"))
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.
     from dpfedbench.experiments.configuration import (
         Configuration,
@@ -45,14 +47,21 @@ try:
 
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
-    GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
     check_names(SHIPPED, GIVEN)
     DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
-    HOLDINGS = read_holdings(ROOT / "config/datasets.tsv")
-    PLAN = make_plan(CONFIGURATION, datasets=DATASETS, holdings=HOLDINGS)
+    PLAN = make_plan(
+        CONFIGURATION,
+        datasets=DATASETS,
+        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+    )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
     sys.exit(f"configuration: {error}")
+except Exception as error:
+    # So is what a method or a part of one's own raises while the plan is made.
+    if not (said := said_of(error)):
+        raise
+    sys.exit(f"configuration: {said}")
 
 # Scripts get numbers where `--config` gave text.
 config.update(given(CONFIGURATION))

@@ -1,6 +1,7 @@
 """What surrounds the results: is the folder ours to write, is the cluster there, which runs can go, what do they cost.
 
-Requires common.smk. Makes results/format.json and cost.md, checks a folder, and removes runs on request.
+Requires common.smk, and for what runs cost data sets and partitions. Makes results/format.json and cost.md, checks a
+folder, and removes runs on request.
 """
 
 from dpfedbench.cluster import check_slurm
@@ -72,6 +73,12 @@ rule prune:
 
 rule cost:
     """Say what the configuration's runs will cost on this machine: runs, how much they train on, hours, by method."""
+    input:
+        images=[
+            f"{DATA.format(dataset=name)}/images.npy"
+            for name in sorted({run.dataset for run in PLAN.runs.values()})
+        ],
+        clients=[f"results/clients/{folder}/clients.npz" for folder in PARTITIONS],
     log:
         "results/logs/cost.log",
     localrule: True
@@ -84,8 +91,7 @@ rule cost:
         gpu=0 if MACHINE.device == "cpu" else MACHINE.gpu,
     params:
         runs=lambda wildcards: [run.plain() for run in PLAN.runs.values()],
-        holdings=HOLDINGS,
-        report=REPORT,
+        report=lambda wildcards: REPORT,
         cores=lambda wildcards: workflow.cores,
     script:
         "../scripts/cost.py"

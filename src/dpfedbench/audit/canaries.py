@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.decorrelated import Decorrelated
+from dpfedbench.audit.decorrelated import Decorrelated, SecretRounds
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.engine import Rounds
@@ -28,13 +28,13 @@ from dpfedbench.methods.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
-from dpsum.progress import Progress
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn
 from dpsum.audit.tally import Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.mechanism import Observer, Released
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import Sum
 
@@ -287,7 +287,7 @@ def one_run(
     plan = loop.participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
-    scores: Scores | Decorrelated
+    scores: Scores | Decorrelated | SecretRounds
     if own:
         source = RecordSource(net, units)
         scores = Scores(net, name=sum_.name, holders=holders, added=added)
@@ -300,6 +300,8 @@ def one_run(
         # What noise of two rounds has in common is looked for where it is not one stream's draw a round.
         if members is not None and (sum_.noise.combines(0) is not None or sum_.noise.by_dimension):
             scores = Decorrelated(net, name=sum_.name, members=members)
+        elif sum_.noise.combines(0) is not None and loop.participation.once:
+            scores = SecretRounds(net, name=sum_.name, rounds=rounds)
         else:
             scores = Scores(net, name=sum_.name, members=members, once=loop.participation.once)
         query = run.task.ways * run.clients.query_per_class

@@ -17,10 +17,10 @@ import numpy as np
 
 from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.methods.method import Method
-from dpsum.progress import Progress
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.ledger import Release
 from dpsum.mechanism import Released
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 
 PROBES = 200

@@ -24,7 +24,6 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
 from dpfedbench.methods import read_run_file
 from dpfedbench.methods.method import Method
-from dpsum.progress import Progress
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.analyses import find, of, own_records
 from dpsum.accounting.analyses.base import rounds_of, schedule_of
@@ -32,6 +31,7 @@ from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import Family, rank_test
 from dpsum.ledger import Release, check_same_mechanism
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import Sum
 
@@ -60,7 +60,7 @@ def family_of(releases: Sequence[Release]) -> Family:
         BenchError: there is no analysis, or the ledger is damaged.
     """
     analysis = of(releases)
-    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), releases[0].sampler)
+    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampler_of(releases))
 
 
 def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:

@@ -66,22 +66,32 @@ def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | Non
     """
     del local, download_dir
     letters = read_letters()
-    images = np.empty((len(letters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
-    for index, letter in enumerate(letters):
-        images[index, ..., 0] = draw_letter(letter)
-        if progress:
-            progress("drawing letters", index + 1, len(letters))
     return RawImages(
-        images=images,
+        images=draw_all(letters, "letters", progress),
         class_names=class_names(letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions=library_versions(),
     )
 
 
+def draw_all(letters: Sequence[str], called: str, progress: Progress | None) -> np.ndarray:
+    """All drawings of all letters: uint8 [letters, 20, 28, 28, 1]."""
+    images = np.empty((len(letters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
+    for index, letter in enumerate(letters):
+        images[index, ..., 0] = draw_letter(letter)
+        if progress:
+            progress(f"drawing {called}", index + 1, len(letters))
+    return images
+
+
 def read_letters() -> tuple[str, ...]:
     """The letters of the set, ascending: what `tools/choose_letters.py` chose once."""
-    text = resources.files("dpfedbench.data").joinpath("glyph_letters.txt").read_text(encoding="ascii")
+    return listed("glyph_letters.txt")
+
+
+def listed(name: str) -> tuple[str, ...]:
+    """The characters that a file beside this one lists."""
+    text = resources.files("dpfedbench.data").joinpath(name).read_text(encoding="ascii")
     return letters_of(" ".join(line.partition("#")[0] for line in text.splitlines()))
 
 

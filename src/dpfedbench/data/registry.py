@@ -5,7 +5,6 @@ configuration (`datasets`): what they are, and the module of this package whose 
 """
 
 import difflib
-import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -19,13 +18,14 @@ from dpfedbench.data.images import Progress, save_dataset
 from dpfedbench.data.records import RawRecords, save_records
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 
 
 def _found() -> Iterator[DatasetEntry]:
     for info in sorted(pkgutil.iter_modules(data.__path__), key=lambda info: info.name):
         if f"{data.__name__}.{info.name}" != __name__:
-            yield from getattr(importlib.import_module(f"{data.__name__}.{info.name}"), "ENTRIES", ())
+            yield from getattr(imported(f"{data.__name__}.{info.name}"), "ENTRIES", ())
 
 
 DATASETS = {entry.name: entry for entry in sorted(_found(), key=lambda entry: entry.name)}
@@ -56,12 +56,12 @@ def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     """The entry of a data set that the configuration states."""
     module, options = f"{__package__}.{values['reader'].replace('-', '_')}", values.get("options") or {}
     try:
-        reader = importlib.import_module(module)
+        reader = imported(module)
         read, known = reader.read, getattr(reader, "Options", None)
         if isinstance(known, type) and issubclass(known, Settings):
             known.read(options, f"datasets.{name}.options")
         inspect.signature(read).bind(None, Path(), None, **options)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except AttributeError as error:
         raise BenchError(f"datasets.{name}.reader is {values['reader']}, but {module} has no read ({error})") from error
     except TypeError as error:
         raise BenchError(f"datasets.{name}.options do not fit the reader {values['reader']}: {error}") from error

@@ -23,7 +23,7 @@ _PIECE = 256
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """Images uint8 [n, H, W, C] and labels [n] that no client holds, of two kinds with no record in both.
+    """Records as the model reads them [n, ...] and labels [n] that no client holds, of two kinds, none in both.
 
     Attributes:
         validation: declared public; may be looked at in training.
@@ -49,9 +49,10 @@ def held_out(run: Any, dataset: RecordDataset) -> HeldOut:
         )
     order = places[stream(0, "public-validation").permutation(len(places))]
     validation, test = np.sort(order[:count]), np.sort(order[count:])
+    read = run.model.prepared
     return HeldOut(
-        validation=(np.asarray(dataset.images[validation]), np.asarray(dataset.labels[validation])),
-        test=(np.asarray(dataset.images[test]), np.asarray(dataset.labels[test])),
+        validation=(read(np.asarray(dataset.images[validation])), np.asarray(dataset.labels[validation])),
+        test=(read(np.asarray(dataset.images[test])), np.asarray(dataset.labels[test])),
     )
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
-import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
 from dpfedbench.settings.part import Settings, setting
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LONGEST_NAME, LOWER_CASE
+from dpfedbench.yaml_files import read_file
 
 Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"})]
 """Values of some keys of a run; which there may be, methods say (`dpfedbench.settings.layers`)."""
@@ -20,7 +20,7 @@ Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"}
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
 """Of what becomes a file or a folder."""
 
-FOLDERS = ("audits", "clients", "cost", "data", "export", "figures", "logs", "manifest", "runs", "tables")
+FOLDERS = ("audits", "clients", "data", "export", "figures", "logs", "manifest", "runs", "tables")
 """What the workflow makes below results/, where a preset's folder lies too."""
 
 
@@ -118,6 +118,15 @@ class SearchSpace(Settings):
     seed: int = setting(0, ge=0, doc="of the draw")
 
 
+class Start(Settings):
+    """A run whose model a series' runs start from, at each task and seed; it is made first, and no item shows it."""
+
+    method: str = setting(doc="the method's name")
+    use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
+    run: Overlay = setting({}, doc="overlay of the run")
+    public: bool = setting(False, doc="whether its data set is nobody's secret (initial.public)")
+
+
 class Series(Settings):
     """A row of a table, or a line of a figure: a method, with an overlay of its run."""
 
@@ -130,6 +139,7 @@ class Series(Settings):
     searched_by: str = setting(
         "", doc="a series of the same item, whose runs have found the cells of this one's network (model.genotype)"
     )
+    start: Start | None = setting(None, doc="the run that its runs start from (initial); null: what `run` says")
     test: MetaTest | None = setting(None, doc="over the figure's own `test`")
     search: SearchSpace | None = setting(
         None, doc="of a table: a row for each combination of settings, of which validation tasks choose one"
@@ -236,6 +246,11 @@ class Configuration(Settings):
     methods: dict[str, Overlay] = setting({}, doc="overlays of `run` for one method wherever it is used")
     tuning: dict[str, Tuning | None] = setting({}, doc="by method: how its hyper-parameters were found")
     experiments_folder: str | None = setting(None, doc="a folder with experiment files of one's own, read too")
+    code_folder: str | None = setting(
+        None,
+        doc="a folder with methods, parts, networks and readers of one's own, in folders named as those of "
+        "src/dpfedbench; or set the variable DPFEDBENCH_CODE",
+    )
     experiments: dict[Name, Experiment | None] = setting({}, doc="papers by name; null leaves one out")
 
     @classmethod
@@ -270,8 +285,7 @@ def check_names(shipped: Sequence[Path], own: Sequence[Path]) -> None:
     """
     made: dict[str, Path] = {}
     for path in dict.fromkeys(file.resolve() for file in (*shipped, *own)) if own else ():
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        experiments = found.get("experiments") if isinstance(found, Mapping) else None
+        experiments = read_file(path).get("experiments")
         for name, experiment in experiments.items() if isinstance(experiments, Mapping) else ():
             if isinstance(experiment, Mapping) and "title" in experiment:
                 if name in made:

@@ -1,17 +1,18 @@
 """The data sets there are: those that come with dpfedbench, and those that the configuration states."""
 
 import csv
-import importlib
 import json
 import pkgutil
 import re
 from collections.abc import Collection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dpfedbench import data, imports
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
+from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 from dpfedbench.settings.words import nearest
 
@@ -61,17 +62,32 @@ def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, 
             continue
         if name in known:
             raise BenchError(f"datasets.{name}: dpfedbench comes with a data set of this name, choose another")
-        known_name(entry.reader, readers, f"datasets.{name}.reader", "module in src/dpfedbench/data for")
-        try:
-            module = importlib.import_module(f"{data.__name__}.{entry.reader.replace('-', '_')}")
-        except ModuleNotFoundError:
-            module = None
+        known_name(entry.reader, readers, f"datasets.{name}.reader", "reader (a module of the folder data)")
+        module = _reader(f"{data.__name__}.{entry.reader.replace('-', '_')}")
         options = getattr(module, "Options", None)
         if isinstance(options, type) and issubclass(options, Settings):
             options.read(entry.options, f"datasets.{name}.options")
         text = imports.own([f"{data.__name__}.{entry.reader.replace('-', '_')}"])
         known[name] = json.dumps(given(entry) | ({"text": imports.digest(text)} if text else {}), sort_keys=True)
     return known
+
+
+def _reader(name: str) -> ModuleType | None:
+    """A reader's module; None where a package that it imports is not installed.
+
+    Raises:
+        BenchError: it does not import for another reason, or there is no `read` in it.
+    """
+    try:
+        module = imported(name)
+    except BenchError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and not (cause.name or "").startswith("dpfedbench"):
+            return None
+        raise
+    if not callable(getattr(module, "read", None)):
+        raise BenchError(f"{module.__file__} has no function read, which makes the data: write it")
+    return module
 
 
 def known_name(name: str, valid: Collection[str], where: str, what: str) -> None:

@@ -274,6 +274,7 @@ class _Expansion:
         if self.datasets is not None:
             known_name(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
         searches = self._searches(spec, task, name, series, where)
+        start = self._start(spec, task, name, series, where)
         place = f" at {swept} {x:g}" if x is not None else ""
         searched = ", ".join(f"{key} {_short(value)}" for key, value in leaves(point).items())
         seeds = self.configuration.seeds if spec.seeds is None else spec.seeds
@@ -285,6 +286,8 @@ class _Expansion:
             if searches is not None:
                 genotype = {"kind": "found", "search": searches}
                 values["model"] = {**values["model"], "genotype": genotype}
+            if start is not None:
+                values["initial"] = start
             first = cls.read({**values, "method": series.method, "seed": seeds[0]})
             if first.private and self._searched_on_private_data(series):
                 first = first.replace(streams="own")
@@ -297,10 +300,11 @@ class _Expansion:
                 check_holdings(asked, self.holdings.get(first.dataset, ""))
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
+        variant = f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant
         return Cell(
             series=name,
-            label=series.label or name,
-            variant=f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant,
+            label=", ".join(filter(None, (series.label or name, first.initial.told))),
+            variant=", ".join(filter(None, (variant, first.initial.told))),
             searched=tried * len(runs),
             repairs=self._repaired(spec, name, series, where),
             x=None if x is None else float(x),
@@ -335,6 +339,17 @@ class _Expansion:
             )
         run = self._cell(spec, task, series.searched_by, other, where).runs[0]
         return named(run)
+
+    def _start(
+        self, spec: Table | Figure, task: str, name: str, series: Series, where: str
+    ) -> Mapping[str, Any] | None:  # fmt: skip
+        """The start of a series' runs from another run; None where no other run is named."""
+        if series.start is None:
+            return None
+        values = {key: value for key, value in given(series.start).items() if key != "public"}
+        other = Series.read(values, f"{where}.series.{name}.start")
+        run = self._cell(spec, task, f"{name}.start", other, where).runs[0]
+        return {"kind": "run", "public": series.start.public, "run": named(run)}
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
         """What is said for more runs than one cell's.

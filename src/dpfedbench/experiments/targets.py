@@ -59,9 +59,14 @@ def own_command(
         through_conda: with `--use-conda`.
         files: of `--configfile`, absolute; those of the repository are shown as seen from it, others from here.
         values: of `--config`.
-        root: the repository.
+        root: the repository, or the folder of the workflow in an installed package.
     """
     words = ["uv", "run"] * through_uv + ["snakemake", "--cores", "all"] + ["--use-conda"] * through_conda
+    if root.parts[-2:] == ("dpfedbench", "workflow"):  # what an installed package has, by its own command
+        words = ["dpfedbench", "run"]
+        if files and files[0].parent == root / "config" / "presets":
+            words += ["--preset", files[0].stem]
+            files = files[1:]
     shown = [os.path.relpath(file, root if file.is_relative_to(root) else Path.cwd()) for file in files]
     kept = [value for value in values if not value.startswith(("prune=", "deep="))]
     # The target goes before these: each takes every word after it for one more of its own.

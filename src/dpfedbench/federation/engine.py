@@ -46,11 +46,11 @@ from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
-from dpsum.progress import Progress
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
 from dpsum.mechanism import Mechanism, Observer
+from dpsum.progress import Progress
 from dpsum.randomness import stream
 
 
@@ -142,13 +142,17 @@ class Rounds:
         clients: in place of those that the client update makes; an audit's.
         first: the first threshold, where it was found and not configured.
         processes: those that take the run together.
+        weights: that training starts from, float32 [d]; None: the network's own random ones.
     """
 
     def __init__(
         self, run: Any, loop: Loop, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
         threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
         first: float | None = None, plan: Any = None, processes: Processes | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:  # fmt: skip
+        if weights is None:  # an audit's: its releases say nothing of where training starts
+            weights = net.initial(stream(run.seed, "initial-weights"))
         self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
         self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
         self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.stream_seed)
@@ -162,13 +166,13 @@ class Rounds:
         )
         setup = Setup(
             run=run, net=net, held=held, gradients=gradients, own=loop.own, enter=self._enter, plan=self.plan,
-            threads=threads, first=first, processes=self.processes,
+            threads=threads, first=first, processes=self.processes, weights=weights,
         )  # fmt: skip
         self.clients = clients or loop.client.clients(setup)
         self.server = self._enter_server(first)
         self.budget.settle()
         self._elsewhere = 0
-        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self.theta = torch.from_numpy(weights.copy())
         self._state = loop.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
         told = () if loop.server.noise is None else loop.server.noise.columns
@@ -189,13 +193,14 @@ class Rounds:
         held = _held(run, data_dir, clients_dir)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
+        weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
         by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
         # A kernel's network is known, and the settings have said which one; to load Opacus takes a second.
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if loop is None:
-            return Untrained(net, gradients, run, processes)
+            return Untrained(net, gradients, run, processes, weights=weights)
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             measures: Any = NoMeasures()
@@ -208,7 +213,7 @@ class Rounds:
             measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
         return cls(
             run, loop, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
-            observer=observer, first=first, processes=processes,
+            observer=observer, first=first, processes=processes, weights=weights,
         )  # fmt: skip
 
     def _enter_server(self, first: float | None) -> Mechanism:
@@ -230,6 +235,7 @@ class Rounds:
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
+        self.loop.step.told(self._state, total.deviation / self.server.denominator)
         mean = self.loop.step.mean(released, self.server.denominator)
         self.loop.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
         check_finite(self.run, self.theta, row, index=index, count=getattr(total.sum, "count", 0), bad=self.non_finite)
@@ -318,7 +324,9 @@ class Rounds:
 
 def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
     if run.holds == "records":
-        return Records(data_dir, clients_dir)
+        held = Records(data_dir, clients_dir)
+        held.images = [run.model.prepared(images) for images in held.images]
+        return held
     support, query = run.clients.support_per_class, run.clients.query_per_class
     if run.task.text is not None:
         return TextTasks(data_dir, clients_dir, run.task.text, support=support, query=query)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
@@ -104,7 +105,8 @@ def add_together(
         of[:] = 0.0  # where another process's are
 
         def add_block(number: int, rows: np.ndarray) -> None:
-            add_rows(rows, limit, whole, of[blocks[number]].reshape(-1))
+            some = rows_of(total.transformed(torch.from_numpy(rows))) if total.as_rows else rows
+            add_rows(some, limit, whole, of[blocks[number]].reshape(-1))
 
         made = _regrouped(stream_of(cohort[places]), [each * (b.stop - b.start) for b in own], len(whole), found)
         processes.fold(whole, len(blocks), made, add_block)
@@ -115,7 +117,7 @@ def add_together(
                 of[theirs] = lengths
             found[:] = _ordered([(theirs, given) for theirs, _, given in told if len(given)])
 
-    total.add_by(add, len(cohort) * each)
+    total.add_by(add, len(cohort) * each, transformed=True)
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
@@ -12,7 +13,6 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Row
 from dpfedbench.processes import Processes
 from dpsum.budget import Budget
-from dpsum.randomness import stream
 
 
 class Untrained:
@@ -20,9 +20,11 @@ class Untrained:
 
     planned, columns, measures = 0, (), NoMeasures()
 
-    def __init__(self, net: Any, gradients: Choice, run: Any, processes: Processes | None = None) -> None:
+    def __init__(
+        self, net: Any, gradients: Choice, run: Any, processes: Processes | None = None, *, weights: np.ndarray
+    ) -> None:
         self.net, self.gradients, self.threads, self.processes = net, gradients, 1, processes or Processes()
-        self.theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self.theta = torch.from_numpy(weights.copy())
         self.clients = Clients()
         self.budget, self.non_finite = Budget(), 0
 

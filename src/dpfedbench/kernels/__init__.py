@@ -11,6 +11,7 @@ from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.darts import GenotypeNet, SearchNet
 from dpfedbench.models.gradients import Choice, Gradients
+from dpfedbench.models.linear import LinearHead
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -46,6 +47,10 @@ def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
         from dpfedbench.kernels.fused_cnn import FusedCnn
 
         return FusedCnn
+    if type(net.module) is LinearHead:
+        from dpfedbench.kernels.linear import LinearHeadGradients
+
+        return LinearHeadGradients
     if type(net.module) is Lstm:
         from dpfedbench.kernels.lstm import FastLstm
 

@@ -3,7 +3,9 @@
 As DP-AGR (one pass over blocks that an observer may know), but the server's noise of a round takes back part of what
 earlier rounds added (`parts.noise.correlated`), since a model sees the sum of all rounds and not each by itself. Each
 client is in one round, so all releases together are one Gaussian release of multiplier z over the encoder's largest
-column norm, which is scaled to 1. The threshold is constant: noise of another scale would not be taken back.
+column norm, which is scaled to 1; in several passes (min-separation) what all of its rounds move is. With
+balls-and-bins its round is secret, and what columns do not have in common is amplified (`dpsum.accounting`). The
+threshold is constant: noise of another scale would not be taken back.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.correlated import Correlated
+from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.min_separation import MinSeparation
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpsum.accounting.claims import Claim, Claims, one_release
 
@@ -37,11 +41,12 @@ class DpAgrFtrl(DpAgr):
         "server": {"rate": 1.0, "optimizer": {"kind": "sgd", "momentum": 0.9}},
     }
 
-    participation: OnePass = OnePass()
+    participation: OnePass | MinSeparation | BallsAndBins = OnePass()  # type: ignore[assignment]  # some of the family
     clipping: Constant = Constant()
     noise: Correlated = Correlated()  # type: ignore[assignment]  # another of the family
 
     def loop(self) -> Loop:
         loop = super().loop()
-        noise = self.noise.planned(self.participation.rounds, self.server)
+        apart = self.participation.apart(self.clients.count)
+        noise = self.noise.planned(self.participation.rounds, self.server, apart)
         return dataclasses.replace(loop, server=dataclasses.replace(loop.server, noise=noise))

@@ -8,8 +8,11 @@ from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.client_updates.maml import Maml
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
+from dpfedbench.parts.participation.fixed_size import FixedSize
+from dpfedbench.parts.participation.min_separation import MinSeparation
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.participation.shuffled_epochs import ShuffledEpochs
 from dpfedbench.parts.server.step import Step
 from dpsum.sums import Sum
 
@@ -21,7 +24,7 @@ class NonPrivateMaml(Method):
     title: ClassVar[str] = "Non-private MAML"
     paper: ClassVar[str] = "dp-fedmeta"
 
-    participation: OnePass | BallsAndBins | Poisson = OnePass()
+    participation: OnePass | BallsAndBins | Poisson | FixedSize | ShuffledEpochs | MinSeparation = OnePass()
     client_update: Maml = Maml()
     server: Step = Step()
 

@@ -137,8 +137,18 @@ class Method(Run):
         from dpfedbench.methods import METHODS
 
         rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
-        found = {rule.reference_file: self._as(METHODS[rule.reference]) for rule in rules if rule.reference}
-        return found | self.model.references(self)
+        asked: list[Mapping[str, Run]] = [
+            {rule.reference_file: self._as(METHODS[rule.reference])} for rule in rules if rule.reference
+        ]
+        found: dict[str, Run] = {}
+        for files in (*asked, self.model.references(self), self.initial.references(self)):
+            for name, run in files.items():
+                if found.setdefault(name, run) != run:
+                    raise BenchError(
+                        f"this run needs {name} of two runs, {found[name].folder} and {run.folder}, which no account "
+                        "puts together: let it rest on one of them"
+                    )
+        return found
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
@@ -157,6 +167,7 @@ class Method(Run):
         return (
             *super().unaccounted,
             *(f"the network is made of what {folder} found without privacy" for folder in made_of),
+            *self.initial.without_account(self),
         )
 
     def _as(self, method: type[Method]) -> Run:
@@ -255,10 +266,10 @@ class Method(Run):
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
         limits = [sum_.budget.epsilon for sum_ in loop.sums if sum_.private and sum_.budget is not None]
-        if any(limit is not None for limit in limits) and "ledger.jsonl" in self.model.references(self):
+        if any(limit is not None for limit in limits) and "ledger.jsonl" in self.references:
             raise BenchError(
-                f"budget.epsilon is {limits[0]:g}, but the network was found by a private run on the same records, and "
-                "what holds is of both runs together: no budget is kept over both; set budget.epsilon to null and "
+                f"budget.epsilon is {limits[0]:g}, but this run rests on a private run on the same records, and what "
+                "holds is of both runs together: no budget is kept over both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
         plan, server = loop.participation, loop.server

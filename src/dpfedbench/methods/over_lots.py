@@ -14,6 +14,8 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.noise.fixed import Fixed
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.transforms.none import AsTheyAre
+from dpfedbench.parts.transforms.transform import Transform
 from dpsum.sums import Sum
 
 
@@ -24,6 +26,7 @@ class OverLots(Method):
 
     participation: PoissonLots = PoissonLots()
     client_update: LocalSteps = LocalSteps()
+    transform: Transform = AsTheyAre()
     clipping: LotRule = Constant()
     noise: Fixed | Decaying = Fixed()
     budget: Budget = Budget()
@@ -36,7 +39,7 @@ class OverLots(Method):
     def loop(self) -> Loop:
         own = Sum(
             name=self.client_update.sends, unit="record", observer=self.observer, clipping=self.clipping,
-            noise=self.noise, budget=self.budget,
+            noise=self.noise, budget=self.budget, transform=self.transform,
         )  # fmt: skip
         return Loop(
             participation=self.participation, client=self.client_update, own=(own,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dpfedbench.methods.method import Method
+from dpfedbench.settings.initial import RandomInitial
 
 
 class RandomInit(Method):
@@ -13,6 +14,8 @@ class RandomInit(Method):
     name: ClassVar[str] = "random"
     title: ClassVar[str] = "Random initialisation"
     paper: ClassVar[str] = "dp-fedmeta"
+
+    initial: RandomInitial = RandomInitial()
 
     def loop(self) -> None:
         return None

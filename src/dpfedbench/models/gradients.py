@@ -226,7 +226,9 @@ class Gradients(ABC):
         self._check_records(theta, x, y)
         if total.dimension != self.width(block):
             raise ValueError(f"gradients need a sum of {self.width(block)} coordinates, not {total.dimension}")
-        return self._add_pieces(theta, x, y, total, block) if block else self._add_each(theta, x, y, total)
+        if block or getattr(total, "as_rows", False):
+            return self._add_pieces(theta, x, y, total, block)
+        return self._add_each(theta, x, y, total)
 
     def evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         """Losses and right answers of records [n, ...] at weights [d], without gradients."""

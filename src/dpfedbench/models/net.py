@@ -29,6 +29,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dpfedbench import whose
 from dpfedbench.errors import BenchError
 
 Array = np.ndarray | torch.Tensor
@@ -284,8 +285,10 @@ class Net:
             found = [self.layers(theta, x, y) for _ in range(2)]
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
+            place = whose.place_of(error)
             raise BenchError(
-                f"model {self.name} fails on records of shape {self.input_shape}: {lines[0][:200]}"
+                f"model {self.name} fails on records of shape {self.input_shape}: {f'{place}: ' if place else ''}"
+                f"{lines[0][:200]}"
             ) from error
         finally:
             changed = [name for name, value in self.module.named_buffers() if not torch.equal(value, buffers[name])]
@@ -299,8 +302,13 @@ class Net:
         if not hasattr(self.module, "losses"):
             shape, wanted = tuple(found[0][-1][1].shape), (_PROBED, self.outputs)
             if shape != wanted:
+                words = (
+                    ": a model of text has logits for each word, so it has to define losses and correct"
+                    if self.vocabulary else ""
+                )  # fmt: skip
                 raise BenchError(
                     f"model {self.name} gives an array {list(shape)} for {_PROBED} records, not logits {list(wanted)}"
+                    f"{words}"
                 )
 
     @functools.cached_property
@@ -381,12 +389,14 @@ def load_module(
         raise BenchError(f"model.module is {path!r}: write package.file:Class")
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    whose.network(where)
     try:
         found = getattr(importlib.import_module(where), name)
     except AttributeError:
         raise BenchError(f"model.module: {where} has no {name}") from None
     except Exception as error:
-        raise BenchError(f"model.module: {where} cannot be imported ({type(error).__name__}: {error})") from error
+        said = whose.said_of(error) or whose.in_words(error)
+        raise BenchError(f"model.module: {where} cannot be imported ({said})") from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise BenchError(f"model.module: {path} is not a torch.nn.Module")
     taken = inspect.signature(found).parameters
@@ -396,7 +406,7 @@ def load_module(
         try:
             return found(**given | dict(arguments))
         except Exception as error:
-            raise BenchError(f"model.arguments do not fit {path}: {error}") from error
+            raise BenchError(f"model.arguments do not fit {path}: {whose.said_of(error) or error}") from error
 
     return build
 

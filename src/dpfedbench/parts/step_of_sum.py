@@ -30,6 +30,7 @@ class StepOfSum(Section):
 
     def check(self, run: object) -> None:
         self.schedule.check_rate(self.rate)
+        self.optimizer.refuse_untold("client_update")
 
     def begin(self, weights: torch.Tensor) -> State:
         """The state before the first step."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -28,6 +28,15 @@ NOTES = (
     "Audited above what holds: the audit's lower bound exceeds the ε, as it does by chance in one audit of twenty; "
     "refuted: too far for chance, and then nothing is proved. The table of privacy has the bounds.",
 )
+NO_CLAIM = (
+    "No row: no paper here has a method of its own in its tables that claims a finite ε, so there is no claim to "
+    "compare. The table of privacy has the ε that holds for every private configuration."
+)
+
+
+def notes(answers: Sequence[Answer]) -> list[str]:
+    """What is said below the table, a sentence or two each."""
+    return list(NOTES) if answers else [NO_CLAIM]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,28 +91,25 @@ def _is_valid(row: Row, published: Row) -> bool:
 
 def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
     """One row for each paper; what concerns the repair is empty where there is none."""
-    records = [
-        {
-            "paper": answer.paper,
-            "method": answer.published.entry.method,
-            "variant": answer.published.entry.variant,
-            "dataset": answer.published.entry.dataset,
-            "task": answer.published.entry.task,
-            "unit": answer.published.unit,
-            "delta": answer.published.delta,
-            "epsilon_printed": answer.published.printed,
-            "epsilon_claimed": answer.published.claimed.high,
-            "epsilon_holds_low": answer.published.holds.low,
-            "epsilon_holds": answer.published.holds.high,
-            "holds_status": answer.published.holds.stands,
-            "accuracy": answer.published.accuracy,
-            "ci_low": answer.published.cell.accuracy.low,
-            "ci_high": answer.published.cell.accuracy.high,
-            **_of_repair(answer.repair),
-        }
-        for answer in answers
-    ]
-    return pd.DataFrame(records) if records else pd.DataFrame(columns=["paper"])
+    found: dict[str, Callable[[Answer], object]] = {
+        "paper": lambda answer: answer.paper,
+        "method": lambda answer: answer.published.entry.method,
+        "variant": lambda answer: answer.published.entry.variant,
+        "dataset": lambda answer: answer.published.entry.dataset,
+        "task": lambda answer: answer.published.entry.task,
+        "unit": lambda answer: answer.published.unit,
+        "delta": lambda answer: answer.published.delta,
+        "epsilon_printed": lambda answer: answer.published.printed,
+        "epsilon_claimed": lambda answer: answer.published.claimed.high,
+        "epsilon_holds_low": lambda answer: answer.published.holds.low,
+        "epsilon_holds": lambda answer: answer.published.holds.high,
+        "holds_status": lambda answer: answer.published.holds.stands,
+        "accuracy": lambda answer: answer.published.accuracy,
+        "ci_low": lambda answer: answer.published.cell.accuracy.low,
+        "ci_high": lambda answer: answer.published.cell.accuracy.high,
+    }
+    records = [{name: of(answer) for name, of in found.items()} | _of_repair(answer.repair) for answer in answers]
+    return pd.DataFrame(records, columns=[*found, *_of_repair(None)])
 
 
 def _of_repair(row: Row | None) -> dict[str, object]:
@@ -171,4 +177,4 @@ def _whole(text: str) -> str:
 
 def to_markdown(answers: Sequence[Answer], titles: Mapping[str, str], command: str) -> str:
     """The table for people."""
-    return values.document(TITLE, values.in_lines(fields(answers, titles)), NOTES, command)
+    return values.document(TITLE, values.in_lines(fields(answers, titles)), notes(answers), command)

@@ -302,7 +302,7 @@ def _table(
     leading, places = False, list[tuple[list[Facet], str]]()
     if path.stem == "answer" and made.item is None:
         answers = answer.read(private)
-        title, notes, found = answer.TITLE, list(answer.NOTES), answer.fields(answers, papers)
+        title, notes, found = answer.TITLE, answer.notes(answers), answer.fields(answers, papers)
         leading = bool(found)
         of = [(each.paper, each.published) for each in answers]
         places = [([_facet(paper, row.entry, row.holds.high)], _run_anchor(row.entry.group)) for paper, row in of]

@@ -119,13 +119,12 @@ def document(title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str]
 
     Args:
         title: of the table.
-        rows: texts by the columns' headings, which are the first row's.
+        rows: texts by the columns' headings, which are the first row's; without one there is no table.
         notes: a sentence each.
         command: what makes the table.
     """
-    headings = list(rows[0]) if rows else ["paper"]
-    lines = markdown_table(headings, [list(row.values()) for row in rows])
-    return "\n".join([f"# {title}", "", *lines, "", *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])
+    lines = [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""] if rows else []
+    return "\n".join([f"# {title}", "", *lines, *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])
 
 
 def in_lines(rows: Iterable[Mapping[str, Shown]]) -> list[dict[str, str]]:

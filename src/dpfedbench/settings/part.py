@@ -13,15 +13,17 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self
 
 import pydantic
 
+from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
+from dpfedbench.settings.discovery import check_functions, check_kind, imported
 from dpfedbench.settings.values import as_wanted, bare, said_of
 from dpfedbench.settings.words import dotted, looks_like, members, nearest, shown
 
@@ -96,10 +98,10 @@ class Settings(pydantic.BaseModel):
                 # A section may set the fields of a dataclass that gives it its behaviour.
                 fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
                 if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
-                    raise BenchError(
-                        f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}: "
-                        "give it another name"
-                    )
+                    said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
+                    if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
+                        raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
+                    raise BenchError(f"{said}: give it another name")
         cls._keep_inherited()
 
     @classmethod
@@ -223,33 +225,28 @@ def found(base: type[Part]) -> dict[str, type[Part]]:
 @functools.cache
 def _family(root: type[Part]) -> dict[str, type[Part]]:
     modules = [importlib.import_module(root.__module__)]
-    package = _imported(root.place)
+    package = imported(root.place)
     names = [info.name for info in pkgutil.iter_modules(package.__path__)]
-    modules += [_imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
+    modules += [imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
+    own_code.check_names()
     family: dict[str, type[Part]] = {}
     for module in dict.fromkeys(modules):
+        own = not imports.shipped(Path(module.__file__ or ""))
         for cls in list(vars(module).values()):
             if isinstance(cls, type) and issubclass(cls, root) and cls.__module__ == module.__name__:
+                if own:
+                    check_kind(cls)
                 kind = kind_of(cls)
                 if kind is None:
                     continue
+                if own:
+                    check_functions(cls, root)
                 if family.setdefault(kind, cls) is not cls:
                     raise BenchError(
                         f"{family[kind].__module__} and {cls.__module__} both have a part of kind {kind!r}: "
                         "give one of them another"
                     )
     return family
-
-
-def _imported(name: str) -> types.ModuleType:
-    try:
-        return importlib.import_module(name)
-    except BenchError:
-        raise
-    except Exception as error:
-        raise BenchError(
-            f"{name} does not import ({type(error).__name__}: {error}): mend it, or take its file away"
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
+from dpfedbench.settings.initial import Initial, RandomInitial
 from dpfedbench.settings.part import Part, Section, Settings, setting
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
@@ -113,6 +114,10 @@ class ModelSettings(Part):
         """A network of the same size that needs no file of another run: what may be asked of one before there are."""
         return self
 
+    def prepared(self, records: Any) -> Any:
+        """What the network reads of records [n, ...]: a fixed map of each by itself; by default they themselves."""
+        return records
+
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         """The model, a `models.net.Net`.
 
@@ -176,6 +181,7 @@ class Run(Settings):
     task: Task
     clients: Clients
     model: ModelSettings
+    initial: Initial = RandomInitial()
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
 

@@ -28,13 +28,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpsum.accounting import analyses
-from dpsum.accounting.analyses.base import Analysis
+from dpsum.accounting.analyses.base import Analysis, Reading
+from dpsum.accounting.analyses.poisson import Poisson
 from dpsum.accounting.claims import Claims
-from dpsum.accounting.composed import Stage, composed_ends
+from dpsum.accounting.composed import composed_ends
 from dpsum.accounting.context import AccountContext
+from dpsum.accounting.filters import HOLDING_ORDERS
+from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier
+from dpsum.accounting.poisson import epsilon_of
 from dpsum.accounting.profiles import Entry, Profiles
-from dpsum.accounting.schedule import ends
+from dpsum.accounting.schedule import Bracket, ends
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
@@ -173,6 +179,9 @@ def account(
         for by_client in (True, False)
     )
     given = given or AccountContext()
+    apart = [event for event in (*given.before, *releases) if analyses.find(*_kind(event)).own]
+    if given.before and (apart or len({event.unit for event in (*given.before, *releases)}) > 1):
+        raise DpsumError("a run that rests on another's releases: no analysis of clients' own sums, or of two units")
     # Only the server's noise may follow a loss.
     given_own = dataclasses.replace(given, budget=None, adaptive=None, fall=None)
     if not served:
@@ -262,12 +271,13 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
     """The account of releases that follow another run's on the same records: what holds of both together.
 
     Raises:
-        DpsumError: one of them is not of Poisson lots.
+        DpsumError: they protect other units, or no analysis puts their mechanisms and samplers together.
     """
-    stages = []
+    found = []
     for part in dict.fromkeys(event.part for event in before):
-        stages.append([_stage([event for event in before if event.part == part]), _stage(releases)])
-    low, high = (max(ends) for ends in zip(*(composed_ends(tuple(both), delta) for both in stages), strict=True))
+        stages = ([event for event in before if event.part == part], releases)
+        found.append(_both([(analysis := analyses.of(events), analysis.read(events)) for events in stages], delta))
+    low, high = (max(ends) for ends in zip(*found, strict=True))
     alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
     if uncovered or alone.status == "void":
         low = high = math.inf
@@ -289,12 +299,34 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
     )
 
 
-def _stage(releases: Sequence[Release]) -> Stage:
-    analysis = analyses.of(releases)
-    if analysis.sampler != "poisson-lots":
-        raise DpsumError(f"a run that rests on another's releases: no analysis of {analysis.sampler} for both together")
-    reading = analysis.read(releases)
-    return reading.schedule, float(reading.sampler["rate"])
+def _both(stages: Sequence[tuple[Analysis, Reading]], delta: float) -> Bracket:
+    """Proved ends of epsilon of two runs' releases on the same units, whose draws are apart from one another.
+
+    Sampled rounds of both are composed as those of one run (`composed`), known blocks of both are one Gaussian for each
+    unit. Of other pairs Renyi divergences add up, and the low end is that of one run: to see less tells no more.
+
+    Raises:
+        DpsumError: noise that is not independent Gaussian from round to round.
+    """
+    names = " and of ".join(f"{analysis.mechanism} noise and {analysis.sampler}" for analysis, _ in stages)
+    if {analysis.mechanism for analysis, _ in stages} != {"gaussian"}:
+        raise DpsumError(f"a run that rests on another's releases: no analysis of {names} together")
+    schedules = [(reading.schedule, reading.sampler) for _, reading in stages]
+    if all(type(analysis).bracket is Poisson.bracket for analysis, _ in stages):
+        return composed_ends(tuple((schedule, float(sampler["rate"])) for schedule, sampler in schedules), delta)
+    each = [analysis.bracket(*schedule, delta) for (analysis, _), schedule in zip(stages, schedules, strict=True)]
+    least = max(low for low, _ in each)
+    ones = [analysis.as_one(*schedule) for (analysis, _), schedule in zip(stages, schedules, strict=True)]
+    if None not in ones:
+        exact = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
+        alike = all(
+            low == high and len(schedule) == 1 for (low, high), (schedule, _) in zip(each, schedules, strict=True)
+        )
+        return exact if alike else least, exact
+    divergences = sum(
+        analysis.renyi(*schedule, HOLDING_ORDERS) for (analysis, _), schedule in zip(stages, schedules, strict=True)
+    )
+    return least, epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:

@@ -157,16 +157,15 @@ def look(watched: Watched, rng: np.random.Generator) -> Look:
     crowds, after = _pairs(watched, many, background, NULLS)
     nulls = np.concatenate([before, after])
     aligned = nulls.shape[1] == watched.dimension
-    # Where the answer moves is seen in every second call, and whether it does in the others.
+    # Where the answer moves is seen in every second pair of calls, and whether it does in the others.
     ways = [_unit(crowds[::2].mean(axis=0) - before[::2].mean(axis=0))] + ([_unit(direction)] if aligned else [])
-    apart, others = before[1::2], np.concatenate([before[1::2], after])
-    for way in ways:
-        if _apart(apart @ way, after @ way) > _SURE:
-            _refuse_state("moves")
-    if (
-        nulls.shape[1] > 1
-        and _apart(_spread(before - before.mean(axis=0)), _spread(after - after.mean(axis=0))) > _SURE
-    ):
+    others = np.concatenate([before[1::2], after[1::2]])
+    # Noise that comes again and again is no noise to measure a move by; that is a fault which the attacks show.
+    again = 1 < len(np.unique(before, axis=0)) < NULLS
+    if not again and max(_apart(before[1::2] @ way, after[1::2] @ way) for way in ways) > _SURE:
+        _refuse_state("moves")
+    spreads = [_spread(answers - answers.mean(axis=0)) for answers in (before, after)]
+    if not again and nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
         _refuse_state("has other noise")
     seen = max(_apart(crowds[1::2] @ way, others @ way) for way in ways)
     if seen < _SURE:  # such an answer may take more calls to be seen

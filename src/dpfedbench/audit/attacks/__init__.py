@@ -7,7 +7,6 @@ class as `RULE`, and its `score(run, rule, records=..., first=...)` makes the tw
 
 from __future__ import annotations
 
-import importlib
 import math
 import pkgutil
 
@@ -15,6 +14,7 @@ from dpfedbench.audit.mechanisms import ASSUMES, NAME, Score, many_runs
 from dpfedbench.errors import BenchError
 from dpfedbench.methods.method import Method
 from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.settings.discovery import imported
 from dpsum.audit.bounds import Bound
 
 
@@ -31,7 +31,7 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
         BenchError: there is none, or it does not fit the run.
     """
     for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
+        module = imported(f"{__name__}.{info.name}")
         if isinstance(rule, module.RULE):
             found: Score = module.score(run, rule, records=records, first=first)
             return found

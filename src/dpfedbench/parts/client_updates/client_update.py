@@ -44,6 +44,7 @@ class Setup:
         threads: CPU threads; they change no bit of the result.
         first: the first threshold, where it was found elsewhere.
         processes: those that take the run together.
+        weights: that training starts from, float32 [d]; None: whoever makes the clients does not train.
     """
 
     run: Any
@@ -56,6 +57,7 @@ class Setup:
     threads: int = 1
     first: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
+    weights: np.ndarray | None = None
 
 
 class Clients:
@@ -165,7 +167,7 @@ class ClientUpdate(Part):
             run: the run (a method).
             records: those that a client holds, where the data say how many.
         """
-        raise NotImplementedError
+        raise NotImplementedError("of updates whose clients take private sums")
 
     def clients(self, setup: Setup) -> Clients:
         """The clients of a run.

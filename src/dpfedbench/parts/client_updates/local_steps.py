@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.schedules.constant import ConstantRate
+from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
@@ -34,7 +36,11 @@ class LocalSteps(ClientUpdate):
         0.01, gt=0, le=1e6, doc="their learning rate", paper="0.002 (MNIST), 0.001 (Fashion-MNIST)"
     )
     optimizer: Optimizer = setting(Adam(), doc="what takes them", paper="adam")
+    schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
     keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
+
+    def check(self, run: Any) -> None:
+        self.schedule.check_rate(self.inner_rate)
 
     def columns(self, run: Any) -> tuple[str, ...]:
         if run.private:
@@ -105,7 +111,9 @@ class _Silos(Clients):
         rng = stream(run.seed, "first-threshold")
         images = rng.integers(0, 256, size=(self._lots.size, *self._held.images[0].shape[1:]), dtype=np.uint8)
         labels = rng.integers(0, run.task.ways, size=self._lots.size)
-        theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
+        theta = self._setup.weights
+        if theta is None:
+            theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
         with self._workers.running(), self._workers.worker() as gradients:
             _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
         return float(norms.mean())
@@ -161,7 +169,10 @@ class _Silos(Clients):
         released = torch.from_numpy(total.release())
         found.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
-        self._update.optimizer.step(model, mean, self._states[client], self._update.inner_rate)
+        update, rounds = self._update, self._setup.run.participation.rounds
+        rate = update.schedule.rate(update.inner_rate, index, rounds)
+        update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
+        update.optimizer.step(model, mean, self._states[client], rate)
         return found
 
     def row(self) -> Row:

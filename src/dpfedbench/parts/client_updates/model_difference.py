@@ -5,7 +5,7 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Optimizer
@@ -34,6 +34,9 @@ class ModelDifference(ClientUpdate):
     )
     inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Sgd(), doc="what takes them")
+
+    def check(self, run: Any) -> None:
+        self.optimizer.refuse_untold("client_update")
 
     def clients(self, setup: Setup) -> Clients:
         return _Trained(self, setup)

@@ -45,6 +45,7 @@ class Reptile(ClientUpdate):
     )
 
     def check(self, run: Any) -> None:
+        self.optimizer.refuse_untold("client_update")
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         if self.batches == "disjoint" and examples % self.inner_steps:
             raise BenchError(

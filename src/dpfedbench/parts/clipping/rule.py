@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
 from dpsum import clipping
-from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
+from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Extra, Seen, State, within_range
+
+__all__ = ["CohortRule", "Extra", "LotRule", "Seen", "State", "within_range"]  # what a rule of one's own imports
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
@@ -43,7 +45,7 @@ class ClippingRule(Part, clipping.ClippingRule):
 
     def first_threshold(self, path: Path, run: Run) -> float:
         """The first threshold, from the file of the run that is the `reference`."""
-        raise NotImplementedError
+        raise NotImplementedError("of rules that name a reference")
 
 
 class CohortRule(ClippingRule):

@@ -1,9 +1,10 @@
 """Correlated noise: a round takes back part of what earlier rounds added; see `dpsum.noise.Encoded`.
 
-What a client can be told by is the whole of its column of the encoder, so that z is over the largest column norm, and
-each client may be in one round only: with disjoint blocks nobody has to be secret and nobody is sampled. Noise costs T
-(T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250 rounds
-of 112,000; a `band` of p makes it at most p T.
+What a client can be told by is the whole of its columns of the encoder, so that z is over the largest column norm where
+each client is in one round, and over what all of its columns come to where it comes again: with known blocks nobody has
+to be secret and nobody is sampled. Where each client's one round is secret, less noise is needed. Noise
+costs T (T + 1) / 2 draws of the model's size: 0.3 s of one core for 40 rounds of 28,357 coordinates, about 45 s for 250
+rounds of 112,000; a `band` of p makes it at most p T.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
 from dpsum import noise
+from dpsum.accounting.analyses import pairs
+from dpsum.factorisations import scaled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +41,11 @@ class Correlated(Noise, noise.Encoded):
 
     def check(self, run: Any) -> None:
         plan, clipping = run.participation, run.clipping
-        if not (plan.once and plan.known):
+        if (self.mechanism, plan.kind) not in pairs():
             raise BenchError(
-                f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client is in one "
-                "known round: take one-pass, or noise.kind fixed"
+                f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client's rounds "
+                "are known, or where each is in one secret round: take one-pass, min-separation or balls-and-bins, or "
+                "noise.kind fixed"
             )
         if self.rounds is not None and self.rounds < plan.rounds:
             raise BenchError(
@@ -54,11 +58,17 @@ class Correlated(Noise, noise.Encoded):
                 "added: take constant"
             )
 
-    def planned(self, rounds: int, step: ServerStep) -> Planned:
-        """The noise of a run of so many rounds, whose server takes these steps."""
+    def planned(self, rounds: int, step: ServerStep, apart: tuple[int, int] = (1, 1)) -> Planned:
+        """The noise of a run of so many rounds, whose server takes these steps.
+
+        Args:
+            rounds: that are planned.
+            step: the server's.
+            apart: how many rounds a client's lie apart at least, and in how many of them it is at most.
+        """
         return Planned(
             multiplier=self.multiplier, factorisation=self.factorisation, rounds=self.rounds or max(rounds, 1),
-            step=step,
+            step=step, separation=apart[0], participations=apart[1],
         )  # fmt: skip
 
 
@@ -66,6 +76,8 @@ class Planned(Correlated):
     """Correlated noise of a run: what it draws follows from the planned rounds and, for some encoders, the server."""
 
     step: ServerStep
+    separation: int = 1
+    participations: int = 1
 
     def inverse(self) -> np.ndarray:
         return _weights(self)
@@ -73,4 +85,7 @@ class Planned(Correlated):
 
 @functools.lru_cache(maxsize=16)
 def _weights(planned: Planned) -> np.ndarray:
-    return planned.factorisation.weights(planned.rounds or 0, planned.step)
+    weights = planned.factorisation.weights(planned.rounds or 0, planned.step)
+    if planned.participations == 1:
+        return weights
+    return scaled(weights, separation=planned.separation, participations=planned.participations)

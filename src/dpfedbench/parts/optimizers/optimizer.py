@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
@@ -24,10 +25,27 @@ class Optimizer(Part):
     place: ClassVar[str] = "dpfedbench.parts.optimizers"
     linear: ClassVar[bool] = False
     """Whether what all steps together move is linear in the gradients."""
+    reads_noise: ClassVar[bool] = False
+    """Whether its steps follow from the deviation of the gradients' noise, so that somebody has to tell it (`told`)."""
 
     def begin(self, weights: torch.Tensor) -> State:
         """The state before the first step."""
         raise NotImplementedError
+
+    def told(self, state: State, deviation: float) -> None:
+        """Learn the deviation of the noise on each coordinate of the next step's gradient; 0 where there is none."""
+
+    def refuse_untold(self, where: str) -> None:
+        """Refuse an optimiser that has to be told the noise at a place where nobody tells it.
+
+        Raises:
+            BenchError: names the key.
+        """
+        if self.reads_noise:
+            raise BenchError(
+                f"{where}.optimizer is {self.kind}, which takes the noise's variance out of its moments, but nothing "
+                "tells it the noise there: it is for server, and for client_update.kind local-steps"
+            )
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
         """Move the weights in place along the gradient, of the same shape and type."""

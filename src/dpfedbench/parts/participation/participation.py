@@ -42,11 +42,23 @@ class Participation(Part):
         """Clients of a round, of so many in all; their expected number where that is random."""
         return self.cohort
 
+    def apart(self, clients: int) -> tuple[int, int]:
+        """How many rounds a client's lie apart at least, and in how many of them it is at most."""
+        return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
+
     def check(self, run: Any) -> None:
         if self.cohort > run.clients.count:
             raise BenchError(
                 f"participation.cohort is {self.cohort}, more than clients.count ({run.clients.count}): lower it or "
                 "raise that"
+            )
+
+    def check_blocks(self, run: Any) -> None:
+        """Refuse a cohort that does not divide the clients, where passes go on."""
+        if run.clients.count % self.cohort:
+            raise BenchError(
+                f"participation.cohort ({self.cohort}) does not divide clients.count ({run.clients.count}), as "
+                f"{self.kind} need: change one of them"
             )
 
     def check_divides(self, run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation
 from dpsum import participation
 
@@ -20,8 +19,4 @@ class Passes(Participation):
 
     def check(self, run: Any) -> None:
         super().check(run)
-        if run.clients.count % self.cohort:
-            raise BenchError(
-                f"participation.cohort ({self.cohort}) does not divide clients.count ({run.clients.count}), as passes "
-                "need: change one of them"
-            )
+        self.check_blocks(run)

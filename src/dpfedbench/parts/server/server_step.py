@@ -37,6 +37,9 @@ class ServerStep(Part):
         """What the model is moved by [d], of what was released."""
         return released / denominator
 
+    def told(self, state: State, deviation: float) -> None:
+        """Learn the deviation of the noise on each coordinate of the next mean; 0 where there is none."""
+
     def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
         """Move the model in place.
 

@@ -33,6 +33,9 @@ class Step(ServerStep):
     def begin(self, theta: torch.Tensor) -> State:
         return {"optimizer": self.optimizer.begin(theta)}
 
+    def told(self, state: State, deviation: float) -> None:
+        self.optimizer.told(state["optimizer"], deviation)
+
     def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
         rate = self.schedule.rate(self.rate, index, rounds)
         self.optimizer.step(theta, mean.to(theta.dtype).cpu(), state["optimizer"], rate)

@@ -195,6 +195,10 @@ class Analysis:
             uncounted=sorted({event.name for event in releases if not event.counted_by_paper}),
         )
 
+    def sampler_of(self, releases: Sequence[Release]) -> Sampler:
+        """What `high` and the like take for a ledger's sampler."""
+        return releases[0].sampler
+
     def explain(self, reading: Reading) -> str:
         """What the bracket of a ledger takes for granted."""
         return self.explanation

@@ -71,7 +71,13 @@ class CorrelatedOnePass(OnePass):
 
 
 def gram_of(releases: Sequence[Release]) -> np.ndarray:
-    """C^T C over sigma^2, in units of the threshold, of the rounds that were run, from a ledger of one pass.
+    """C^T C over sigma^2, in units of the threshold, of the rounds that were run; errors as of `encoder_of`."""
+    encoder, scale = encoder_of(releases)
+    return np.asarray(encoder.T @ encoder * scale**2)
+
+
+def encoder_of(releases: Sequence[Release]) -> tuple[np.ndarray, float]:
+    """C of the rounds that were run, from a ledger, and the threshold over the noise's deviation.
 
     Raises:
         DpsumError: rows are missing or of another length, the threshold moved, or the encoder moves by more than the
@@ -100,8 +106,7 @@ def gram_of(releases: Sequence[Release]) -> np.ndarray:
             f"the ledger declares sensitivity {first.sensitivity}, but its encoder has a column of norm {worst:.6g}: "
             "its mechanism is not the one accounted for"
         )
-    scale = np.max(first.threshold) / np.max(first.noise_std)
-    return np.asarray(encoder.T @ encoder * scale**2)
+    return encoder, float(np.max(first.threshold) / np.max(first.noise_std))
 
 
 def _worst_square(use: ImageUse, gram: np.ndarray) -> float:

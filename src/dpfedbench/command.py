@@ -1,0 +1,72 @@
+"""The command `dpfedbench`: the workflow that comes with the package, called as Snakemake is.
+
+dpfedbench run [--preset NAME] [targets and options of Snakemake]
+dpfedbench where            prints the Snakefile's place, for `module` of another Snakefile
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.words import nearest
+
+PACKAGE = Path(__file__).resolve().parent
+USAGE = (
+    "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results go to the folder results/ here. "
+    "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile"
+)
+_FILES = ("--configfile", "--configfiles")
+
+
+def workflow_folder() -> Path:
+    """Where the Snakefile is: in the package of a wheel, or in the repository."""
+    inside = PACKAGE / "workflow"
+    return inside if (inside / "Snakefile").is_file() else PACKAGE.parents[1]
+
+
+def snakemake_words(arguments: Sequence[str]) -> list[str]:
+    """The arguments of Snakemake for those of `dpfedbench run`.
+
+    Raises:
+        BenchError: there is no such preset, or nothing is to be run.
+    """
+    if not arguments or arguments[0] != "run":
+        raise BenchError(USAGE)
+    root, words, files, preset = workflow_folder(), list[str](), list[str](), ""
+    waiting = list(arguments[1:])
+    while waiting:
+        word = waiting.pop(0)
+        option, equals, value = word.partition("=")
+        if option == "--preset":
+            preset = value if equals else waiting.pop(0) if waiting else ""
+        elif option in _FILES:
+            files += [value] * bool(equals)
+            while not equals and waiting and not waiting[0].startswith("-"):
+                files.append(waiting.pop(0))
+        else:
+            words.append(word)
+    if preset or "--preset" in arguments:
+        known = {path.stem: path for path in sorted((root / "config" / "presets").glob("*.yaml"))}
+        if preset not in known:
+            raise BenchError(
+                f"there is no preset {preset!r}: there are {', '.join(known)}, the nearest is {nearest(preset, known)}"
+            )
+        files.insert(0, str(known[preset]))
+    # Before the words, among which targets are: --configfile takes every word up to the next option.
+    return [*(["--configfile", *files] if files else []), "--snakefile", str(root / "Snakefile"), *words]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Become Snakemake; the exit code where that cannot be."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if list(given) == ["where"]:
+        print(workflow_folder() / "Snakefile")
+        return 0
+    try:
+        words = snakemake_words(given)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    os.execv(sys.executable, [sys.executable, "-m", "snakemake", *words])

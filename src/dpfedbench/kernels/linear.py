@@ -1,0 +1,52 @@
+"""A linear head: the gradients of single records are outer products, whose norms and clipped sum need no rows.
+
+A record's gradient is r (x, 1)^T with residuals r = p - y, so that its norm is |r| sqrt(|x|^2 + 1), and the clipped sum
+is (w r)^T (x, 1) with each record's own weight w.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpfedbench.models.gradients import Found, Total
+from dpfedbench.models.net import Array
+from dpfedbench.models.torch_gradients import TorchGradients
+
+
+class LinearHeadGradients(TorchGradients):
+    """Gradients of a `LinearHead`; arguments are those of `Gradients`. All is in double precision."""
+
+    name = "linear-head"
+
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+        rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
+        residuals, found = self._residuals(np.asarray(theta, np.float64), rows, labels)
+
+        def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
+            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt((rows**2).sum(axis=1) + 1)
+            finite = np.isfinite(norms)
+            with np.errstate(divide="ignore"):
+                weights = np.minimum(limit / norms[finite], 1.0)
+            weighted = weights[:, None] * residuals[finite]
+            into += np.concatenate([(weighted.T @ rows[finite]).ravel(), weighted.sum(axis=0)])
+
+        return found, total.add_by(add, len(rows))
+
+    def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
+        """Probabilities less the labels' own [n, classes], and the records' measures."""
+        weights, biases = theta[: -self.net.outputs].reshape(self.net.outputs, -1), theta[-self.net.outputs :]
+        logits, places = rows @ weights.T + biases, np.arange(len(rows))
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        sums = np.exp(shifted).sum(axis=1)
+        found = Found(
+            np.log(sums) - shifted[places, labels],
+            (logits.argmax(axis=1) == labels).astype(np.float64),
+            np.ones(len(rows)),
+        )
+        residuals = np.exp(shifted) / sums[:, None]
+        residuals[places, labels] -= 1
+        return residuals, found
+
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+        rows = np.asarray(x, np.float64).reshape(len(x), -1)
+        return self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))[1]

@@ -1,0 +1,44 @@
+"""Random features (Rahimi and Recht 2008): what scattering has to beat to say that its wavelets matter."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Literal
+
+from dpfedbench.models.features.features import Features
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import torch
+
+
+class RandomFeatures(Features):
+    """sqrt(2 / D) cos(w.x + b) of D random w and b: inner products are those of a Gaussian kernel, on the average."""
+
+    kind: Literal["random"] = "random"
+    count: int = setting(4000, ge=1, le=1_000_000, doc="D: features of an image")
+    width: float = setting(5.0, gt=0, le=1e6, doc="of the kernel, in lengths of an image whose pixels are in [0, 1]")
+    seed: int = setting(0, ge=0, doc="of the drawing, apart from the run's: the features are public")
+
+    def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
+        return 1, 1, self.count
+
+    def of(self, images: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        weights, phases = _drawn(self.seed, images[0].numel(), self.count)
+        flat = images.flatten(1) @ (weights / self.width) + phases
+        return (math.sqrt(2 / self.count) * torch.cos(flat))[:, :, None, None]
+
+
+@functools.lru_cache(maxsize=2)
+def _drawn(seed: int, inputs: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    import numpy as np
+    import torch
+
+    from dpsum.randomness import stream
+
+    rng = stream(seed, "random-features")
+    weights = rng.standard_normal((inputs, count)).astype(np.float32)
+    return torch.from_numpy(weights), torch.from_numpy(rng.uniform(0, 2 * math.pi, count).astype(np.float32))

@@ -1,0 +1,133 @@
+"""Scattering coefficients (Mallat 2012; Bruna and Mallat 2013), on which Tramer and Boneh (2021) train linear heads.
+
+With Morlet wavelets psi of scale 2^j and angle k pi / angles, and a Gaussian phi of the largest scale 2^J,
+
+    order 0: x * phi        order 1: |x * psi_j,k| * phi        order 2: ||x * psi_j,k| * psi_i,l| * phi,  j < i < J
+
+each kept at every 2^J-th pixel. Of J = 2 and 8 angles these are 1 + 16 + 64 = 81 maps of 7 x 7 of an image of 28 x 28.
+Filters are those of kymatio (Andreux et al. 2020): sigma = 0.8 * 2^j, frequency 0.75 pi / 2^j, slant 4 / angles; each
+wavelet's mean is zero. Images are reflected at their edges by 2^J pixels, and maps are periodic beyond that.
+
+Channels are normalised in groups, over the pixels of one image (Wu and He 2018, without weights): nothing of another
+image is read, so that this is paid for by nobody. Tramer and Boneh's normalisation by the data's mean and variance
+would be a release, and is not here.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from dpfedbench.errors import BenchError
+from dpfedbench.models.features.features import Features
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Scattering(Features):
+    """Coefficients of orders 0 to 2, normalised in groups of channels."""
+
+    kind: Literal["scattering"] = "scattering"
+    scales: int = setting(2, ge=1, le=5, doc="J: maps are kept at every 2^J-th pixel", paper="2")
+    angles: int = setting(8, ge=1, le=32, doc="of the wavelets of each scale", paper="8")
+    groups: int | None = setting(
+        27, ge=1, doc="of channels, each normalised over one image; null: features are not normalised", paper="27"
+    )
+
+    def channels(self, channels: int) -> int:
+        """Maps of an image of so many channels."""
+        pairs = self.scales * (self.scales - 1) // 2
+        return channels * (1 + self.scales * self.angles + pairs * self.angles**2)
+
+    def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
+        height, width, channels = image_shape
+        step, maps = 2**self.scales, self.channels(channels)
+        if min(height, width) < 2 * step:
+            raise BenchError(
+                f"model.features.scales is {self.scales}, but images of {height} x {width} pixels have a side "
+                f"below {2 * step}: lower it"
+            )
+        if self.groups is not None and maps % self.groups:
+            raise BenchError(f"model.features.groups is {self.groups}, which does not divide the {maps} channels")
+        return -(-height // step), -(-width // step), maps
+
+    def of(self, images: torch.Tensor) -> torch.Tensor:
+        import torch
+        from torch.nn.functional import group_norm, pad
+
+        step, (height, width) = 2**self.scales, images.shape[2:]
+        more = (step, step + -width % step, step, step + -height % step)
+        padded = pad(images, more, mode="reflect")
+        waves = _wavelets(*padded.shape[2:], self.scales, self.angles)
+        # The Gaussian is a product of one for rows and one for columns; only the pixels that are kept are computed.
+        rows, columns = (_blur(size, self.scales) for size in padded.shape[2:])
+
+        def kept(maps: torch.Tensor) -> torch.Tensor:
+            """[n, C, ..., H, W] blurred, at every `step`-th pixel, without the reflected ones, as [n, -1, h, w]."""
+            return (rows @ maps @ columns.T).flatten(1, -3)
+
+        def filtered(spectrum: torch.Tensor, scale: int) -> torch.Tensor:
+            """Moduli [..., angles, H, W] of what a spectrum [..., H, W] is by each wavelet of a scale."""
+            return torch.fft.ifft2(spectrum[..., None, :, :] * waves[scale]).abs()
+
+        found, spectrum = [kept(padded)], torch.fft.fft2(padded)
+        for first in range(self.scales):
+            moduli = filtered(spectrum, first)
+            found.append(kept(moduli))
+            if first + 1 < self.scales:
+                of_moduli = torch.fft.fft2(moduli)
+                found += [kept(filtered(of_moduli, second)) for second in range(first + 1, self.scales)]
+        maps = torch.cat(found, dim=1)
+        return maps if self.groups is None else group_norm(maps, self.groups)
+
+
+def gabor(height: int, width: int, *, deviation: float, angle: float, frequency: float, slant: float) -> np.ndarray:
+    """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first pixel: complex128 [H, W]."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    found = np.zeros((height, width), np.complex128)
+    for down in range(-2, 3):
+        for right in range(-2, 3):
+            y, x = np.mgrid[:height, :width] + np.array([down * height, right * width])[:, None, None]
+            along, across = cosine * y + sine * x, slant * (cosine * x - sine * y)
+            found += np.exp(-(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along)
+    return found * slant / (2 * math.pi * deviation**2)
+
+
+def morlet(height: int, width: int, *, scale: int, angle: float, angles: int) -> np.ndarray:
+    """A wavelet of scale 2^scale: a Gabor function less so much of its envelope that its sum is zero."""
+    sizes = {"deviation": 0.8 * 2**scale, "angle": angle, "slant": 4 / angles}
+    wave = gabor(height, width, frequency=0.75 * math.pi / 2**scale, **sizes)
+    envelope = gabor(height, width, frequency=0.0, **sizes)
+    return wave - wave.sum() / envelope.sum() * envelope
+
+
+@functools.lru_cache(maxsize=8)
+def _wavelets(height: int, width: int, scales: int, angles: int) -> tuple[torch.Tensor, ...]:
+    """For each scale the wavelets' spectra, which are real: float32 [angles, H, W]."""
+    import torch
+
+    def spectrum(scale: int, place: int) -> np.ndarray:
+        wave = morlet(height, width, scale=scale, angle=place * math.pi / angles, angles=angles)
+        return np.fft.fft2(wave).real.astype(np.float32)
+
+    return tuple(
+        torch.from_numpy(np.stack([spectrum(scale, place) for place in range(angles)])) for scale in range(scales)
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _blur(size: int, scales: int) -> torch.Tensor:
+    """What blurs a side of so many pixels and keeps every 2^J-th within the reflected ones: float32 [kept, size]."""
+    import torch
+
+    step = 2**scales
+    places = np.arange(step, size - step, step)
+    deviation = 0.8 * 2 ** (scales - 1)
+    away = (places[:, None] - np.arange(size) + np.arange(-2, 3)[:, None, None] * size).astype(np.float64)
+    weights = np.exp(-(away**2) / (2 * deviation**2)).sum(axis=0) / (math.sqrt(2 * math.pi) * deviation)
+    return torch.from_numpy(weights.astype(np.float32))

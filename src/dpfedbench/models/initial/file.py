@@ -1,0 +1,53 @@
+"""Weights in a file of one's own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.initial import Initial
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class FileInitial(Initial):
+    """The first member of a model file as runs write them (model.safetensors), whose bytes the configuration pins."""
+
+    kind: Literal["file"] = "file"
+    path: str = setting(pattern=r"\S", doc="of the file, seen from where the workflow is called")
+    sha256: str = setting(pattern="^[0-9a-f]{64}$", doc="of the file, so that other weights are another run")
+    source: str = setting(pattern=r"\S", doc="for readers: what the weights were trained on")
+    public: bool = setting(
+        False, doc="whether that is nobody's secret; false: it is private data without an account, nothing finite holds"
+    )
+
+    @property
+    def told(self) -> str:
+        return f"from weights of {self.source}"
+
+    def without_account(self, run: Any) -> tuple[str, ...]:
+        return () if self.public else (f"training starts from weights of {self.source}, for which there is no account",)
+
+    def public_for(self, run: Any) -> bool:
+        return self.public
+
+    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+        from dpfedbench.models.members import load_members
+
+        path = Path(self.path)
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise BenchError(f"initial.path is {path}, which cannot be read ({error.strerror}): give a file") from error
+        if found != self.sha256:
+            raise BenchError(f"initial.path is {path}, whose SHA-256 is {found}: initial.sha256 says {self.sha256}")
+        weights: np.ndarray = load_members(path, net)[0]
+        return weights
+
+    def notices(self, run: Any) -> tuple[str, ...]:
+        return (f"training starts from weights of {self.source}, declared public",) if self.public else ()

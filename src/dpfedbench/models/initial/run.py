@@ -1,0 +1,130 @@
+"""Weights that another run has ended with, which the workflow makes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.initial import Initial
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RunInitial(Initial):
+    """The first member of another run's model: the best on validation where it keeps several, else the last.
+
+    That run is named by its settings, and has this run's seed. There are three cases:
+
+    - it trained on another data set that is declared `public`: it costs nothing;
+    - it trained on this run's clients, with privacy: both read the same clients, and the account is of both together.
+      Their noise has to be drawn apart, so that this run's `streams` are its own;
+    - else it tells of private data without an account, and no finite epsilon holds.
+    """
+
+    kind: Literal["run"] = "run"
+    file: ClassVar[str] = "model.safetensors"
+
+    run: dict[str, Any] = setting(
+        doc="the run that is started from, without its seed, which is this run's; a series' `start` fills it in"
+    )
+    public: bool = setting(
+        False, doc="whether the data set that it was trained on is nobody's secret; not of the run's own data set"
+    )
+
+    @property
+    def told(self) -> str:
+        return f"from {self.run.get('method')} on {self.run.get('dataset')}"
+
+    def check(self, run: Any) -> None:
+        first = self._other(run)
+        if run.task.text is not None and first.dataset != run.dataset:
+            raise BenchError(
+                f"initial.run is a run on {first.dataset}, whose words have other numbers than those of {run.dataset}: "
+                "start from a run on the same texts"
+            )
+        if (first.model, first.task.outputs, first.pretrains) != (run.model, run.task.outputs, run.pretrains):
+            raise BenchError(
+                f"initial.run is {first.folder}, whose model has other sizes or another last layer: start from a run "
+                "of the same model and task"
+            )
+        for start, other in self._chain(run):
+            if start.public and other.dataset == run.dataset:
+                raise BenchError(
+                    f"initial.public is true, but {other.folder} was trained on {run.dataset}, which this run's "
+                    "clients hold: start from another data set, or set it to false"
+                )
+            if start is not self and not start.public:
+                raise BenchError(
+                    f"initial.run is {first.folder}, which itself starts from {other.folder}, and that is not public: "
+                    "no analysis of three runs together; start from one run"
+                )
+        if self._composed(run, first):
+            self._check_composed(run, first)
+
+    def _check_composed(self, run: Any, first: Any) -> None:
+        if "ledger.jsonl" in first.references:
+            raise BenchError(
+                f"initial.run is {first.folder}, which rests on a private run itself: no analysis of three together"
+            )
+        sums = [one for one in (*first.sums, *run.sums) if one.private]
+        alike = {(one.unit, one.adjacency, one.noise.mechanism, one.within_task is None) for one in sums}
+        if run.private and len(alike | {(sums[0].unit, "zero-out", "gaussian", True)}) > 1:
+            raise BenchError(
+                f"initial.run is {first.folder}, a private run on the same clients, and no analysis puts the sums of "
+                "both together: that is there for independent Gaussian noise and one unit, without clients' own sums"
+            )
+        if first.clients_folder != run.clients_folder:
+            raise BenchError(
+                f"initial.run is {first.folder}, whose clients are others than this run's: clients that are in both "
+                "have to be the same for an account of both; give both the same clients"
+            )
+        if run.private and run.streams != "own":
+            raise BenchError(
+                f"initial.run is {first.folder}, a private run on the same clients: with streams shared both draw the "
+                "same cohorts and noise, and no account of both holds; set streams to own"
+            )
+
+    def references(self, run: Any) -> dict[str, Any]:
+        other = self._other(run)
+        return {self.file: other} | ({"ledger.jsonl": other} if self._composed(run, other) else {})
+
+    def without_account(self, run: Any) -> tuple[str, ...]:
+        other = self._other(run)
+        if self.public or self._composed(run, other):
+            return ()
+        how = "on other private data" if other.private else "without privacy"
+        return (f"training starts from what {other.folder} learnt of {other.dataset} {how}",)
+
+    def public_for(self, run: Any) -> bool:
+        return self.public
+
+    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+        from dpfedbench.models.members import load_members
+
+        if self.file not in files:
+            raise BenchError(f"training starts from another run's model: give its {self.file} as a reference")
+        found: np.ndarray = load_members(files[self.file], net)[0]
+        return found
+
+    def notices(self, run: Any) -> tuple[str, ...]:
+        other = self._other(run)
+        return (f"training starts from a model of {other.dataset}, declared public",) if self.public else ()
+
+    def _other(self, run: Any) -> Any:
+        return run.another({**self.run, "seed": run.seed})
+
+    def _composed(self, run: Any, other: Any) -> bool:
+        """Whether both have read the same records, the other one with privacy."""
+        return bool(not self.public and other.private and other.dataset == run.dataset)
+
+    def _chain(self, run: Any) -> Iterator[tuple[RunInitial, Any]]:
+        """The run that is started from, the one that that starts from, and so on, each with the start that names it."""
+        start: Any = self
+        while isinstance(start, RunInitial):
+            run = start._other(run)
+            yield start, run
+            start = run.initial

@@ -1,0 +1,41 @@
+"""A linear head on fixed features (Tramer and Boneh 2021), the simple baseline of private training of records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.models.features.features import Features
+from dpfedbench.models.features.scattering import Scattering
+from dpfedbench.models.zoo.model import ZooModel
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+
+class LinearModel(ZooModel):
+    """One linear layer over features of each image, which are computed once: they read no other image."""
+
+    kind: Literal["linear"] = "linear"
+    features: Features = setting(Scattering(), doc="what it reads of an image")
+
+    def check(self, run: Any) -> None:
+        super().check(run)
+        if run.holds != "records" or run.pretrains:
+            raise BenchError(
+                f"model.kind is linear, whose features are computed once for records, but clients of {run.method} are "
+                "few-shot tasks or its last layer is replaced: take conv4"
+            )
+
+    def prepared(self, records: np.ndarray) -> np.ndarray:
+        return self.features(records)
+
+    def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
+        return super().net(input_shape=self.features.shape(input_shape), outputs=outputs)
+
+    def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        from dpfedbench.models.linear import LinearHead
+
+        return LinearHead(inputs=input_shape, classes=outputs)

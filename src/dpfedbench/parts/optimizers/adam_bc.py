@@ -1,0 +1,52 @@
+"""DP-AdamBC (Tang, Shpilevskiy and Lecuyer 2023, DP-AdamBC: Your DP-Adam Is Actually DP-SGD).
+
+A released mean is g + e with noise e of deviation s on each coordinate, so that E[(g + e)^2] = E[g^2] + s^2: Adam's
+second moment is filled by noise, and where s is large all coordinates take steps of one length. The noise is the
+server's own and s is in the ledger, so the bias can be taken away:
+
+    m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2        n = b2 n + (1 - b2) s^2
+    w -= rate * m' / sqrt(max(v' - n', floor)),   x' = x / (1 - b^t)
+
+Where s stays, n' is s^2 as the paper has it; where the threshold or the noise moves, n' is what v' has of it. All of it
+is computed of what was released: post-processing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dpfedbench.parts.optimizers.optimizer import Optimizer, State
+from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    import torch
+
+_FIRST, _SECOND = 0.9, 0.999
+
+
+class AdamBC(Optimizer):
+    """Adam with the noise's variance taken out of its second moment; betas are 0.9 and 0.999."""
+
+    kind: Literal["adam-bc"] = "adam-bc"
+    reads_noise: ClassVar[bool] = True
+    floor: float = setting(
+        1e-8, gt=0, le=1e6, doc="least corrected second moment, gamma': below it noise is all there is", paper="tuned"
+    )
+
+    def begin(self, weights: torch.Tensor) -> State:
+        import torch
+
+        moments = {"mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
+        return {"steps": 0, "noise": 0.0, "deviation": 0.0, **moments}
+
+    def told(self, state: State, deviation: float) -> None:
+        state["deviation"] = float(deviation)
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        state["steps"] += 1
+        state["mean"].lerp_(gradient, 1 - _FIRST)
+        state["square"].mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
+        state["noise"] = _SECOND * state["noise"] + (1 - _SECOND) * state["deviation"] ** 2
+        first, second = (1 - beta ** state["steps"] for beta in (_FIRST, _SECOND))
+        corrected = ((state["square"] - state["noise"]) / second).clamp_(min=self.floor).sqrt_()
+        weights.addcdiv_(state["mean"], corrected, value=-rate / first)

@@ -1,0 +1,1 @@
+"""Transformations of single contributions before a sum clips them, one file each."""

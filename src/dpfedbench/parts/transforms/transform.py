@@ -1,0 +1,36 @@
+"""What every transformation of a contribution is: a factor that follows from its own norm.
+
+It costs no privacy and needs no proof: what it makes of a contribution depends on no other, and the sum clips that to C
+as it clips any. So the sum moves by at most C where a unit's contribution becomes zero, whatever the factor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Transform(Part):
+    """Base of the transformations."""
+
+    place: ClassVar[str] = "dpfedbench.parts.transforms"
+    trivial: ClassVar[bool] = False
+    """Whether contributions stay as they are, so that they may be added up while they are computed."""
+
+    def factor(self, norm: float) -> float:
+        """What a contribution of this L2 norm over all weights is multiplied by."""
+        raise NotImplementedError
+
+    def rows(self, contributions: torch.Tensor) -> torch.Tensor:
+        """Contributions [n, d], each times its own factor; one that is not finite stays so, and counts as zero."""
+        import torch
+
+        if self.trivial:
+            return contributions
+        norms = torch.linalg.vector_norm(contributions, dim=1, dtype=torch.float64)
+        factors = [self.factor(norm) for norm in norms.tolist()]
+        return contributions * torch.tensor(factors, dtype=contributions.dtype, device=contributions.device)[:, None]

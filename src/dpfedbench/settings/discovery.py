@@ -1,0 +1,136 @@
+"""Modules that are found by place: how they are imported, and what their classes have to be like.
+
+Who writes a method or a part is told of a fault in it when the plan is read, by file and line.
+"""
+
+import importlib
+import inspect
+import typing
+from types import FunctionType, ModuleType
+from typing import Any, Literal
+
+from dpfedbench import whose
+from dpfedbench.errors import BenchError
+
+
+def imported(name: str) -> ModuleType:
+    """A module of dpfedbench or of one's own.
+
+    Raises:
+        BenchError: it does not import; says where it fails.
+    """
+    try:
+        return importlib.import_module(name)
+    except BenchError as error:
+        if at := whose.place_of(error):
+            raise BenchError(f"{at}: {error}") from error
+        raise
+    except Exception as error:
+        raise BenchError(
+            f"{name} does not import ({whose.said_of(error) or whose.in_words(error)}): mend it, or take its file away"
+        ) from error
+
+
+def place(cls: type, name: str = "") -> str:
+    """Where a class, or a function of it, is written: "FILE, line N"."""
+    try:
+        file, line = inspect.getfile(cls), inspect.getsourcelines(vars(cls)[name] if name else cls)[1]
+    except (OSError, TypeError):
+        return f"{cls.__module__}.{cls.__name__}"
+    return f"{whose.seen_from_here(file)}, line {line}"
+
+
+def check_kind(cls: type) -> None:
+    """Refuse a part of one's own without a `kind`, or with one that is not one text that the class itself says.
+
+    A class that others extend needs none, nor does one whose name begins with "_".
+
+    Raises:
+        BenchError: says how to write it.
+    """
+    if "kind" not in inspect.get_annotations(cls):
+        if not cls.__subclasses__() and not cls.__name__.startswith("_"):
+            raise BenchError(
+                f"{place(cls)}: {cls.__name__} has no kind, by which a configuration names it: write "
+                f'kind: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
+            )
+        return
+    default = cls.model_fields["kind"].default  # type: ignore[attr-defined]
+    annotation = cls.model_fields["kind"].annotation  # type: ignore[attr-defined]
+    if typing.get_origin(annotation) is not Literal or typing.get_args(annotation) != (default,):
+        said = default if isinstance(default, str) else cls.__name__.lower()
+        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its kind so: kind: Literal["{said}"] = "{said}"')
+
+
+def check_functions(cls: type, root: type) -> None:
+    """Refuse a class whose functions cannot be called as those of its bases are, or that leaves one out.
+
+    Args:
+        cls: a method or a part, and no base of others.
+        root: the base of its family.
+
+    Raises:
+        BenchError: names the first one, with its file and line.
+    """
+    for owner in cls.__mro__[: cls.__mro__.index(root)]:
+        for name, found in vars(owner).items():
+            above = next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), None)
+            if name.startswith("__") or above is None:
+                continue
+            if isinstance(found, FunctionType) and isinstance(above, property):
+                raise BenchError(
+                    f"{place(owner, name)}: {owner.__name__}.{name} has to be a @property, as its base's is"
+                )
+            if isinstance(found, FunctionType) and isinstance(above, FunctionType):
+                wanted, given = inspect.signature(above), inspect.signature(found)
+                if not _takes(given, wanted):
+                    raise BenchError(
+                        f"{place(owner, name)}: {owner.__name__}.{name} takes {_shown(given)}, but it is called with "
+                        f"{_shown(wanted)}: give it these"
+                    )
+    for name in dir(cls):
+        function = inspect.getattr_static(cls, name)
+        if isinstance(function, FunctionType) and _left_open(function):
+            arguments = _shown(inspect.signature(function))
+            raise BenchError(f"{place(cls)}: {cls.__name__} has no {name}, which takes {arguments}: write it")
+
+
+def _left_open(function: FunctionType) -> bool:
+    """Whether every subclass has to write a function: all that it does is to say so. One with a reason is for some."""
+    code = function.__code__
+    return code.co_names == ("NotImplementedError",) and {*code.co_consts} <= {function.__doc__, None}
+
+
+def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
+    """Whether a function can be called in every way in which another can."""
+    kinds = inspect.Parameter
+    own = list(given.parameters.values())
+    variable = {one.kind for one in own}
+    names = {one.name for one in own}
+    by_place = [one for one in own if one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    places = 0
+    for one in wanted.parameters.values():
+        if one.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+            if one.kind not in variable:
+                return False
+            continue
+        if one.kind is not kinds.KEYWORD_ONLY:
+            places += 1
+        if one.name not in names and kinds.VAR_KEYWORD not in variable and not _unused(by_place, places):
+            return False
+    if len(by_place) < places and kinds.VAR_POSITIONAL not in variable:
+        return False
+    known = set(wanted.parameters)
+    anything = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    needed = [one for one in own if one.default is kinds.empty and one.kind not in anything]
+    return all(one.name in known or one in by_place[:places] for one in needed)
+
+
+def _unused(by_place: list[Any], place: int) -> bool:
+    """Whether the parameter at a place says by its name that it is not used, so that nobody calls it by that."""
+    return place <= len(by_place) and by_place[place - 1].name.startswith("_")
+
+
+def _shown(signature: inspect.Signature) -> str:
+    names = [str(one.replace(annotation=inspect.Parameter.empty)) for one in signature.parameters.values()]
+    return f"({', '.join(names)})"

@@ -1,0 +1,110 @@
+"""Files of a configuration: what Snakemake says too little of, or nothing, is said here in one line with the place."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfedbench.errors import BenchError
+from dpfedbench.files import text_of
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def check_files(paths: Iterable[str | Path]) -> None:
+    """Refuse the first file that is no group of keys, each given once.
+
+    Raises:
+        BenchError: as `read_file`.
+    """
+    for path in paths:
+        read_file(path)
+
+
+def check_arguments() -> None:
+    """End a call of Snakemake with one line where a file of its --configfile cannot be taken.
+
+    Snakemake reads these files before the Snakefile, and says what is wrong in them by a traceback or without the file.
+    The default profile calls this, which is read earlier still.
+    """
+    files, given = list[str](), False
+    for word in sys.argv[1:]:
+        option, _, value = word.partition("=")
+        if word.startswith("-"):
+            given = option in ("--configfile", "--configfiles")
+            files += [value] * (given and value != "")
+        elif given:
+            files.append(word)
+    try:
+        check_files(files)
+    except BenchError as error:
+        sys.exit(f"configuration: {error}")
+
+
+def read_file(path: str | Path) -> dict[str, Any]:
+    """The values of a file of a configuration.
+
+    Raises:
+        BenchError: it is missing or empty, its YAML has a fault, it holds no group of keys, gives a key twice, or has a
+            group within itself; says the line.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise BenchError(
+            f"{path}: there is no such file, seen from {Path.cwd()}; if it is a target, put it before --configfile, "
+            "which takes every word that follows"
+        )
+    text = text_of(path)
+    with contextlib.suppress(ValueError):
+        json.loads(text)
+        text = text.replace("\t", " ")  # JSON, which Snakemake takes too, is YAML but for tabs between values
+    _check_yaml(path, text)
+    values: dict[str, Any] = yaml.load(text, Loader=_Loader)
+    return values
+
+
+def _check_yaml(path: Path, text: str) -> None:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        tab = "\t" in text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else False
+        said = "a tab stands where YAML wants spaces" if tab else error.problem or error.context or "it is not YAML"
+        raise BenchError(f"{path}, line {mark.line + 1 if mark else 1}: {said}: mend the YAML there") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BenchError(f"{path} is not YAML ({' '.join(str(error).split())[:200]}): mend it") from error
+    if node is None:
+        raise BenchError(f"{path} is empty: give it keys, or leave it out")
+    if not isinstance(node, yaml.MappingNode):
+        what = "a list" if isinstance(node, yaml.SequenceNode) else "one value"
+        raise BenchError(f"{path}, line {node.start_mark.line + 1}: it holds {what}: expected keys at its top level")
+    _check_keys(path, node, (), set())
+
+
+def _check_keys(path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[int]) -> None:
+    """Refuse a key that is given twice, and a group that has itself inside."""
+    if id(node) in above:
+        raise BenchError(f"{path}, line {node.start_mark.line + 1}: this group refers to itself: take out the alias")
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    inside = (*above, id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check_keys(path, item, inside, seen)
+    elif isinstance(node, yaml.MappingNode):
+        first: dict[Hashable, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in first:
+                    raise BenchError(
+                        f"{path}, line {line}: the key {key.value} is there already, in line "
+                        f"{first[key.tag, key.value]}, and YAML would keep only one of them: take one out"
+                    )
+                first[key.tag, key.value] = line
+            _check_keys(path, value, inside, seen)

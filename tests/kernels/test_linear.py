@@ -1,0 +1,69 @@
+"""The linear head's clipped sum against torch's single gradients, clipped and added up one by one."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dpfedbench.kernels import choose
+from dpfedbench.kernels.linear import LinearHeadGradients
+from dpfedbench.models.linear import LinearHead
+from dpfedbench.models.net import Net
+from dpfedbench.models.torch_gradients import TorchGradients
+from dpsum.private_sum import PlainSum, PrivateSum
+
+SHAPE, CLASSES = (3, 3, 4), 5
+NET = Net(functools.partial(LinearHead, inputs=SHAPE, classes=CLASSES), input_shape=SHAPE, outputs=CLASSES)
+
+
+def given(count=30):
+    rng = np.random.default_rng(0)
+    theta = rng.standard_normal(NET.dimension).astype(np.float32)
+    return theta, rng.standard_normal((count, *SHAPE)).astype(np.float32), rng.integers(0, CLASSES, count)
+
+
+class Silent:
+    """In place of a random generator: no noise."""
+
+    def standard_normal(self, dimension):
+        return np.zeros(dimension)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 3.0, math.inf])
+def test_the_sum_is_that_of_single_gradients(threshold):
+    theta, x, y = given()
+    x[7] = math.nan  # counts as zero
+    rows = torch.empty((len(x), NET.dimension))
+    expected = TorchGradients(NET).each(theta, x, y, rows)
+    norms = rows.double().norm(dim=1)
+    weights = torch.clamp(threshold / norms, max=1.0)
+    wanted = (weights[:, None] * rows.double())[norms.isfinite()].sum(dim=0)
+    sum_ = PlainSum(dimension=NET.dimension)
+    if threshold < math.inf:
+        sum_ = PrivateSum(dimension=NET.dimension, threshold=threshold, noise_multiplier=1.0)
+    found, own = LinearHeadGradients(NET).add_each(theta, x, y, sum_)
+    np.testing.assert_allclose(own, norms, rtol=1e-5)
+    assert sum_.non_finite == 1 and sum_.count == 30
+    torch.testing.assert_close(torch.from_numpy(sum_.release(Silent())), wanted, rtol=1e-5, atol=1e-5)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.delete(mine, 7), np.delete(theirs, 7), rtol=1e-5, atol=1e-6)
+
+
+def test_no_record_moves_the_sum_by_more_than_the_threshold():
+    theta, x, y = given(1)
+    for scale in (1e-30, 1.0, 1e15):
+        sum_ = PrivateSum(dimension=NET.dimension, threshold=0.3, noise_multiplier=1.0)
+        LinearHeadGradients(NET).add_each(theta, x * np.float32(scale), y, sum_)
+        assert np.linalg.norm(sum_.release(Silent())) <= 0.3 * (1 + 1e-9)
+
+
+def test_it_is_chosen_and_measures_as_torch_does():
+    theta, x, y = given()
+    chosen = choose(NET)
+    assert chosen.name == "linear-head"
+    for mine, theirs in zip(
+        chosen.make().evaluate(theta, x, y), TorchGradients(NET).evaluate(theta, x, y), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5)

@@ -1,0 +1,202 @@
+"""Faults of a beginner: each is one line, which names the file that it is in and says what to do.
+
+Each is made in a folder outside the repository, beside a right experiment, and met as a user meets it: by a dry run.
+"""
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.shipped import without_others
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+RIGHT = without_others("""
+code_folder: mycode
+experiments:
+  mine:
+    title: Mine
+    run: {dataset: glyphs, clients: {count: 20}, participation: {cohort: 10, rounds: 2}}
+    tasks: {one: {}}
+    tables:
+      table1: {title: t, tasks: [one], seeds: [0], series: {a: {method: METHOD}}}
+""")
+METHOD = """
+from typing import ClassVar
+from dpfedbench.methods.over_clients import OverClients
+from dpfedbench.methods.method import Method
+from dpfedbench.parts.client_updates.maml import Maml
+
+
+class Mine(OverClients):
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "Mine"
+    client_update: Maml = Maml()
+"""
+RULE = """
+from typing import Literal
+from dpfedbench.parts.clipping.rule import CohortRule, Seen, State
+
+
+class Mine(CohortRule):
+    kind: Literal["mine"] = "mine"
+
+    def observe(self, state: State, seen: Seen) -> None:
+        state["threshold"] *= 0.5
+"""
+STEPS = """
+from typing import Literal
+from dpfedbench.parts.optimizers.optimizer import Optimizer
+
+
+class Mine(Optimizer):
+    kind: Literal["mine"] = "mine"
+
+    def begin(self, weights):
+        return {}
+
+    def step(self, weights, gradient, state, rate):
+        weights.sub_(rate * gradient)
+"""
+READER = "datasets: {mine: {reader: mine}}\n"
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
+
+
+def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
+    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", *more, directory=folder)
+    assert done.returncode == 1, done.stdout
+    return lines(done)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("seeds: [0\nrun: {}\n", r"faulty\.yaml, line 2: did not find expected ',' or '\]': mend the YAML there"),
+        ("run:\n\tmodel: cnn\n", r"faulty\.yaml, line 2: a tab stands where YAML wants spaces: mend the YAML there"),
+        ("", r"faulty\.yaml is empty: give it keys, or leave it out"),
+        ("- seeds\n", r"faulty\.yaml, line 1: it holds a list: expected keys at its top level"),
+        (
+            "seeds: [0]\nrun: {dataset: glyphs,\n  dataset: digits}\n",
+            r"faulty\.yaml, line 3: the key dataset is there already, in line 2, and YAML would keep only one of them",
+        ),
+        ("run: &all\n  model: *all\n", r"faulty\.yaml, line 1: this group refers to itself: take out the alias"),
+        (None, r"faulty\.yaml: there is no such file, seen from .*; if it is a target, put it before --configfile, wh"),
+    ],
+)
+@pytest.mark.parametrize("own_folder", [False, True])
+def test_a_fault_of_yaml(
+    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str, own_folder: bool
+) -> None:
+    """Of a file that --configfile names, which Snakemake reads before the Snakefile; and of one in a folder."""
+    monkeypatch.chdir(tmp_path)
+    if own_folder and text is None:
+        pytest.skip("what is not there is not in a folder")
+    place = tmp_path / "own" if own_folder else tmp_path
+    place.mkdir(exist_ok=True)
+    if text is not None:
+        (place / "faulty.yaml").write_text(text, encoding="utf-8")
+    chosen = ["--config", "experiments_folder=own"] if own_folder else ["--configfile", "faulty.yaml"]
+    done = snakemake("--dry-run", *chosen)
+    (line,) = lines(done)
+    assert done.returncode == 1 and re.match(rf"configuration: (own/)?{said}", line), line
+
+
+def test_a_target_behind_the_files_of_a_configuration(
+    snakemake: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "right.yaml").write_text("seeds: [0]\n", encoding="utf-8")
+    done = snakemake("--dry-run", "--configfile", "right.yaml", "all")
+    assert done.returncode == 1
+    assert re.match("configuration: all: there is no such file, .*target, put it before --configfile", lines(done)[0])
+    assert len(lines(done)) == 1
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+CLIENT_UPDATE = "    client_update: Maml = Maml()\n"
+KIND = '    kind: Literal["mine"] = "mine"\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (
+            "methods/mine.py", changed(METHOD, CLIENT_UPDATE, ""),
+            r"line 8: Mine has no client_update: say which it takes, for instance client_update: Maml = Maml\(\)",
+        ),
+        (
+            "methods/mine.py", changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
+            r"line 8: Mine has no loop: extend OverClients, OverLots or OverParties, or write one",
+        ),
+        (
+            "methods/mine.py", changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
+            r'line 8: Mine has no name, by which a configuration names it: write name: ClassVar\[str\] = "mine"',
+        ),
+        (
+            "methods/mine.py", changed(METHOD, "    name: ClassVar[str]", "    name: str"),
+            r"line 8: .*Mine has a key 'name', which shadows OverClients\.name: that is no key, write name: ClassVar\[",
+        ),
+        (
+            "methods/mine.py", f"{METHOD}\n    def loop(self, rounds):\n        return super().loop()\n",
+            r"line 13: Mine\.loop takes \(self, rounds\), but it is called with \(self\): give it these",
+        ),
+        (
+            "methods/mine.py", f"{METHOD}\n    def private(self):\n        return True\n",
+            r"line 13: Mine\.private has to be a @property",
+        ),
+        (
+            "methods/mine.py", f"{METHOD}\n    def check(self):\n        super().check()\n        1 / 0\n",
+            r"line 15: ZeroDivisionError: division by zero",
+        ),
+        ("methods/mine.py", f"{METHOD}\nimport torchh\n", r"line 13: ModuleNotFoundError: No module named 'torchh'"),
+        (
+            "parts/clipping/mine.py", changed(RULE, KIND, ""),
+            r'line 6: Mine has no kind, by which a configuration names it: write kind: Literal\["mine"\] = "mine"',
+        ),
+        (
+            "parts/clipping/mine.py", changed(RULE, KIND, '    kind: str = "mine"\n'),
+            r'line 6: Mine has to say its kind so: kind: Literal\["mine"\] = "mine"',
+        ),
+        (
+            "parts/clipping/mine.py", changed(RULE, "state: State, seen: Seen", "state: State"),
+            r"line 9: Mine\.observe takes \(self, state\), but it is called with \(self, state, seen\): give it these",
+        ),
+        (
+            "parts/optimizers/mine.py", changed(STEPS, "def step", "def steps"),
+            r"line 6: Mine has no step, which takes \(self, weights, gradient, state, rate\): write it",
+        ),
+        ("parts/clipping/mine.py", f"{RULE}\n    def f(:\n", r"line 12: SyntaxError: invalid syntax"),
+        ("parts/noise/unused.py", "import dpfedbench.parts.noise.fixd\n", r"line 1: ModuleNotFoundError: No modu"),
+        ("clipping/mine.py", RULE, r"is not looked for there: move it to .*mycode/parts/clipping/mine\.py"),
+        ("parts/clipping/constant.py", RULE, r"has the name of a file that dpfedbench comes with: give it another"),
+        ("data/mine.py", "def red(local, download_dir, progress=None): ...\n", r"has no function read, which makes th"),
+        ("data/mine.py", "1 / 0\n", r"line 1: ZeroDivisionError: division by zero"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_code_is_met_by_the_plan(snakemake: Call, tmp_path: Path, file: str, text: str, said: str) -> None:
+    (tmp_path / "mycode" / file).parent.mkdir(parents=True)
+    (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
+    method = "mine" if file.startswith("methods/") else "dp-agr"
+    configuration = RIGHT.replace("METHOD", method) + (READER if file.startswith("data/") else "")
+    (tmp_path / "mine.yaml").write_text(configuration, encoding="utf-8")
+    (line,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
+    assert re.match(rf"configuration: .*mycode/{file}[, ].*{said}", line), line
+
+
+def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
+    """What the faults above were made of is no fault."""
+    for file, text in (("methods/mine.py", METHOD), ("parts/clipping/mine.py", RULE)):
+        (tmp_path / "mycode" / file).parent.mkdir(parents=True)
+        (tmp_path / "mycode" / file).write_text(text, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(RIGHT.replace("METHOD", "mine"), encoding="utf-8")
+    done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(tmp_path / "mine.yaml"))
+    assert done.returncode == 0, done.stderr

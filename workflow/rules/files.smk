@@ -1,0 +1,20 @@
+"""The files of the configuration beside config/config.yaml, each read once before Snakemake reads it."""
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import overlaid
+from dpfedbench.yaml_files import check_files, read_file
+
+# The repository's experiments, then one's own, from a folder that the configuration names.
+SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
+OWN = config.get("experiments_folder")
+OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
+GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
+try:
+    check_files(GIVEN)
+    if workflow.modifier.skip_configfile:
+        # A module has the configuration that the other Snakefile gives it: it lies over the files, as --config would.
+        files = [ROOT / "config/config.yaml", *SHIPPED, *OWN_FILES]
+        config.update(overlaid(*map(read_file, files), config))
+except BenchError as error:
+    # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
+    sys.exit(f"configuration: {error}")
