@@ -278,7 +278,8 @@ def pfl(folder: Path) -> Iterator[Row]:
             source=f"{tutorial}; minimum separation 10,000",
             why=f"The query matrix is the lower Cholesky factor L of X = L Lᵀ where X = CᵀC was optimised: its rows "
             f"have norm 1 and its columns up to {longest:.2f}, by which one user moves more than accounted for. And "
-            f"the account takes Poisson sampling at 1e-4, where who comes when is fixed: that alone would make it {one:.1f}.",
+            "the account takes Poisson sampling at 1e-4, where who comes when is fixed: that alone would make it "
+            f"{one:.1f}.",
             quote="for MF-DP-FTRL a strict client participation schema must be adhered to",
         ),
         claimed=made[-1].epsilon, right=False,
@@ -353,7 +354,9 @@ def opacus(folder: Path) -> Iterator[Row]:
                 optimizer.step()
         yield _row(
             watched, delta, audit=poisson, what=f"Opacus, poisson_sampling={poisson}", source=source, why=why,
-            quote="" if poisson else "poisson_sampling: whether to use Poisson sampling",
+            quote="" if poisson else "Setting ``False`` will leave provided data_loader unchanged. Technically this "
+            "doesn't fit the assumptions made by privacy accounting mechanism, but it can be a good approximation when "
+            "using Poisson sampling is unfeasible.",
         )  # fmt: skip
 
 
