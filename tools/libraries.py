@@ -88,7 +88,9 @@ def flower(folder: Path) -> Iterator[Row]:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     clients, cohort, rounds, delta = 100, 20, 3, 1e-5
     start = ArrayRecord({"w": Array(np.zeros((50, 10), np.float32)), "b": Array(np.zeros(10, np.float32))})
-    source = "examples/fl-dp-sa: noise multiplier 0.2, threshold 10, 20 of 100 clients, 3 rounds"
+    source = (
+        "settings of examples/fl-dp-sa, flwr.serverapp's strategies: z 0.2, threshold 10, 20 of 100 clients, 3 rounds"
+    )
 
     def nodes(*mods: Any, examples: Callable[[int], int] = lambda number: 400) -> InProcess:
         app = ClientApp()
