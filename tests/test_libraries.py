@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ def tool() -> Any:
     spec = importlib.util.spec_from_file_location("libraries", ROOT / "tools" / "libraries.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setitem(sys.modules, "libraries", module)  # which dataclasses look up
     spec.loader.exec_module(module)
+    monkeypatch.undo()
     return module
 
 
