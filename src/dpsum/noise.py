@@ -16,16 +16,15 @@ from dpsum.errors import DpsumError
 
 if TYPE_CHECKING:
     import numpy as np
-else:
-    from dpsum.lazy import Lazy
 
-    np = Lazy("numpy")
-
-if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
     from dpsum.accounting.claims import Claims
     from dpsum.accounting.context import Budget
     from dpsum.private_sum import PrivateSum
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from dpfedbench.settings.part import Part, setting
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 _TOGETHER = 64
 """Images whose maps are computed at once."""

@@ -19,14 +19,17 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 
 class Scattering(Features):

@@ -12,13 +12,12 @@ from dpsum.factorisations import MOST
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.parts.server.server_step import ServerStep
 else:
     from dpsum.lazy import Lazy
 
     np = Lazy("numpy")
-
-if TYPE_CHECKING:
-    from dpfedbench.parts.server.server_step import ServerStep
 
 
 class Optimised(Factorisation):
