@@ -19,7 +19,6 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
 from dpsum import noise
-from dpsum.accounting.analyses import pairs
 from dpsum.factorisations import scaled
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Correlated(Noise, noise.Encoded):
 
     def check(self, run: Any) -> None:
         plan, clipping = run.participation, run.clipping
-        if (self.mechanism, plan.kind) not in pairs():
+        if not plan.correlated:
             raise BenchError(
                 f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client's rounds "
                 "are known, or where each is in one secret round: take one-pass, min-separation or balls-and-bins, or "

@@ -18,6 +18,7 @@ class BallsAndBins(Participation):
     kind: Literal["balls-and-bins"] = "balls-and-bins"
     planned: ClassVar[type[participation.Participation]] = participation.BallsAndBins
     once: ClassVar[bool] = True
+    correlated: ClassVar[bool] = True
 
     def check(self, run: Any) -> None:
         super().check(run)

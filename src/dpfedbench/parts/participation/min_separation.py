@@ -17,6 +17,7 @@ class MinSeparation(Participation):
     kind: Literal["min-separation"] = "min-separation"
     planned: ClassVar[type[participation.Participation]] = participation.RepeatedPasses
     known: ClassVar[bool] = True
+    correlated: ClassVar[bool] = True
 
     def apart(self, clients: int) -> tuple[int, int]:
         separation = max(clients // self.cohort, 1)

@@ -18,6 +18,7 @@ class OnePass(Participation):
     planned: ClassVar[type[participation.Participation]] = participation.OnePass
     once: ClassVar[bool] = True
     known: ClassVar[bool] = True
+    correlated: ClassVar[bool] = True
 
     def check(self, run: Any) -> None:
         super().check(run)

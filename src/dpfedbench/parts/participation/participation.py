@@ -19,12 +19,13 @@ class Participation(Part):
     """Base of the ways of participation.
 
     `once`: a client takes part at most once, which the accounts of sums within a client take for granted. `known`: an
-    observer may know who takes part when.
+    observer may know who takes part when. `correlated`: an analysis of noise that is correlated over rounds is of it.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.participation"
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
+    correlated: ClassVar[bool] = False
 
     cohort: int = setting(
         100, ge=1, le=10_000_000, doc="clients of a round, L; the expected number where it is random", paper="1600"
