@@ -140,6 +140,10 @@ class Timed:
 
     def numpy(self) -> None: ...
 
+    def state(self) -> None: ...
+
+    def restore(self, state: None) -> None: ...
+
 
 @pytest.mark.parametrize(("lot", "each"), [(None, 0.01), (50, 0.2 / 50)])
 def test_a_rate_is_of_rounds_that_were_compiled(lot: int | None, each: float, monkeypatch: Any) -> None:

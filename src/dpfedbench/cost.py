@@ -26,6 +26,7 @@ from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.reporting import values
 from dpfedbench.settings.part import Section
 
@@ -35,7 +36,7 @@ _MOST = 2048
 """Clients of a timed round whose cohort has to be whole, at the most."""
 _SEED = 2**64 - 1
 
-_SMALL = (Budget, OwnSum, ClippingRule, Noise, Participation, ServerStep)
+_SMALL = (Budget, OwnSum, ClippingRule, Noise, Participation, ServerStep, Transform)
 """Sections that change next to nothing of the time."""
 
 
@@ -132,6 +133,7 @@ class Clock:
             if lot is None:
                 rounds.plan = _Few(plan, clients)
             index = next(indices) % max(rounds.planned, 1)
+            rounds.restore(rounds.state())  # a round may come again only as after a restart
             return self._seconds(lambda: rounds.round(index))
 
         count = cohort if whole or lot else min(cohort, self.threads if self.device == "cpu" else 256)

@@ -152,7 +152,7 @@ def test_the_noise_of_two_runs_of_a_search_is_independent(public, alike, federat
         seen = []
         rounds = Rounds.of(
             run, data_dir=federation[0], clients_dir=federation[1], ledger=Ledger(tmp_path / f"{rate}.jsonl"),
-            observer=lambda line, made, seen=seen: seen.extend(mean.numpy() for _, mean in made),
+            observer=lambda line, made, seen=seen: seen.extend(mean for _, mean in made),
         )  # fmt: skip
         rounds.round(0)
         found.append(seen[0])

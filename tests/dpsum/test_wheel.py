@@ -37,7 +37,8 @@ def test_it_holds_dpsum_and_asks_for_numpy_and_scipy(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
         (metadata,) = (content.read(name).decode() for name in names if name.endswith("METADATA"))
-    wanted = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/dpsum").rglob("*.py")}
+    wanted = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/dpsum").rglob("*.*")}
+    wanted = {name for name in wanted if name.endswith((".py", ".json"))}
     assert {name for name in names if ".dist-info/" not in name} == wanted
     said = Parser().parsestr(metadata)
     needed = said.get_all("Requires-Dist") or []

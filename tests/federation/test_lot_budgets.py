@@ -39,7 +39,8 @@ def test_a_decaying_budget_is_what_the_account_says(silos, tmp_path):
     assert found["holds"]["epsilon_high"] < last
     assert found["holds"]["status"] == "as run"
     # One round more, at the noise that came next, would have been too much.
-    again = rounds_of(config, silos, tmp_path / "again").clients.entry.budget
+    entry = rounds_of(config, silos, tmp_path / "again").clients.entry
+    again = entry.budget.plan_of(entry)
     for event in ledger:
         again.noise_multiplier = event.noise_multiplier
         again.took(1)

@@ -36,6 +36,9 @@ BASES: dict[str, Any] = {
     "dp-agr-secagg dropping": make_config({"method": "dp-agr-secagg", "noise": {"dropped_at_most": 0.5}}),
     "dp-agr bins": make_config({"participation": {"kind": "balls-and-bins"}}),
     "dp-agr poisson": make_config({"participation": {"kind": "poisson"}}),
+    "dp-agr fixed-size": make_config({"participation": {"kind": "fixed-size"}}),
+    "dp-agr min-separation": make_config({"participation": {"kind": "min-separation"}}),
+    "dp-agr shuffled-epochs": make_config({"participation": {"kind": "shuffled-epochs"}}),
     "dp-agr server": make_config({"server": {"optimizer": SGD, "schedule": {"kind": "cosine", "final_rate": 0.001}}}),
     **{
         f"adap-dp-fl {kind}": make_config({"clipping": {"kind": kind} | more}, general=LOTS)

@@ -144,7 +144,7 @@ def test_privacy_is_read_off_the_sums() -> None:
     clients, server = ("client", "everyone", True), ("record", "server", True)
     within, within_everyone = ("record", "server", False), ("record", "everyone", False)
     expected = {
-        "random": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
+        "random": [], "public-alone": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
         "dp-agr": [clients], "dp-agr-ftrl": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],

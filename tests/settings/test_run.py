@@ -66,7 +66,7 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
     }  # fmt: skip
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():
-        if key not in ("seed", "model.kind", "task.text"):
+        if key not in ("seed", "model.kind", "task.text", "initial.kind"):
             other = others.get(key, None if key in others else value)
             other = value + 1 if key not in others else other
             keys.add(Run.read(set_key(base.plain(), key, other)).key)

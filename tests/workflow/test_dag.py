@@ -53,7 +53,9 @@ def test_a_paper_is_a_target(snakemake: Call, target: str) -> None:
     assert made and set(made) == {paper}
     assert f"results/{paper}.html" in said and f"results/tables/{paper}/privacy.csv" in said
     # No run is trained, and none audited, that the paper does not show.
-    assert found["audited"] > found["audit"] and found["train"] == found["account"] < 80
+    assert found["audited"] > found["audit"] and found["account"] < 90
+    # The model that rows of a public start begin from is trained, and shown by another row.
+    assert found["account"] <= found["train"] <= found["account"] + 1
 
 
 def test_the_frontier_is_a_target_and_audits_nothing(snakemake: Call) -> None:

@@ -53,6 +53,7 @@ experiments:
     tables:
       table2: {tasks: [omniglot-1shot], series: {random: null, dp-agrlr: null, gbml: null}}
       table3-time: null
+      baselines: null
       repairs: null
       readings-gbml: null
     figures:
@@ -153,12 +154,12 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     edit(method, f'version: ClassVar[str] = "1a"\n    {named}', named)
 
     # Code of the accountants, and of the plots: nothing is trained.
-    edit(finished / "src" / "dpfedbench" / "accounting" / "tuning.py", "\n", "\n# a comment\n")
+    edit(finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n", "\n# a comment\n")
     found = again(snakemake, finished)
     assert {rule for rule, _ in found} == {
         "account", "audit", "audited", "table", "privacy", "figure", "provenance", "page", "all",
     }  # fmt: skip
-    edit(finished / "src" / "dpfedbench" / "accounting" / "tuning.py", "\n# a comment\n", "\n")
+    edit(finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n# a comment\n", "\n")
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n", "\n# a comment\n")
     assert again(snakemake, finished) == reported - {("table", "")}
     edit(finished / "src" / "dpfedbench" / "reporting" / "figures.py", "\n# a comment\n", "\n")

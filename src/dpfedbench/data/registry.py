@@ -5,6 +5,7 @@ configuration (`datasets`): what they are, and the module of this package whose 
 """
 
 import difflib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
@@ -55,6 +56,11 @@ def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None)
 def _stated(name: str, values: Mapping[str, Any]) -> DatasetEntry:
     """The entry of a data set that the configuration states."""
     module, options = f"{__package__}.{values['reader'].replace('-', '_')}", values.get("options") or {}
+    if not importlib.util.find_spec(module):
+        names = ", ".join(info.name.replace("_", "-") for info in pkgutil.iter_modules(data.__path__))
+        raise BenchError(
+            f"datasets.{name}.reader is {values['reader']}, but no reader has this name: there are {names}"
+        )
     try:
         reader = imported(module)
         read, known = reader.read, getattr(reader, "Options", None)

@@ -58,9 +58,10 @@ def find(mechanism: str, kind: str) -> Analysis:
         DpsumError: there is none.
     """
     if (mechanism, kind) not in _known():
-        pairs = ", ".join(f"{noise} with {sampler}" for noise, sampler in _known())
+        samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
+        there = f"of it, with {', '.join(samplers)}" if samplers else f"of {', '.join(dict(pairs()))} noise"
         raise DpsumError(
-            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are {pairs}"
+            f"no analysis for {mechanism} noise with the sampler {kind!r}, so no epsilon: there are analyses {there}"
         )
     return _known()[mechanism, kind]
 
