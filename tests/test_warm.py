@@ -110,11 +110,14 @@ def numbers(path: Path) -> list[Any]:
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As much of the package as a job needs that computes nothing: soon imported."""
-    package = tmp_path_factory.mktemp("light") / "dpfedbench"
-    package.mkdir()
-    for name in ("__init__", "errors", "files", "jobs", "manifest", "results_format", "warm"):
-        shutil.copy(PACKAGE / f"{name}.py", package)
-    return package
+    sources = tmp_path_factory.mktemp("light")
+    own = ("errors", "files", "imports", "jobs", "manifest", "own_code", "results_format", "warm", "whose")
+    for package, names in (("dpfedbench", own), ("dpsum", ("errors", "files"))):
+        (sources / package).mkdir()
+        for name in ("__init__", *names):
+            shutil.copy(PACKAGE.with_name(package) / f"{name}.py", sources / package)
+    shutil.copy(PACKAGE / "shipped.txt", sources / "dpfedbench")
+    return sources / "dpfedbench"
 
 
 @pytest.fixture
@@ -232,7 +235,7 @@ def test_a_terminals_interrupt_reaches_the_job_and_leaves_the_warm_process(workf
 
 
 def test_an_edited_source_never_runs_old_code(light: Path, tmp_path: Path) -> None:
-    package = shutil.copytree(light, tmp_path / "edited" / "dpfedbench")
+    package = shutil.copytree(light.parent, tmp_path / "edited") / "dpfedbench"
     workflow = Workflow(tmp_path, package)
     try:
         _, warm, version = workflow.run("pass")[3]
