@@ -113,7 +113,8 @@ def within(path: Path) -> bool:
 
 
 def shipped(path: Path) -> bool:
-    """Whether a file is one that dpfedbench comes with."""
+    """Whether a file is one that dpfedbench comes with, also where it is reached by a link."""
+    path = path.resolve()
     return within(path) and path.relative_to(PACKAGE.parent).as_posix() in _shipped()
 
 
