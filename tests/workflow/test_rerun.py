@@ -33,7 +33,11 @@ preset: null
 seeds: [3]
 experiments:
   dp-fedmeta:
-    tables: {table2: {tasks: [omniglot-1shot], series: {dp-agrlr: null, gbml: null}}, table3-time: null, repairs: null, baselines: null}
+    tables:
+      table2: {tasks: [omniglot-1shot], series: {dp-agrlr: null, gbml: null}}
+      table3-time: null
+      repairs: null
+      baselines: null
     figures:
       frontier: null
       figure3: null
