@@ -414,8 +414,10 @@ _PAGE = """# What libraries claim and what holds
 Each row is a run of the library itself, from the package index, watched by its adapter of dpsum
 ([check your own](check-your-own.md)). *Claimed* is what the library's own accountant says of it, *holds* the proved
 upper end of what ran, *audited* a lower bound by attacks on the code that clips, adds up and noises, at 95 %
-confidence (not of the sampling, which the ledger tells). Where a library is right the row says so. Where it documents
-an assumption that the run breaks, or that explains the number, the note quotes it.
+confidence (not of the sampling, which the ledger tells). Data and models are small random stand-ins, which no ε
+depends on; samplers, thresholds, noise, rounds and accountants are those of the tutorial that a row names. Where a
+library is right the row says so. Where it documents an assumption that the run breaks, or that explains the number, the
+note quotes it.
 
 What holds is of the models alone: metrics that a library shows beside them without noise are taken to stay with the
 server, but for the row that says otherwise.

@@ -188,7 +188,7 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
     except (OSError, UnicodeDecodeError) as error:
         said = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
-            said = "is missing"
+            raise DpsumError(f"{path} is missing: name a ledger that a training wrote") from error
         raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
     releases = parse(text, str(path))
     found = chain_of(text.splitlines(keepends=True))
@@ -261,10 +261,23 @@ class Ledger:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.chain = Path(path), chain_of(())
+        self.path, self.chain, self._streams = Path(path), chain_of(()), set[str]()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
+
+    def claim(self, stream: str) -> None:
+        """Keep a stream of noise, "seed/purpose", for one mechanism.
+
+        Raises:
+            DpsumError: another mechanism of this ledger draws from it, so that both would have the same noise.
+        """
+        if stream in self._streams:
+            raise DpsumError(
+                f"two mechanisms of {self.path} draw their noise from the stream {stream}: give one of them another "
+                "`stream` or `seed`"
+            )
+        self._streams.add(stream)
 
     def append(self, release: Release) -> None:
         """Write a release down; it is with the operating system before this returns, so a killed run keeps it."""

@@ -9,9 +9,9 @@
             total.add(update(client))                # [n, d]
         mean = mechanism.release(total) / rounds.denominator
 
-Guarantee. Each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has
-it, and the release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's
-participation `accounting.account` says which epsilon holds.
+Guarantee, where each unit makes at most one contribution a round. Each contribution is clipped to C in one L2 norm over
+all coordinates, the sum is noised before anybody has it, and the release is in the ledger, read off the mechanism that
+ran, before it is handed out. Under the ledger's participation `accounting.account` says which epsilon holds.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Total:
         rule.observe(self._state, seen)
         watched = own.observer is not None
         own.note(
-            Released(
+            self.round, Released(
                 holder=self.holder, step=self.step, total=self.sum,
                 mean=released / own.denominator if watched else None, extra=self._extra_sum,
                 extra_mean=extra / own.denominator if extra is not None and watched else None,
@@ -206,7 +206,8 @@ class Mechanism:
         seed: None: noise is drawn from the operating system's entropy, and the ledger says so. A number: from streams
             that it names, so that a run can be repeated; privacy is simulated then, since who knows the seed knows the
             noise.
-        budget: what may be spent; mechanisms that are given one budget share it. Needed where z is to be found.
+        budget: what may be spent; mechanisms that are given one budget share it, and no round beyond it is released.
+            Needed where z is to be found. None: nothing is limited, and the account says what was spent.
         adjacency: "zero-out", or "replace-one" where a unit is always there.
         stream: purpose of its noise's random stream; no two mechanisms of a budget share one.
         part: the part of a holder's records that it is over, where each record is in one part alone; "": all of them.
@@ -216,14 +217,16 @@ class Mechanism:
 
     Attributes:
         on_release: called with the `Total` and what is released, as it leaves; for an audit.
-        observer_of_lines: called with each line of the ledger and what left (`Observer`); for an audit.
+        observer: shown each line of the ledger and what left (`Observer`); for an audit.
         non_finite: contributions that were not finite and counted as zero, since it was last set to 0.
 
     Raises:
-        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by.
+        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by, or
+            a stream of noise that another mechanism of the ledger draws from.
     """
 
     on_release: Callable[[Total, np.ndarray], None] | None = None
+    _stops = False  # whoever makes one by `of` asks the budget before each round
 
     def __init__(
         self, *, name: str, unit: str, observer: str, dimension: int, participation: Any, clipping: ClippingRule,
@@ -243,6 +246,7 @@ class Mechanism:
             indices=("round", "step", "client") if holders else ("round",), holders=holders,
             per_round=getattr(participation, "steps", 1), multiplier=noise.multiplier, arithmetic=arithmetic,
         )  # fmt: skip
+        self._stops = True
 
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
@@ -287,6 +291,7 @@ class Mechanism:
         self._lock, self.non_finite = threading.Lock(), 0
         self.made, self.states = list[Released](), list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
+        self._unwritten: int | None = None
         rule = described.clipping
         if rule is not None and described.noise is not None:
             threshold = rule.threshold
@@ -297,6 +302,9 @@ class Mechanism:
             self.states = [rule.begin(threshold) for _ in range(holders or 1)]
             assert multiplier is not None or described.budget is not None
         budget.join(self)
+        if seed is not None and isinstance(ledger, Ledger):
+            for purpose in sorted(self.streams):
+                ledger.claim(f"{seed}/{purpose}")
 
     @property
     def stepwise(self) -> bool:
@@ -336,8 +344,14 @@ class Mechanism:
         """Take the sum of round `index` (from 0), of a local step and a holder where each holder takes its own.
 
         Raises:
-            DpsumError: no noise meets the budget, or no analysis composes the mechanisms that share it.
+            DpsumError: no noise meets the budget, no analysis composes the mechanisms that share it, or what was
+                released in another round is not in the ledger yet.
         """
+        if self._unwritten not in (None, index):
+            raise DpsumError(
+                f"{self.sum.name} was released in round {self._unwritten}, and the ledger does not say so: release by "
+                "the mechanism, or write the round before the next is opened"
+            )
         return Total(self, index, step, holder)
 
     def release(self, total: Total) -> np.ndarray:
@@ -345,13 +359,19 @@ class Mechanism:
 
         Raises:
             RuntimeError: it was released before; a second release would be a second mechanism.
-            DpsumError: another sum of its round was released, so that it would have the same noise.
+            DpsumError: another sum of its round was released, so that it would have the same noise; or the budget
+                has no room for the round.
         """
         done, at = self._done, (total.step, total.holder)
         if total.round < done[0] or (total.round == done[0] and at in done[1]):
             raise DpsumError(
                 f"round {total.round} of {self.sum.name} was released before, and its noise would be drawn again: open "
                 "the next round"
+            )
+        if self._stops and not self.budget.allows(total.round + 1):
+            raise DpsumError(
+                f"round {total.round} of {self.sum.name} is beyond the budget, or beyond the rounds that are planned: "
+                "stop here, or ask `allows` before a round"
             )
         released = total.release()
         self._done = (total.round, {at} | (done[1] if total.round == done[0] else set()))
@@ -405,12 +425,13 @@ class Mechanism:
 
         return _Draws(functools.partial(self.sum.noise.standard, stream_of, total.round))
 
-    def note(self, released: Released) -> None:
+    def note(self, index: int, released: Released) -> None:
         """Keep what was released for the ledger's line.
 
         Of one holder's releases that nobody looks at only the last is kept: the line says the same of each.
         """
         with self._lock:
+            self._unwritten = index
             if not self.holders and self.observer is None:
                 self.made.clear()
             self.made.append(released)
@@ -427,6 +448,7 @@ class Mechanism:
 
         Where no unit came nothing is released, but the ledger says with what noise it would be.
         """
+        self._unwritten = None
         made, self.made = sorted(self.made, key=lambda one: (one.holder, one.step)), []
         if not self.sum.private:
             return

@@ -62,8 +62,9 @@ def test_mechanisms_of_one_budget_are_one_gaussian_a_round() -> None:
     assert spent == pytest.approx(5.551, abs=5e-4) and delta_of(1.25**-0.5, spent) == pytest.approx(1e-6, rel=1e-5)
     assert one.allows(4) and two.spent(4)["epsilon_holds"] == spent
     short = dpsum.Budget(epsilon=5.5, delta=1e-6)
-    mechanism(**shared | {"budget": short})
-    mechanism(**shared | {"budget": short}, name="second", stream="other", noise=dpsum.Independent(2.0))
+    shared = {"budget": short, "ledger": dpsum.Ledger(Path("/dev/null"))}
+    mechanism(**shared)
+    mechanism(**shared, name="second", stream="other", noise=dpsum.Independent(2.0))
     assert not short.allows(1)
 
 
@@ -104,8 +105,10 @@ def test_it_goes_on_from_its_state_with_the_same_bits(seed: int | None) -> None:
 def test_correlated_noise_is_the_encoders() -> None:
     """Row t of C^-1 Z: z C x the weights times what independent noise of the same stream draws."""
     weights = dpsum.factorisations.square_root(4)
-    ledger = {"ledger": dpsum.Ledger(Path("/dev/null")), "clipping": dpsum.Constant(1e-9)}
-    apart, together = mechanism(**ledger), mechanism(**ledger, noise=dpsum.Correlated(1.0, weights))
+    kinds = dpsum.Independent(1.0), dpsum.Correlated(1.0, weights)
+    apart, together = (
+        mechanism(ledger=dpsum.Ledger(Path("/dev/null")), clipping=dpsum.Constant(1e-9), noise=noise) for noise in kinds
+    )
     drawn, found = (np.array([made.release(made.open(index)) for index in range(4)]) for made in (apart, together))
     np.testing.assert_allclose(found, weights @ drawn, rtol=1e-12)
     assert (np.linalg.norm(np.linalg.inv(weights), axis=0) <= 1).all()
@@ -171,6 +174,29 @@ def test_a_rounds_noise_is_drawn_once() -> None:
     made.release(made.open(2))
 
 
+def test_nothing_is_released_beyond_the_budget() -> None:
+    """Poisson rounds at z = 1: as many as the budget has room for, and not one more; without one, as many as asked."""
+    ways = dpsum.Poisson(units=40, cohort=10, rounds=40, seed=0)
+    budget = dpsum.Budget(epsilon=5.0, delta=1e-6)
+    made = mechanism(participation=ways, budget=budget, ledger=dpsum.Ledger(Path("/dev/null")))
+    last = max(rounds for rounds in range(41) if made.allows(rounds))
+    assert 0 < last < 40 and made.spent(last)["epsilon_holds"] <= 5.0 < made.spent(last + 1)["epsilon_holds"]
+    trained(made, last)
+    with pytest.raises(dpsum.DpsumError, match=rf"^round {last} of update is beyond the budget"):
+        made.release(made.open(last))
+    assert len(trained(mechanism(participation=ways, ledger=dpsum.Ledger(Path("/dev/null"))), 40)) == 40
+
+
+def test_a_release_that_the_ledger_does_not_have_stops_the_next_round(tmp_path: Path) -> None:
+    made = mechanism(ledger=tmp_path / "ledger.jsonl")
+    made.open(0).release()
+    with pytest.raises(dpsum.DpsumError, match=r"^update was released in round 0, and the ledger does not say so"):
+        made.open(1)
+    made.write(0)
+    made.release(made.open(1))
+    assert [line.round for line in dpsum.read_ledger(made.ledger.path)] == [0, 1]
+
+
 def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:
     made = mechanism(ledger=tmp_path / "ledger.jsonl")
     with pytest.raises(dpsum.DpsumError, match=r"is there already: name a new file"):
@@ -179,12 +205,14 @@ def test_what_cannot_be_a_mechanism_is_refused(tmp_path: Path) -> None:
         mechanism(ledger=made.ledger, noise=dpsum.Independent(None))
     with pytest.raises(dpsum.DpsumError, match=r"clipping.threshold is null: give a first threshold"):
         mechanism(ledger=made.ledger, clipping=dpsum.Constant(None))
-    budget = dpsum.Budget()
-    mechanism(ledger=made.ledger, budget=budget)
+    budget, ledger = dpsum.Budget(), dpsum.Ledger(Path("/dev/null"))
+    mechanism(ledger=ledger, budget=budget)
     with pytest.raises(dpsum.DpsumError, match=r"draw their noise from the stream 'noise'"):
-        mechanism(ledger=made.ledger, budget=budget, name="second")
+        mechanism(ledger=ledger, budget=budget, name="second")
+    with pytest.raises(dpsum.DpsumError, match=r"^two mechanisms of /dev/null draw their noise from the stream 0"):
+        mechanism(ledger=ledger, name="second")  # also of a budget of its own
     other = dpsum.Poisson(units=40, cohort=10, rounds=4, seed=0)
-    mechanism(ledger=made.ledger, budget=budget, name="second", stream="other", participation=other)
+    mechanism(ledger=ledger, budget=budget, name="second", stream="other", participation=other)
     with pytest.raises(dpsum.DpsumError) as error:
         budget.allows(1)
     assert str(error.value) == cannot_compose("update", "second", "client", "")

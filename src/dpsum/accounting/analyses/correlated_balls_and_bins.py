@@ -14,19 +14,12 @@ import numpy as np
 from dpsum.accounting import correlated_bins
 from dpsum.accounting.analyses.balls_and_bins import BallsAndBins
 from dpsum.accounting.analyses.base import EPSILONS, Deltas, Reading
-from dpsum.accounting.analyses.correlated_one_pass import encoder_of
+from dpsum.accounting.analyses.correlated_one_pass import CorrelatedReading, encoder_of
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.schedule import Bracket, Sampler, Schedule, ends
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SecretReading(Reading):
-    """As `Reading`; `gram` is C^T C over sigma^2 in units of the threshold, float64 [rounds, rounds]."""
-
-    gram: np.ndarray
 
 
 class CorrelatedBallsAndBins(BallsAndBins):
@@ -42,13 +35,13 @@ class CorrelatedBallsAndBins(BallsAndBins):
         "known and equal rounds, the low end one client's"
     )
 
-    def read(self, releases: Sequence[Release]) -> SecretReading:
+    def read(self, releases: Sequence[Release]) -> CorrelatedReading:
         read = super().read(releases)
         encoder, scale = encoder_of(releases)
         samplers = dict.fromkeys(read.samplers, self.sampler_of(releases))
         same = {"schedule": ((1 / scale, len(releases)),), "samplers": samplers}
         values = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
-        return SecretReading(**values | same, gram=encoder.T @ encoder * scale**2)
+        return CorrelatedReading(**values | same, gram=encoder.T @ encoder * scale**2)
 
     def sampler_of(self, releases: Sequence[Release]) -> Sampler:
         encoder = np.abs(encoder_of(releases)[0])
@@ -61,7 +54,7 @@ class CorrelatedBallsAndBins(BallsAndBins):
         return 0.0, self.high(schedule, sampler, delta)
 
     def ends_of(self, reading: Reading, delta: float) -> Bracket:
-        assert isinstance(reading, SecretReading)
+        assert isinstance(reading, CorrelatedReading)
         high = self.high(reading.schedule, reading.sampler, delta)
         low = correlated_bins.lower_epsilon(reading.gram, int(reading.sampler["rounds"]), delta)
         return min(low, high), high
