@@ -19,13 +19,13 @@ def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float =
     told: dict[str, Any] = {
         "method": "dp-agr", "paper": "dp-fedmeta", "dataset": "glyphs", "task": "5-way 1-shot", "unit": "client",
         "adjacency": "zero-out", "observer": "everyone", "delta": 1e-6, "status": "proved", "repairs": "",
-        "printed": None,
+        "printed": None, "start": "",
     } | given  # fmt: skip
     folder = f"{told['method']}/{name}/seed0"
     entry = Private(
         paper=told["paper"], tables=(Place(paper=told["paper"], item="table", series=name, repairs=told["repairs"]),),
         method=told["method"], title=told["method"].upper(), variant=name, multiplier=None, dataset=told["dataset"],
-        task=told["task"], folders=(folder,), audited=folder,
+        task=told["task"], folders=(folder,), audited=folder, start=told["start"],
     )  # fmt: skip
     nothing = Account(delta=told["delta"], reasons={})
     cell = CellResult(
@@ -70,6 +70,7 @@ def test_a_repair_with_infinite_epsilon_never_wins() -> None:
     [
         {"dataset": "digits"}, {"task": "5-way 5-shot"}, {"unit": "record"}, {"adjacency": "replace-one"},
         {"observer": "server"}, {"delta": 1e-5}, {"status": "as run"}, {"status": "void"}, {"method": "dp-maml"},
+        {"start": "from maml on glyph-symbols"},
     ],
 )  # fmt: skip
 def test_what_is_of_something_else_or_not_proved_is_no_repair(other: dict[str, Any]) -> None:

@@ -197,6 +197,7 @@ class Plan:
                         "method": first.method,
                         "title": first.title,
                         "variant": cell.variant or cell.label,
+                        "start": first.initial.told,
                         "multiplier": getattr(getattr(first, "noise", None), "multiplier", None),
                         "dataset": first.dataset,
                         "published_dataset": cell.published_dataset,

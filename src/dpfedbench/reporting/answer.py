@@ -22,9 +22,10 @@ NOTES = (
     "ε claimed is the paper's accounting, applied to what was run here; printed is the paper's number, at its scale. "
     "ε that holds is proved for the sampler that ran and for what the observer sees; ∞: no finite ε holds.",
     "A paper's row is the first configuration of its methods that has a repair, or else the first with a claim.",
-    "The repair is the most accurate configuration of the paper's methods on the same data and task that protects the "
-    "same unit from the same observer, at a proved ε that is at most the claimed one. That it was picked is not "
-    "accounted for. A claim is void where the paper's accounting is of another mechanism than the one that ran.",
+    "The repair is the most accurate configuration of the paper's methods on the same data and task, from random "
+    "weights, that protects the same unit from the same observer, at a proved ε that is at most the claimed one. That "
+    "it was picked is not accounted for. A claim is void where the paper's accounting is of another mechanism than the "
+    "one that ran.",
     "Audited above what holds: the audit's lower bound exceeds the ε, as it does by chance in one audit of twenty; "
     "refuted: too far for chance, and then nothing is proved. The table of privacy has the bounds.",
 )
@@ -86,7 +87,8 @@ def _is_valid(row: Row, published: Row) -> bool:
     same = (row.entry.dataset, row.entry.task, row.unit, row.adjacency, row.observer)
     of = (published.entry.dataset, published.entry.task, published.unit, published.adjacency, published.observer)
     proved = row.holds.status == "proved" and row.holds.high <= published.claimed.high
-    return same == of and row.delta <= published.delta and proved
+    # What began from another model's weights reads more than the paper's method does: it is no repair of it.
+    return same == of and row.delta <= published.delta and proved and not row.entry.start
 
 
 def tidy(answers: Sequence[Answer]) -> pd.DataFrame:

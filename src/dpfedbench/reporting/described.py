@@ -119,7 +119,8 @@ class Place:
 class Private(_OfRuns):
     """A private configuration for the table of privacy: `audited` is the run whose audit stands for it.
 
-    `multiplier` is its noise multiplier as configured, None where the budget gives it.
+    `multiplier` is its noise multiplier as configured, None where the budget gives it. `start` says where its first
+    weights are from; "" where they are random.
     """
 
     paper: str
@@ -132,6 +133,7 @@ class Private(_OfRuns):
     task: str
     folders: tuple[str, ...]
     audited: str
+    start: str = ""
 
     @property
     def repaired(self) -> bool:

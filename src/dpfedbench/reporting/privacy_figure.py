@@ -107,7 +107,8 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -
             axes.plot(low, place, "<", ms=4.5, mfc="none", mec=_AUDITED, zorder=4)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
-    axes.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-4, 5) for step in (1, 3)]))
+    steps = (1, 3) if edge / low < 3e3 else (1,)  # as many as there is room for
+    axes.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-4, 5) for step in steps]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain)
     axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2, linespacing=0.9)
