@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parent
 USAGE = (
     "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results go to the folder results/ here. "
     "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile; "
-    "dpfedbench histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS] log finished runs there"
+    "dpfedbench histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS] log finished runs"
 )
 _FILES = ("--configfile", "--configfiles")
 
