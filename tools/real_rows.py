@@ -104,7 +104,8 @@ def page(found: Plan) -> str:
         f"""# What of `real` was run
 
 The `real` preset has {len(found.runs)} runs. Its tables and figures show {len(shown_runs)} of them,
-and **{count} of these stand**: these pages have a number of theirs. The others were not run. `uv run python tools/real_rows.py` writes this page.
+and **{count} of these stand**: these pages have a number of theirs. The others were not run.
+`uv run python tools/real_rows.py` writes this page.
 
 - *runs*: how many the table or figure shows. Tables and figures share runs.
 - *stand*: how many of them were measured: all, a number, or none.
