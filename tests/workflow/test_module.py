@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import json
 import os
 import re
 import shutil
@@ -146,6 +147,28 @@ def test_a_module_of_a_plain_address_is_refused_in_one_line(published: Path, tmp
     assert done.returncode == 1
     assert re.match(r"configuration: a module cannot take dpfedbench from http://127\S+: take github", done.stderr)
     assert done.stderr.count("\n") == 1
+
+
+def test_the_report_plugin_writes_what_made_a_file(snakemake: Callable[..., Any], tmp_path: Path) -> None:
+    """An RO-Crate: the drawn images, the job that made them, its script, and nothing that is not there."""
+    pytest.importorskip("snakemake_report_plugin_fairscape")
+    target = "results/data/digits/summary.json"
+    assert snakemake(target).returncode == 0
+    called = [sys.executable, "-m", "snakemake", "--snakefile", SNAKEFILE, target, "--cores", "1"]
+    done = subprocess.run(
+        [*called, "--reporter", "fairscape"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    graph = {
+        one["@id"]: one
+        for one in json.loads((tmp_path / "ro-crate-metadata.json").read_text(encoding="utf-8"))["@graph"]
+    }
+    (images,) = (one for one in graph.values() if one.get("contentUrl") == "results/data/digits/images.npy")
+    (maker,) = (graph[made["@id"]] for made in images["generatedBy"])
+    assert "rule 'prepare'" in maker["description"] and maker["command"].endswith("workflow/scripts/prepare.py")
+    assert int(images["contentSize"]) == (tmp_path / "results/data/digits/images.npy").stat().st_size
+    places = [one["contentUrl"] for one in graph.values() if one.get("contentUrl", "").startswith("results/")]
+    assert len(places) > 2 and all((tmp_path / place).exists() for place in places)
 
 
 def test_the_catalogue_finds_what_it_asks_for(snakemake: Callable[..., Any], tmp_path: Path) -> None:
