@@ -1,4 +1,4 @@
-"""docs/real.md says of each table and figure of the `real` preset what the plan and the measurements say."""
+"""docs/results/real.md says of each table and figure of the `real` preset what the plan and the measurements say."""
 
 import re
 import runpy
@@ -11,8 +11,8 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
 def test_the_page_is_that_of_the_plan() -> None:
     """Every table and figure is there; runs that stand are found by hand for three, and each names a measurement."""
     plan = TOOL["plan"]()
-    text = (ROOT / "docs" / "real.md").read_text(encoding="utf-8")
-    assert text == TOOL["page"](plan), "docs/real.md is old: run `python tools/real_rows.py`"
+    text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
+    assert text == TOOL["page"](plan), "docs/results/real.md is old: run `python tools/real_rows.py`"
     rows = {
         line.split(" | ")[0][2:]: line[:-2].split(" | ")[3:]
         for line in text.splitlines()

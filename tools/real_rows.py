@@ -1,4 +1,4 @@
-"""Which rows of the `real` preset stand: docs/real.md, from the preset's plan and from what was measured.
+"""Which rows of the `real` preset stand: docs/results/real.md, from the preset's plan and from what was measured.
 
 `uv run python tools/real_rows.py` writes the page; a test compares it.
 """
@@ -11,7 +11,7 @@ from dpfedbench.experiments.plan import Plan
 from dpfedbench.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "real.md"
+PAGE = ROOT / "docs" / "results" / "real.md"
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
 # axis, shots and ways. Add to it what you measure.
 STANDS = (
@@ -109,7 +109,7 @@ and **{count} of these stand**: these pages have a number of theirs. The others 
 
 - *runs*: how many the table or figure shows. Tables and figures share runs.
 - *stand*: how many of them were measured: all, a number, or none.
-- *numbers*: rows of [measurements](measurements.md), which have command, processor, seeds and date.
+- *numbers*: rows of [measurements](../measurements.md), which have command, processor, seeds and date.
 
 A row that is missing is made by its own target, for example
 
