@@ -31,6 +31,7 @@ include: "workflow/rules/account.smk"
 include: "workflow/rules/audit.smk"
 include: "workflow/rules/privacy.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/libraries.smk"
 include: "workflow/rules/machine.smk"
 include: "workflow/rules/export.smk"
 
