@@ -50,6 +50,12 @@ rule frontier:
         frontiers(),
 
 
+rule libraries:
+    """Run other libraries at their tutorials' settings: what they claim, and what holds."""
+    input:
+        [f"{REPORT}/tables/libraries.{kind}" for kind in ("csv", "md")],
+
+
 # One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.
 for paper in PAPERS:
 

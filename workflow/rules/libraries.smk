@@ -5,12 +5,6 @@ results/libraries/LIBRARY.json for each file of workflow/scripts/libraries/, and
 """
 
 
-rule libraries:
-    """Run other libraries at their tutorials' settings: what they claim, and what holds."""
-    input:
-        [f"{REPORT}/tables/libraries.{kind}" for kind in ("csv", "md")],
-
-
 for LIBRARY, SOURCE in LIBRARIES.items():
     OWN_ENVIRONMENT = ROOT / f"workflow/envs/{LIBRARY}.yaml"
     # One without an environment of its own is among the project's packages.

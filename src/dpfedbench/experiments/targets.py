@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
 
-OWN_TARGETS = ("all", "frontier", "index")
+OWN_TARGETS = ("all", "frontier", "index", "libraries")
 """What the workflow has by name besides the rules of its files; `index` is the page of all papers."""
 
 OF_ALL = ("privacy", "answer")
