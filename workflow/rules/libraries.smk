@@ -4,7 +4,6 @@ No part of what is made by default: a library that is not installed here is take
 results/libraries/LIBRARY.json for each file of workflow/scripts/libraries/, and the table of those that are chosen.
 """
 
-
 for LIBRARY, SOURCE in LIBRARIES.items():
     OWN_ENVIRONMENT = ROOT / f"workflow/envs/{LIBRARY}.yaml"
     # One without an environment of its own is among the project's packages.
