@@ -68,6 +68,7 @@ include: ROOT / "workflow/rules/account.smk"
 include: ROOT / "workflow/rules/audit.smk"
 include: ROOT / "workflow/rules/privacy.smk"
 include: ROOT / "workflow/rules/report.smk"
+include: ROOT / "workflow/rules/libraries.smk"
 include: ROOT / "workflow/rules/machine.smk"
 include: ROOT / "workflow/rules/export.smk"
 
@@ -84,6 +85,12 @@ rule frontier:
     """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
     input:
         frontiers(),
+
+
+rule libraries:
+    """Run other libraries at their tutorials' settings: what they claim, and what holds."""
+    input:
+        [f"{REPORT}/tables/libraries.{kind}" for kind in ("csv", "md")],
 
 
 # One target for each paper, e.g. `snakemake dp_fedmeta`: its tables, figures, table of privacy and page.

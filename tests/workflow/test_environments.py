@@ -62,7 +62,7 @@ def test_channels_are_conda_forge_alone() -> None:
     """`nodefaults` is a channel for conda 26.7, and not to be had."""
     files = [path for path in ROOT.glob("*.y*ml") if "dependencies:" in path.read_text("utf-8")]
     files += (ROOT / "workflow" / "envs").glob("*")
-    assert len(files) == 2
+    assert len(files) == 4
     for path in files:
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["channels"] == ["conda-forge"], path
         assert "nodefaults" not in path.read_text(encoding="utf-8")
@@ -164,11 +164,29 @@ def test_the_rules_environment_has_all_that_the_rules_import() -> None:
     assert len(needed) > 8 and needed <= set(pinned), needed - set(pinned)
 
 
+def test_a_librarys_environment_has_the_projects_versions_where_it_can() -> None:
+    """Python and what dpsum needs are the project's: the packages of both may lie on one path."""
+    rules, python = conda(ROOT / "workflow" / "envs" / "dpfedbench.yaml")
+    for name in ("flower", "pfl"):
+        text = (ROOT / "workflow" / "envs" / f"{name}.yaml").read_text(encoding="utf-8")
+        listed = yaml.safe_load(text)["dependencies"]
+        assert listed[:2] == [f"python={python}", "pip"]
+        found = pins([pin for pin in listed[2]["pip"] if ">=" not in pin])
+        for shared in ("numpy", "scipy", "psutil", "pyyaml"):
+            assert found[shared] == rules[shared]
+
+
 def test_every_rule_has_that_environment() -> None:
-    """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them up only under --use-conda."""
+    """Paths of `conda:` are relative to the file of the rule, and Snakemake looks them up only under --use-conda.
+
+    Those of the libraries have one of their own, or that one.
+    """
     count = 0
     for path in (ROOT / "workflow" / "rules").glob("*.smk"):
         for rule in re.split(r"^ *rule\b.*:$", path.read_text(encoding="utf-8"), flags=re.M)[1:]:
+            if re.search(r"conda:\n\s+ENVIRONMENT\n", rule):
+                assert path.name == "libraries.smk"
+                continue
             (environment,) = re.findall(r'conda:\n\s+"(.*)"', rule)
             assert (path.parent / environment).resolve() == ROOT / "workflow" / "envs" / "dpfedbench.yaml"
             if "    shell:" in rule:

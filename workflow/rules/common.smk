@@ -31,6 +31,15 @@ def asked(name):
 
 
 PRUNE, DEEP = asked("prune"), asked("deep")
+# Nor is this: which libraries libraries.smk has in its table.
+LIBRARIES = {
+    path.stem: path for path in sorted(ROOT.glob("workflow/scripts/libraries/*.py"))
+}
+LIBRARIES_CHOSEN = str(config.pop("libraries", ",".join(LIBRARIES))).split(",")
+if not {*LIBRARIES_CHOSEN} <= {*LIBRARIES}:
+    sys.exit(
+        f"configuration: libraries is {','.join(LIBRARIES_CHOSEN)}: expected some of {','.join(LIBRARIES)}"
+    )
 try:
     use_code(config.get("code_folder"))
     # In here, since a fault in a method's or a part's module is reported as one of the configuration.

@@ -22,6 +22,11 @@ onstart:
         workflow.scheduler.job_rate_limiter = None
     if WARM_ALLOWED and len(list(workflow.dag.needrun_jobs())) >= FEWEST:
         os.environ[WARM] = "yes"
+    # A library that cannot be had leaves the others their rows.
+    if any(
+        job.rule.name.startswith("library_") for job in workflow.dag.needrun_jobs()
+    ):
+        workflow.scheduler.keepgoing = True
     try:
         for job in workflow.dag.needrun_jobs():
             if job.rule.name == "train":

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.words import nearest
 
-OWN_TARGETS = ("all", "frontier", "index")
+OWN_TARGETS = ("all", "frontier", "index", "libraries")
 """What the workflow has by name besides the rules of its files; `index` is the page of all papers."""
 
 OF_ALL = ("privacy", "answer")
@@ -29,7 +29,7 @@ def check_targets(
     Raises:
         BenchError: names the nearest file that can be made, or the name to change.
     """
-    known = {f"{report}/tables/frontier.csv", f"{report}/tables/frontier.md"}
+    known = {f"{report}/tables/{name}.{kind}" for name in ("frontier", "libraries") for kind in ("csv", "md")}
     for of in ("", *{f"{paper}/": None for paper, _ in items}):  # of all papers, and of each
         known |= {f"{report}/tables/{of}{name}.{kind}" for name in OF_ALL for kind in ("csv", "md")}
         known |= {f"{report}/{place}" for place in (f"figures/{of}privacy.csv", f"figures/{of}privacy.png")}

@@ -36,7 +36,7 @@ from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedCl
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.flower_nodes import release_of
-from dpsum.adapters.watch import NoiseSeen, Watch, rms
+from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, replace, rms
 from dpsum.errors import DpsumError
 
 _MEND = "or metrics='kept', if nobody but the server sees them"
@@ -71,8 +71,7 @@ def watch(
         )
     if "aggregate_train" in vars(strategy):
         raise DpsumError("the strategy is watched already, or its aggregate_train was replaced: watch a new one, once")
-    if cohorts not in ("secret", "known"):
-        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+    check_cohorts(cohorts)
     if examples is not None and not 0 < examples[0] <= examples[1]:
         raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
     return StrategyWatch(strategy, ledger, rounds, cohorts, examples, metrics)
@@ -93,16 +92,11 @@ class StrategyWatch(Watch):
         self._count: tuple[float, float] | None = None
         if isinstance(strategy, DifferentialPrivacyAdaptiveBase):
             self.adaptive = None  # the noise is in proportion to C of the next round, which follows the noisy count
-            self._replace(strategy, "_noisy_fraction", self._seen_count)
-        self._replace(strategy, "start", self._started)
-        self._replace(strategy, "configure_train", self._configured)
-        self._replace(strategy, "aggregate_train", self._released)
-        self._replace(self._inner, "aggregate_train", self._averaged)
-
-    @staticmethod
-    def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
-        inner = getattr(owner, name)
-        setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
+            replace(strategy, "_noisy_fraction", self._seen_count)
+        replace(strategy, "start", self._started)
+        replace(strategy, "configure_train", self._configured)
+        replace(strategy, "aggregate_train", self._released)
+        replace(self._inner, "aggregate_train", self._averaged)
 
     def _started(
         self, inner: Any, grid: Any, initial_arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any
@@ -181,9 +175,7 @@ class StrategyWatch(Watch):
                 f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
                 "sensitivity is not known"
             )
-        noise = [
-            np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, mean, strict=True)
-        ]
+        noise = differences(after, mean)
         said = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
         faults = self._noise.faults(noise, said, after)
         if self.metrics == "released":
@@ -268,11 +260,8 @@ def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[
     step = sum(float(np.sum(np.spacing(np.abs(_floats(one))).astype(np.float64) ** 2)) for one in before) ** 0.5
     longest = 0.0
     for arrays in updates:
-        parts = (
-            np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(arrays, before, strict=True)
-        )
-        norm = sum(float(np.sum(part**2)) for part in parts) ** 0.5
-        longest = max(longest, norm) if np.isfinite(norm) else np.inf
+        length = norm(differences(arrays, before))
+        longest = max(longest, length) if np.isfinite(length) else np.inf
     if longest <= threshold * (1 + 1e-5) + step:
         return []
     return [f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"]
@@ -351,13 +340,10 @@ class _WatchedMod:
     def _write(self, node: int, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
         ledger, noise_seen = self._both(node)
         threshold = float(self._mod.clipping_norm)
-        update = [np.asarray(a, np.float64) - np.asarray(b, np.float64) for a, b in zip(trained, before, strict=True)]
-        norm = sum(float(np.sum(one**2)) for one in update) ** 0.5
-        scale = min(1.0, threshold / norm) if norm else 1.0
-        noise = [
-            np.asarray(end, np.float64) - (np.asarray(start, np.float64) + scale * one)
-            for end, start, one in zip(after, before, update, strict=True)
-        ]
+        update = differences(trained, before)
+        length = norm(update)
+        scale = min(1.0, threshold / length) if length else 1.0
+        noise = [one - scale * moved for one, moved in zip(differences(after, before), update, strict=True)]
         said = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
         faults, rounds, reasons = noise_seen.faults(noise, said), self._rounds, list[str]()
         if self._metrics == "released" and shown:

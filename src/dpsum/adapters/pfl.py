@@ -44,7 +44,7 @@ from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, Priv
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import NoiseSeen, Watch, rms
+from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, replace, rms
 from dpsum.errors import DpsumError
 
 _RANDOM = get_user_sampler("random", [0]).__code__
@@ -75,8 +75,7 @@ def watch(
         raise DpsumError(f"the backend has {len(found)} privacy mechanisms among its postprocessors: give one with one")
     if "postprocess_server" in vars(found[0]):
         raise DpsumError("the backend's mechanism is watched already: make a new one")
-    if cohorts not in ("secret", "known"):
-        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+    check_cohorts(cohorts)
     if rounds < 1:
         raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
     gaussian = _gaussian(found[0])
@@ -135,11 +134,11 @@ class BackendWatch(Watch):
         self._kind = "min-separation" if told and kind != "unknown" else kind
         self._now, self._noise, self._past = _Round(), NoiseSeen(), list[np.ndarray]()
         self._cohort, self._last = 0, dict[Any, int]()
-        _replace(backend._training_dataset, "get_cohort", self._drawn)
-        _replace(backend._aggregator, "accumulate", self._added)
-        _replace(mechanism, "postprocess_server", self._released)
+        replace(backend._training_dataset, "get_cohort", self._drawn)
+        replace(backend._aggregator, "accumulate", self._added)
+        replace(mechanism, "postprocess_server", self._released)
         if not self._approximated:
-            _replace(gaussian, "add_noise", self._noised)
+            replace(gaussian, "add_noise", self._noised)
 
     def _drawn(self, inner: Any, cohort_size: int) -> Iterable[Any]:
         self._now = _Round()
@@ -150,7 +149,7 @@ class BackendWatch(Watch):
     def _added(self, inner: Any, *, accumulated: Any, user_stats: Any) -> Any:
         metadata, arrays = user_stats.get_weights()
         if not self._local:  # then it has noise already, and its norm was seen before
-            self._now.norms.append(_norm(_numpy(arrays)))
+            self._now.norms.append(norm(_numpy(arrays)))
             self._now.weights.extend(float(one) for one in np.ravel(_numpy([metadata])[0]))
         return inner(accumulated=accumulated, user_stats=user_stats)
 
@@ -158,10 +157,10 @@ class BackendWatch(Watch):
         before = [one.copy() for one in _numpy(statistics.get_weights()[1])]
         self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
-        noise = _differences(_numpy(noisy.get_weights()[1]), before)
+        noise = differences(_numpy(noisy.get_weights()[1]), before)
         if self._local:
             self._now.locally.append(noise)
-            self._now.norms.append(_norm(before))
+            self._now.norms.append(norm(before))
         self._now.noise, self._now.dimension = noise, sum(one.size for one in before)
         return noisy, metrics
 
@@ -171,7 +170,7 @@ class BackendWatch(Watch):
         if central_context.population == Population.TRAIN:
             if self._approximated:
                 self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
-                self._now.noise = _differences(_numpy(stats.get_weights()[1]), before)
+                self._now.noise = differences(_numpy(stats.get_weights()[1]), before)
                 self._now.dimension = sum(one.size for one in before)
             self._write()
             self.round += 1
@@ -302,23 +301,8 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
     return release
 
 
-def _replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
-
-
 def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
     return [np.asarray(get_ops().to_numpy(one)) for one in arrays]
-
-
-def _differences(after: list[np.ndarray], before: list[np.ndarray]) -> list[np.ndarray]:
-    return [
-        np.asarray(one, np.float64) - np.asarray(other, np.float64) for one, other in zip(after, before, strict=True)
-    ]
-
-
-def _norm(arrays: list[np.ndarray]) -> float:
-    return float(np.sqrt(sum(float(np.sum(np.asarray(one, np.float64) ** 2)) for one in arrays)))
 
 
 def _undone(

@@ -220,6 +220,32 @@ class Watch:
         return audited(self.release_of(), delta=delta, **declared | how)
 
 
+def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
+    """Have `by` called in place of a method, with the method before its arguments."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
+
+
+def check_cohorts(cohorts: str) -> None:
+    """Refuse a word that says nothing of who can tell the cohorts.
+
+    Raises:
+        DpsumError: it is neither "secret" nor "known".
+    """
+    if cohorts not in ("secret", "known"):
+        raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
+
+
+def differences(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Array by array, in double precision."""
+    return [np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(after, before, strict=True)]
+
+
+def norm(arrays: Sequence[np.ndarray]) -> float:
+    """The L2 norm of all arrays together."""
+    return float(np.sqrt(sum(float(np.sum(np.asarray(one, np.float64) ** 2)) for one in arrays)))
+
+
 def rms(noise: Sequence[np.ndarray]) -> float:
     """The deviation that noise was seen to have."""
     return float(np.sqrt(np.mean(np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in noise]) ** 2)))

@@ -167,10 +167,10 @@ def look(watched: Watched, rng: np.random.Generator) -> Look:
     spreads = [_spread(answers - answers.mean(axis=0)) for answers in (before, after)]
     if not again and nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
         _refuse_state("has other noise")
-    seen = max(_apart(crowds[1::2] @ way, others @ way) for way in ways)
+    seen = _answers(crowds[1::2], others, ways)
     if seen < _SURE:  # such an answer may take more calls to be seen
         crowds, more = _pairs(watched, many, background, _MORE * NULLS)
-        seen = max(_apart(crowds @ way, more @ way) for way in ways)
+        seen = _answers(crowds, more, ways)
     if seen < _SURE:
         raise DpsumError(
             f"release ignores its input: {watched.most} contributions that all point one way change nothing in "
@@ -189,6 +189,12 @@ def look(watched: Watched, rng: np.random.Generator) -> Look:
 def _pairs(watched: Watched, many: np.ndarray, few: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     found = [(watched(many), watched(few)) for _ in range(count)]
     return np.stack([one for one, _ in found]), np.stack([other for _, other in found])
+
+
+def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> float:
+    """How plainly answers to a crowd differ from those to none: along some ways, or in their spread."""
+    spreads = [_spread(answers - nulls.mean(axis=0)) for answers in (crowds, nulls)]
+    return max(_apart(*spreads), *(_apart(crowds @ way, nulls @ way) for way in ways))
 
 
 def _refuse_state(how: str) -> None:

@@ -195,6 +195,17 @@ def test_a_mechanism_that_is_not_declared_is_held_to_epsilon_alone():
     assert nothing.claimed is None and not nothing.refuted and 1.0 < nothing.epsilon < 2.5
 
 
+def test_an_answer_that_no_mean_shows_is_seen(example):
+    """The sum with a sign that is drawn anew: it tells as much as the sum itself of whether one row is there."""
+    made, signs = example["Mechanisms"](0), np.random.default_rng(0)
+
+    def release(rows, scale=0.05):
+        return signs.choice([-1.0, 1.0]) * example["clipped"](rows).sum(axis=0) + made.noise(scale)
+
+    found = audited(release, dimension=200, noise_multiplier=1.0)
+    assert found.refuted and found.worst.name == "alone" and found.epsilon > EXACT
+
+
 def test_what_is_released_may_be_several_arrays_of_another_size():
     rng = np.random.default_rng(0)
 
