@@ -16,15 +16,14 @@ from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import answer, page, privacy, privacy_figure, tables
 from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, parts_of
 from dpfedbench.reporting.described import Item, Private
-from dpfedbench.reporting.results import Epsilon
 from dpsum.accounting.account import Account
 from dpsum.audit.bounds import Bound
 from dpsum.ledger import Release
 
 from .conftest import with_accounts
-from .test_answer import PUBLISHED, row
+from .test_answer import PUBLISHED, epsilon, row
 
-PROVED = Epsilon(low=1.49, high=1.5, status="proved", explanation="")
+PROVED = epsilon(1.49, 1.5)
 AUDIT = {"epsilon": 1.6, "epsilon_holds": 1.5, "confidence": 0.95, "chance": 0.03, "unit": "client"}
 BY_CHANCE = "audited above what holds, as 3 % of audits of right code are"
 LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code are"

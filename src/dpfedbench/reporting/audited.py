@@ -16,7 +16,7 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.reporting.described import Private
-from dpfedbench.reporting.results import CellResult, Epsilon
+from dpfedbench.reporting.results import CellResult
 from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 
@@ -91,8 +91,8 @@ def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
     def stands(entry: Entry) -> Entry:
         if found is None:
             return entry
-        given = Epsilon(low=0.0, high=math.inf, status=entry.status, explanation="")
-        return dataclasses.replace(entry, status=marked(given, found, 1).stands)
+        told = marked(dataclasses.replace(entry, epsilon_high=math.inf), found, 1)
+        return dataclasses.replace(entry, status=told.stands)
 
     return dataclasses.replace(
         account,
@@ -102,7 +102,7 @@ def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
     )
 
 
-def marked(epsilon: Epsilon, audit: Audit, count: int) -> Epsilon:
+def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
     """An ε with what an audit says against it, if it does; one that claims nothing stays as it is.
 
     Args:
@@ -111,7 +111,7 @@ def marked(epsilon: Epsilon, audit: Audit, count: int) -> Epsilon:
         count: audits that stand in the same place.
     """
     found, own = float(audit["epsilon"]), float(audit.get("epsilon_holds", math.inf))
-    if epsilon.status in ("void", "none") or not found > min(epsilon.high, own):
+    if epsilon.status in ("void", "none") or not found > min(epsilon.epsilon_high, own):
         return epsilon
     chance = float(audit.get("chance", 1 - audit["confidence"]))
     said = f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"

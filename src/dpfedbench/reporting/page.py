@@ -305,7 +305,9 @@ def _table(
         title, notes, found = answer.TITLE, answer.notes(answers), answer.fields(answers, papers)
         leading = bool(found)
         of = [(each.paper, each.published) for each in answers]
-        places = [([_facet(paper, row.entry, row.holds.high)], _run_anchor(row.entry.group)) for paper, row in of]
+        places = [
+            ([_facet(paper, row.entry, row.holds.epsilon_high)], _run_anchor(row.entry.group)) for paper, row in of
+        ]
     elif path.stem == "frontier" and made.item is None:
         drawn = pd.read_csv(path)
         title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
@@ -313,12 +315,14 @@ def _table(
         places = [([Facet("", of, method, end if math.isfinite(end) else None)], "") for of, method, end in of_rows]
     elif made.item is None:
         title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
-        places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]
+        places = [([_facet(row.entry.paper, row.entry, row.holds.epsilon_high)], "") for row in private]
     else:
         read = tables.read(made.item, results, published, audits)
         title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
         found = [dict(sorted(read.fields(row).items(), key=lambda field: _place(field[0]))) for row in read.rows]
-        places = [([_facet(paper, row.cell, row.result.holds.high)], _run_anchor(row.cell.group)) for row in read.rows]
+        places = [
+            ([_facet(paper, row.cell, row.result.holds.epsilon_high)], _run_anchor(row.cell.group)) for row in read.rows
+        ]
     kept, said_once = _lifted(found)
     return Table(
         made=made,
@@ -425,7 +429,9 @@ def _runs(group: Group, result: CellResult, folder: Path) -> Runs:
         configuration=_configuration(result.runs[0].folder / "config.yaml"),
         spark=spark(*range(len(seeds))),
         plots=[(label, history_svg.draw(found, label=label)) for label, found in drawn],
-        facets=[_facet(paper, group.cell, result.holds.high) for paper in {item.paper: 0 for item in group.items}],
+        facets=[
+            _facet(paper, group.cell, result.holds.epsilon_high) for paper in {item.paper: 0 for item in group.items}
+        ],
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.files import defused
-from dpfedbench.reporting.results import Epsilon
+from dpsum.accounting.profiles import Entry
 
 NOTHING = "–"
 
@@ -51,12 +51,12 @@ def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHIN
     return last if first.text == last.text else dataclasses.replace(last, text=f"{first.text} to {last.text}")
 
 
-def epsilon(given: Epsilon) -> Shown:
+def epsilon(given: Entry) -> Shown:
     """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
-    if math.isnan(given.high):
+    if math.isnan(given.epsilon_high):
         return Shown(text=NOTHING)
     note = "" if given.stands == "proved" else given.stands
-    return dataclasses.replace(between(given.low, given.high), note=note)
+    return dataclasses.replace(between(given.epsilon_low, given.epsilon_high), note=note)
 
 
 def accuracy(given: Interval) -> Shown:
