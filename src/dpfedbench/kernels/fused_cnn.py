@@ -156,9 +156,9 @@ class FusedCnn(TorchGradients):
     def _together(self) -> int:
         return _TOGETHER
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
         if not _bytes(x):
-            return super()._each(theta, x, y, out)
+            return super()._each(theta, x, y, out, block)
         return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
