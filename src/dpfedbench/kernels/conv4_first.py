@@ -94,20 +94,14 @@ def first_backward(room, images, mean, row, point, codes, out):
         first_layer_gradient(
             native.addresses,
             (
-                images[g * each : (g + 1) * each],
-                padded[g * each : (g + 1) * each],
-                code[g],
-                window,
-                plain[g],
+                images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], window, plain[g],
                 shifts[g],
             ),
-        )
+        )  # fmt: skip
         _sum_of_products(weight, plain[g], moments[g])
-        to, scale, shift = (
-            array_at(out[g], room.weights, 0, 2),
-            array_at(out[g], room.weights, 1, 1),
-            array_at(out[g], room.weights, 2, 1),
-        )
+        to = array_at(out[g], room.weights, 0, 2)
+        scale = array_at(out[g], room.weights, 1, 1)
+        shift = array_at(out[g], room.weights, 2, 1)
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
             pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
@@ -127,10 +121,8 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     scale_dot, shift_dot = array_at(along, room.weights, 1, 1), array_at(along, room.weights, 2, 1)
     means, stds = array_at(point, room.points, FIRST_MEAN, 2)[0], array_at(point, room.points, FIRST_STD, 2)[0]
     gains = array_at(point, room.points, GAIN, 2)[0]
-    folded, spread_dot = (
-        array_at(scratch, room.scratches, FOLDED, 2),
-        array_at(scratch, room.scratches, SPREAD_DOT, 2),
-    )
+    folded = array_at(scratch, room.scratches, FOLDED, 2)
+    spread_dot = array_at(scratch, room.scratches, SPREAD_DOT, 2)
     rows = array_at(scratch, room.scratches, FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
     matmul(native, covariance[0], weight_dot, spread_dot)
@@ -168,11 +160,9 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     rows = array_at(scratch, room.scratches, FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
     two = scratch.dtype.type(2)
-    to, scale, shift = (
-        array_at(out, room.weights, 0, 2),
-        array_at(out, room.weights, 1, 1),
-        array_at(out, room.weights, 2, 1),
-    )
+    to = array_at(out, room.weights, 0, 2)
+    scale = array_at(out, room.weights, 1, 1)
+    shift = array_at(out, room.weights, 2, 1)
     first_layer_gradient(
         native.addresses,
         (

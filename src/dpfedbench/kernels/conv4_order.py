@@ -72,10 +72,8 @@ def _untransformed(room, index, out):
     `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
     begins in memory (MKL on two threads).
     """
-    gradients, taps = (
-        array_at(room.scratch, room.scratches, PRODUCTS, 3),
-        array_at(room.scratch, room.scratches, TAPS, 2),
-    )
+    gradients = array_at(room.scratch, room.scratches, PRODUCTS, 3)
+    taps = array_at(room.scratch, room.scratches, TAPS, 2)
     product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
     each = taps.shape[1] // len(out)
     for g in range(len(out)):
@@ -102,18 +100,13 @@ def _logits(room, images, mean, covariance, row, point, codes):
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, weights = (
-            array_at(point, room.points, own + INPUTS, 3),
-            array_at(point, room.points, own + WEIGHTS, 3),
-        )
-        z, means, stds = (
-            array_at(point, room.points, own + Z, 3), array_at(point, room.points, own + MEAN, 2),
-            array_at(point, room.points, own + STD, 2),
-        )  # fmt: skip
-        outputs, total = (
-            array_at(scratch, room.scratches, shared + OUTPUTS, 3),
-            array_at(scratch, room.scratches, shared + TOTAL, 2),
-        )
+        inputs = array_at(point, room.points, own + INPUTS, 3)
+        weights = array_at(point, room.points, own + WEIGHTS, 3)
+        z = array_at(point, room.points, own + Z, 3)
+        means = array_at(point, room.points, own + MEAN, 2)
+        stds = array_at(point, room.points, own + STD, 2)
+        outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
+        total = array_at(scratch, room.scratches, shared + TOTAL, 2)
         tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs))
         _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
         products(native, inputs, False, weights, outputs, False)
@@ -122,18 +115,12 @@ def _logits(room, images, mean, covariance, row, point, codes):
         normalise_and_pool(
             native.addresses,
             (
-                z,
-                height,
-                width,
-                means,
-                stds,
-                array_at(row, room.weights, 3 * index + 4, 1),
+                z, height, width, means, stds, array_at(row, room.weights, 3 * index + 4, 1),
                 array_at(row, room.weights, 3 * index + 5, 1),
-                array_at(scratch, room.scratches, shared + 15 + PADDED, 4),
-                array_at(codes, room.codes, index, 2),
+                array_at(scratch, room.scratches, shared + 15 + PADDED, 4), array_at(codes, room.codes, index, 2),
                 array_at(point, room.points, own + SELECTED, 2),
             ),
-        )
+        )  # fmt: skip
     inside(array_at(scratch, room.scratches, 45 + PADDED, 4), flat)
     matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
     bias = array_at(row, room.weights, 13, 1)
@@ -158,10 +145,8 @@ def _losses(room, labels, point, by_record):
     scratch, native = room.scratch, room.native
     logits, shifted = array_at(scratch, room.scratches, LOGITS, 2), array_at(scratch, room.scratches, SHIFTED, 2)
     losses, total = array_at(scratch, room.scratches, LOSSES, 1), array_at(scratch, room.scratches, SUM, 1)
-    probabilities, residual = (
-        array_at(point, room.points, PROBABILITIES, 2),
-        array_at(point, room.points, RESIDUAL, 2),
-    )
+    probabilities = array_at(point, room.points, PROBABILITIES, 2)
+    residual = array_at(point, room.points, RESIDUAL, 2)
     count, ways = logits.shape
     for b in range(count):
         top = logits[b, _largest(logits[b])]
@@ -219,10 +204,8 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, gradients = (
-            array_at(point, room.points, own + INPUTS, 3),
-            array_at(point, room.points, own + GRADIENTS, 3),
-        )
+        inputs = array_at(point, room.points, own + INPUTS, 3)
+        gradients = array_at(point, room.points, own + GRADIENTS, 3)
         code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + DELTA, 2)
         shifts, scales = array_at(point, room.points, own + SHIFT, 2), array_at(point, room.points, own + SCALE, 2)
         pooled_gradient(
@@ -238,20 +221,11 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + Z, 3),
-                height,
-                width,
-                count,
-                array_at(point, room.points, own + MEAN, 2),
-                array_at(point, room.points, own + STD, 2),
-                array_at(row, room.weights, 3 * index + 4, 1),
-                code,
-                delta,
-                shifts,
-                scales,
-                gradients,
+                array_at(point, room.points, own + Z, 3), height, width, count,
+                array_at(point, room.points, own + MEAN, 2), array_at(point, room.points, own + STD, 2),
+                array_at(row, room.weights, 3 * index + 4, 1), code, delta, shifts, scales, gradients,
             ),
-        )
+        )  # fmt: skip
         # A group's tiles lie side by side, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
         each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
@@ -322,14 +296,10 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         own, shared = 10 * index, 15 * index
         inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
         weights_dot = array_at(scratch, room.scratches, shared + WEIGHTS, 3)
-        z_dot, mean_dot = (
-            array_at(scratch, room.scratches, shared + Z, 3),
-            array_at(scratch, room.scratches, shared + MEAN, 1),
-        )
-        slope, stds = (
-            array_at(scratch, room.scratches, shared + STD, 1),
-            array_at(point, room.points, own + STD, 2)[0],
-        )
+        z_dot = array_at(scratch, room.scratches, shared + Z, 3)
+        mean_dot = array_at(scratch, room.scratches, shared + MEAN, 1)
+        slope = array_at(scratch, room.scratches, shared + STD, 1)
+        stds = array_at(point, room.points, own + STD, 2)[0]
         outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
         total = array_at(scratch, room.scratches, shared + TOTAL, 2)
         tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs_dot))
@@ -369,45 +339,27 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         tangent_pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4),
-                code,
+                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4), code,
                 array_at(point, room.points, own + SELECTED, 2),
-                array_at(scratch, room.scratches, shared + SELECTED, 2),
-                delta,
-                height,
-                width,
-                delta_dot,
-                shift_dot,
+                array_at(scratch, room.scratches, shared + SELECTED, 2), delta, height, width, delta_dot, shift_dot,
                 scale_dot,
             ),
-        )
+        )  # fmt: skip
         copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
         copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
         outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
         tangent_gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + Z, 3),
-                array_at(scratch, room.scratches, shared + Z, 3),
-                height,
-                width,
-                count,
-                array_at(point, room.points, own + MEAN, 2)[0],
-                array_at(point, room.points, own + STD, 2)[0],
-                array_at(scratch, room.scratches, shared + MEAN, 1),
-                array_at(scratch, room.scratches, shared + STD, 1),
-                array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 4, 1),
-                code,
-                delta,
-                delta_dot,
-                array_at(point, room.points, own + SHIFT, 2)[0],
-                array_at(point, room.points, own + SCALE, 2)[0],
-                shift_dot,
-                scale_dot,
-                outputs,
+                array_at(point, room.points, own + Z, 3), array_at(scratch, room.scratches, shared + Z, 3), height,
+                width, count, array_at(point, room.points, own + MEAN, 2)[0],
+                array_at(point, room.points, own + STD, 2)[0], array_at(scratch, room.scratches, shared + MEAN, 1),
+                array_at(scratch, room.scratches, shared + STD, 1), array_at(row, room.weights, 3 * index + 4, 1),
+                array_at(along, room.weights, 3 * index + 4, 1), code, delta, delta_dot,
+                array_at(point, room.points, own + SHIFT, 2)[0], array_at(point, room.points, own + SCALE, 2)[0],
+                shift_dot, scale_dot, outputs,
             ),
-        )
+        )  # fmt: skip
         gradients = array_at(point, room.points, own + GRADIENTS, 3)
         products(native, array_at(point, room.points, own + INPUTS, 3), True, outputs, gradients_of_weights, False)
         inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
