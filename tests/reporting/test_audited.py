@@ -131,7 +131,7 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     assert shown["dp-agr"] == f"4.89 ({LEAK})" and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
     assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
     # The file of the table does not wait for audits, and says where they are.
-    where = "The table of privacy and the page say whether an audit is above it."
+    where = "The table of privacy and the page say whether an audit exceeds it."
     alone = tables.to_markdown(tables.read(item, results, published), "it")
     assert where in alone and LEAK not in alone and where not in tables.to_markdown(read, "it")
     shutil.copytree(site.folder / "tables", results / "tables")

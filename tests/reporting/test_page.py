@@ -183,7 +183,7 @@ def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) 
     assert [row[8] for row in table[1:]] == ["none", "9.5", "none", "none"]
     assert table[3][10] == "void" and table[3][12:15] == ["repaired", "record", "the server"]
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
-    assert "adjacency: zero-out · " in text and "<li>Printed: the paper&#39;s own number" in text
+    assert "adjacency: zero-out · " in text and "<li>ε printed: the number in the paper" in text
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,21 @@ from dpfedbench.reporting.values import Shown
 
 TITLE = "What papers claim, and what holds"
 NOTES = (
-    "ε claimed is the paper's accounting, applied to what was run here; printed is the paper's number, at its scale. "
-    "ε that holds is proved for the sampler that ran and for what the observer sees; ∞: no finite ε holds.",
-    "A paper's row is the first configuration of its methods that has a repair, or else the first with a claim.",
-    "The repair is the most accurate configuration of the paper's methods on the same data and task, from random "
-    "weights, that protects the same unit from the same observer, at a proved ε that is at most the claimed one. That "
-    "it was picked is not accounted for. A claim is void where the paper's accounting is of another mechanism than the "
-    "one that ran.",
-    "Audited above what holds: the audit's lower bound exceeds the ε, as it does by chance in one audit of twenty; "
-    "refuted: too far for chance, and then nothing is proved. The table of privacy has the bounds.",
+    "ε claimed: the paper's accounting, applied to the run made here. Printed: the number in the paper, at the paper's "
+    "scale. ε that holds: proved for the sampler that ran and for what the observer sees. ∞: no finite ε holds.",
+    "The row of a paper is the first configuration of its methods that has a repair; without any repair, the first "
+    "configuration with a claim.",
+    "The best valid repair is the most accurate configuration of the paper's methods that starts from random weights, "
+    "has the same data and task, protects the same unit from the same observer, and has a proved ε of at most the "
+    "claimed one. The account does not cover this choice. A claim is void if the paper's accounting is of another "
+    "mechanism than the one that ran.",
+    "Audited above what holds: the lower bound of an audit exceeds the ε. With correct code this happens by chance in "
+    "one audit of twenty. Refuted: the excess is too large for chance, so that nothing is proved. The table of privacy "
+    "has the bounds.",
 )
 NO_CLAIM = (
-    "No row: no paper here has a method of its own in its tables that claims a finite ε, so there is no claim to "
-    "compare. The table of privacy has the ε that holds for every private configuration."
+    "There is no row, since no paper here has a method of its own in its tables that claims a finite ε. The table of "
+    "privacy has the ε that holds for every private configuration."
 )
 
 

@@ -131,10 +131,11 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "Role curve: trained with calibrated noise, the least that keeps the ε. Role claim: run as published; ε claimed is "
-    "the paper's accounting, applied to what was run here. Role level: without privacy, so without ε.",
-    "ε that holds is that of the worst seed. 95 % t intervals are over seeds, or over the tasks of one seed. The table "
-    "of privacy says whether an audit is above an ε.",
+    "Role curve: trained with calibrated noise, the least that keeps the ε asked for. Role claim: run as published; ε "
+    "claimed is the paper's accounting, applied to the run made here. Role level: trained without privacy, so that it "
+    "has no ε.",
+    "ε that holds is that of the worst seed. Intervals are 95 % t intervals over seeds; with one seed they are over "
+    "its test tasks. The table of privacy says whether an audit exceeds an ε.",
 )
 
 

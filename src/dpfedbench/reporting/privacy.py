@@ -214,15 +214,15 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting, applied to "
-    "what was run here. Holds: proved for the sampler and the observer. Audited: a lower bound from canaries, "
-    "with 95 % confidence; a low one proves nothing. Ideal: what the best attacker would show with as many "
-    "canaries, in half of all audits. docs/privacy.md explains each.",
-    "Audited above what holds: the lower bound exceeds the ε. Chance does that in one audit of twenty, so in some "
-    "of many rows; the row says how often right code shows as much. Refuted: so seldom that chance would make one such "
-    "row in fewer than one of a hundred tables like this one.",
-    "The CSV has the observer, adjacency, the image-level account, the intervals of accuracy and, in `reason`, "
-    "what each number rests on and why one is infinite.",
+    "ε printed: the number in the paper, at the paper's scale. ε recomputed as claimed: the paper's accounting, "
+    "applied to the run made here. ε that holds: proved for the sampler that ran and for the observer. ε audited: a "
+    "lower bound from canaries, with 95 % confidence; a low bound proves nothing. Ideal attacker: the bound that the "
+    "best possible attacker reaches in half of all audits with as many canaries. docs/privacy.md explains each.",
+    "Audited above what holds: the lower bound exceeds the ε. With correct code this happens by chance in one audit of "
+    "twenty, so expect it in a few of many rows; the row says how often correct code has such a bound. Refuted: of a "
+    "hundred tables like this one, fewer than one would have such a row by chance.",
+    "The CSV also has the observer, the adjacency, the image-level account and the intervals of accuracy. Its column "
+    "`reason` says what each number rests on, and why an ε is infinite.",
 )
 
 
