@@ -250,7 +250,7 @@ def notes(table: Table) -> list[str]:
             f"on the validation tasks are chosen, and only their meta-test is read. {said[0]}"
         )
     said.append(
-        "A row without a claim of privacy has – for ε, and an empty cell in the CSV. Of a range the CSV has the upper end."
+        "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range the CSV has the upper end."
     )
     if not table.audited and any(row.result.unit is not None for row in table.rows):
         said.append(
