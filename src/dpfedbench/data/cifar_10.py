@@ -63,8 +63,6 @@ def read_cifar_10(
         local: a folder with an archive of the release (`cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`) or the
             folder extracted from it (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its subfolder
             `cifar-10`, `CIFAR10` or `cifar10`.
-        download_dir: where the download is kept when there is no local copy.
-        progress: told after each part.
         examples: pictures of each class that each split must have (tests use tiny archives).
         check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
 
@@ -99,8 +97,6 @@ def read_cifar_10_jpeg(
         local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`, either with `train/CLASS/*.jpg` and
             `test/CLASS/*.jpg`, in itself or in its subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these
             subfolders that has the folders `train` and `test` itself.
-        download_dir: not used; nobody publishes this copy as such.
-        progress: told after each class.
         examples: as for `read_cifar_10`.
 
     Raises:
@@ -179,7 +175,6 @@ def _check_counts(path: Path, split: str, labels: np.ndarray, examples: int) -> 
 ENTRIES = (
     DatasetEntry(
         name="cifar-10",
-        version="1",
         holds="records 50000/10000 of 32x32x3",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009",
@@ -187,7 +182,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="cifar-10-jpeg",
-        version="1",
         holds="records 50000/10000 of 32x32x3",
         source="the pictures of https://www.cs.toronto.edu/~kriz/cifar.html, saved as JPEG",
         licence="none stated; cite Krizhevsky 2009",

@@ -57,8 +57,6 @@ def read_cifar_fs(
     Args:
         local: a folder with `cifar-100-python.tar.gz` or the folder `cifar-100-python` extracted from it, in
             itself or in its subfolder `cifar-100` or `cifar-fs`.
-        download_dir: where the download is kept when there is no local copy.
-        progress: told after each part.
         examples: images a class must have (tests use tiny archives).
         check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
 
@@ -109,7 +107,6 @@ def _read_parts(path: Path, progress: Progress | None) -> dict[str, Any]:
 ENTRIES = (
     DatasetEntry(
         name="cifar-fs",
-        version="1",
         holds="classes 64/16/20 x 600 of 32x32x3",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",

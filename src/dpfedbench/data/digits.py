@@ -129,7 +129,6 @@ def _fields(character: str) -> np.ndarray:
 ENTRIES = (
     DatasetEntry(
         name="digits",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
         source=SOURCE,
         licence=LICENCE,

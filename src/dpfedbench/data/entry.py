@@ -27,10 +27,10 @@ class DatasetEntry:
     """
 
     name: str
-    version: str
     source: str
     licence: str
     read: Callable[[Path | None, Path, Any], Any]
+    version: str = "1"
     stands_in_for: str | None = None
     recorded_sha256: str | None = None
     holds: str = ""

@@ -84,7 +84,7 @@ def read(
     """Draw the whole set; takes no data from anywhere, so that the folders are not used.
 
     Args:
-        local, download_dir, progress: as of all readers (`entry`).
+        local, download_dir, progress: as of every reader (`entry.DatasetEntry`).
         size: side of an image in pixels: 32 or 84, which are data sets of their own.
         images_per_class: how many; those of a smaller number are the first of a larger one.
 

@@ -28,7 +28,6 @@ def read_glyph_symbols(local: Path | None, download_dir: Path, progress: Progres
 ENTRIES = (
     DatasetEntry(
         name="glyph-symbols",
-        version="1",
         holds="classes 500/50/50 x 20 of 28x28x1",
         source=f"{SOURCE}; no letter is among them",
         licence=LICENCE,

@@ -313,7 +313,6 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
 ENTRIES = (
     DatasetEntry(
         name="glyphs",
-        version="1",
         holds="classes 1150/50/423 x 20 of 28x28x1",
         source=SOURCE,
         licence=LICENCE,

@@ -68,8 +68,6 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        download_dir: not used.
-        progress: told after each picture.
         folder, size, channels, images_per_class: see `Options`.
         split_classes: makes a few-shot data set, split by class.
         test_images: makes a data set of records, split by record.

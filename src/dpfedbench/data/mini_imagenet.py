@@ -59,8 +59,6 @@ def read_mini_imagenet(
             `class_dict`, WordNet id to rows), or one folder of classes per split,
             `{train,val,test}/WNID/*.jpg`, or all classes side by side in `mini-imagenet/`. Images of folders are
             resized with Lanczos's filter.
-        download_dir: not used; nothing is downloaded.
-        progress: told after each split (pickles) or class (folders).
         classes: the names of the classes that each split must have (tests use tiny sets).
         examples: how many images each class must have.
 
@@ -169,7 +167,6 @@ def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchErr
 ENTRIES = (
     DatasetEntry(
         name="mini-imagenet",
-        version="1",
         holds="classes 64/16/20 x 600 of 84x84x3",
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",

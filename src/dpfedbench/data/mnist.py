@@ -80,8 +80,6 @@ def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None
         local: a folder with the four IDX files, packed (.gz) or not, in itself or in its subfolder `mnist`,
             `MNIST` or `MNIST/raw`. Packing anew changes checksums, so a local copy is judged by its content:
             60,000 + 10,000 records, 28×28, and as many of each label as MNIST has.
-        download_dir: where a file that is not in the local folder is kept.
-        progress: told after each file.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or another data set's.
@@ -172,7 +170,6 @@ def _times(shape: tuple[int, ...]) -> str:
 ENTRIES = (
     DatasetEntry(
         name="mnist",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
         source="http://yann.lecun.com/exdb/mnist/",
         licence="none stated; cite LeCun et al. 1998",
@@ -180,7 +177,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="fashion-mnist",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
         source="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",

@@ -46,8 +46,6 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
         local: a folder with `omniglot/images_background.zip` and `omniglot/images_evaluation.zip`, or the two
             folders extracted. Zip files packed anew have other checksums than the release, so a local copy is
             judged by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
-        download_dir: where downloads are kept when there is no local copy.
-        progress: told after each character.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
@@ -101,7 +99,6 @@ def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
 ENTRIES = (
     DatasetEntry(
         name="omniglot",
-        version="1",
         holds="classes 1150/50/423 x 20 of 28x28x1",
         source="https://github.com/brendenlake/omniglot",
         licence="MIT",

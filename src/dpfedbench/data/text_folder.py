@@ -36,8 +36,6 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        download_dir: not used.
-        progress: told at the end.
         folder, words, test, validation: see `Options`.
 
     Raises:

@@ -44,8 +44,6 @@ def read_tiny_imagenet(
     Args:
         local: a folder with `tiny-imagenet-200.zip` or the folder `tiny-imagenet-200` extracted from it, in itself or
             in its subfolder `tiny-imagenet` or `tiny-imagenet-200`; judged by its content.
-        download_dir: where the download is kept when there is no local copy.
-        progress: told after each class.
         classes: how many there must be (tests use tiny archives).
         examples: images a class must have.
 
@@ -84,8 +82,6 @@ def read_tiny_imagenet_100(
     Args:
         local: a folder with `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100` (one of images a class,
             `WNID/WNID_N.JPEG`), in itself or in its subfolder `tiny-imagenet-100`.
-        download_dir: not used; nobody publishes the subset as such.
-        progress: told after each class.
         size: side of an image; another than 64 is resized to, with Lanczos's filter.
         classes: how many there must be (tests use tiny archives).
         examples: images a class must have.
@@ -159,7 +155,6 @@ def _decode(path: Path, name: str, read: Callable[[], bytes], size: int) -> np.n
 ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet",
-        version="1",
         holds="classes 128/32/40 x 550 of 64x64x3",
         source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
@@ -167,7 +162,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="tiny-imagenet-100",
-        version="1",
         holds="classes 64/16/20 x 200 of 64x64x3",
         source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
@@ -176,7 +170,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="tiny-imagenet-100-32",
-        version="1",
         holds="classes 64/16/20 x 200 of 32x32x3",
         source="tiny-imagenet-100, resized to 32x32",
         licence="ImageNet terms of access: non-commercial research",

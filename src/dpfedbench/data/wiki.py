@@ -49,7 +49,6 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
 ENTRIES = (
     DatasetEntry(
         name="wiki-1600",
-        version="1",
         holds="texts",
         source=SOURCE,
         licence="CC BY-SA (Wikipedia)",

@@ -68,7 +68,7 @@ class Inputs(NamedTuple):
 class Point(ABC):
     """T tasks at their weights, with what the derivatives there need.
 
-    The weights may not be written to before the derivatives are had.
+    The weights may not be written to before the derivatives are computed.
     """
 
     def __init__(self, theta: Array) -> None:
@@ -103,7 +103,7 @@ class Point(ABC):
 
 
 class Means(Point):
-    """Tasks whose gradients are had with their losses, as means over the records of each: `_means` [T, w]."""
+    """Tasks whose gradients are computed together with their losses, as means over records: `_means` [T, w]."""
 
     _means: Array
     _found: list[Found]
@@ -157,7 +157,7 @@ class Gradients(ABC):
     def at(
         self, theta: Array, x: Array | Inputs, y: Array, *, products: bool = False, into: Point | None = None
     ) -> Point:
-        """Mean loss and accuracy of T tasks, and a place from which their derivatives are had.
+        """Mean loss and accuracy of T tasks, and a point at which their derivatives can be computed.
 
         Args:
             theta: weights of each task [T, w].
@@ -320,7 +320,7 @@ class Gradients(ABC):
 class Choice(NamedTuple):
     """An implementation for a network on a device: its name, which a run records, and what makes a new one.
 
-    `tasks`: how many of them a CPU thread is given at once; no bit depends on it.
+    `tasks`: how many tasks a CPU thread is given at once; no bit of a result depends on it.
     """
 
     name: str

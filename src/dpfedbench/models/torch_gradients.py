@@ -64,7 +64,7 @@ class TorchGradients(Gradients):
 
     @property
     def way(self) -> str:
-        """How records' gradients are had: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
+        """How records' gradients are computed: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
         return "torch" if self.net.mixes_records else self._way[0]
 
     @functools.cached_property
@@ -160,7 +160,7 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
-        """Whether second derivatives of several tasks at once can be had."""
+        """Whether second derivatives of several tasks can be computed at once."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta = theta.to(self.dtype).expand(2, -1)
         inputs = x.to(self.dtype) if x.is_floating_point() else x
@@ -193,7 +193,7 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
-        """How records' gradients are had: the name of the first way that works, and the way."""
+        """How records' gradients are computed: the name of the first way that works, and the way."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
         names = self.net.tensor_names

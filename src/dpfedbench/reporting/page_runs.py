@@ -143,7 +143,7 @@ def runs_of(group: Group, result: CellResult, folder: Path) -> Runs:
                 run.training.get("seconds"),
                 spark(index),
                 _files(run.folder, folder),
-            )
+            )  # fmt: skip
             for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True))
         ],
         configuration=_configuration(result.runs[0].folder / "config.yaml"),

@@ -182,7 +182,7 @@ def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
 
 
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
-    """What a reader must be told, as sentences; where it is not true of all private cells, of which it is."""
+    """The notices of the private cells, as sentences; one that is not of all of them names its cells."""
     private = [(name, cell) for name, cell in named if cell.notices]
     said = []
     for notice in dict.fromkeys(text for _, cell in private for text in cell.notices):
@@ -197,7 +197,7 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     """The published numbers of one table or figure.
 
     Raises:
-        BenchError: the file is missing, lacks a column, has a number that is none, or two numbers for one thing.
+        BenchError: the file is missing, lacks a column, has a number that cannot be read, or two numbers for one thing.
     """
     texts = ("dataset", "task", "method", "variant", "source")
     needed = {"paper", "item", "x", "value", *texts}

@@ -16,7 +16,7 @@ NOTHING = "–"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A value for people: its text, what is said of it in small print, and what it is sorted by (None goes last)."""
+    """A value for people: its text, a note in small print, and the key that it is sorted by (None comes last)."""
 
     text: str
     note: str = ""
@@ -34,7 +34,7 @@ class Shown:
 
 
 def words(text: str, note: str = "") -> Shown:
-    """A text that stands for itself."""
+    """A text, which is sorted by itself."""
     return Shown(text=text or NOTHING, note=note, key=text or None)
 
 
@@ -115,13 +115,13 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 
 
 def document(title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str], command: str) -> str:
-    """A table in Markdown with its title, what is said of it, and what makes it.
+    """A table in Markdown with its title, its notes, and the command that makes it.
 
     Args:
         title: of the table.
         rows: texts by the columns' headings, which are the first row's; without one there is no table.
         notes: a sentence each.
-        command: what makes the table.
+        command: that makes the table.
     """
     lines = [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""] if rows else []
     return "\n".join([f"# {title}", "", *lines, *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])
