@@ -86,10 +86,6 @@ def _line(
     codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
     look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.6, "linestyle": dashes}
     axes.add_patch(FancyArrowPatch(path=Path(points, codes), color=colour, zorder=2, **look))
-    look = {
-        "fontsize": 8,
-        "ha": "right",
-        "va": "center",
-        "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-    }
-    axes.annotate(_NAMES[operation], (x1 - _ROUND - 0.05, lane), color=colour, zorder=3, **look)
+    look = {"color": colour, "fontsize": 8, "ha": "right", "va": "center", "zorder": 3}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    axes.annotate(_NAMES[operation], (x1 - _ROUND - 0.05, lane), bbox=box, **look)

@@ -132,20 +132,15 @@ def runs_of(group: Group, result: CellResult, folder: Path) -> Runs:
         label, found = drawn[0]
         return history_svg.draw([found[index] for index in chosen], label=label, small=True)
 
+    told = []
+    for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True)):
+        accuracy, seconds = f"{run.metrics['accuracy']:.1f}", run.training.get("seconds")
+        files = _files(run.folder, folder)
+        told.append(SeedRun(seed, accuracy, _rounds(run.training), seconds, spark(index), files))
     return Runs(
         group=group,
         result=result,
-        seeds=[
-            SeedRun(
-                seed,
-                f"{run.metrics['accuracy']:.1f}",
-                _rounds(run.training),
-                run.training.get("seconds"),
-                spark(index),
-                _files(run.folder, folder),
-            )  # fmt: skip
-            for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True))
-        ],
+        seeds=told,
         configuration=_configuration(result.runs[0].folder / "config.yaml"),
         spark=spark(*range(len(seeds))),
         plots=[(label, history_svg.draw(found, label=label)) for label, found in drawn],
