@@ -422,7 +422,7 @@ def tangent_gradient_tiles(
 
 
 # The first layer. Its input has few channels, so the mean and the variance of its outputs follow from those of the
-# image's 3x3 patches (`conv4_passes._FirstLayer`), normalisation folds into the weights, and its outputs, the
+# image's 3x3 patches (`conv4_first`), normalisation folds into the weights, and its outputs, the
 # largest array of the whole network, are never stored.
 
 
