@@ -15,15 +15,7 @@ import PIL
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import (
-    Files,
-    Source,
-    check_published,
-    fetch,
-    find_local,
-    place_for,
-    read_pickle,
-)
+from dpfedbench.data.sources import Files, Source, check_published, fetch, find_local, place_for, read_pickle
 from dpfedbench.errors import BenchError
 
 if TYPE_CHECKING:

@@ -84,10 +84,7 @@ def read_mini_imagenet(
             names.append(name)
             splits.append(split)
     return RawImages(
-        images=np.stack(images),
-        class_names=tuple(names),
-        splits=tuple(splits),
-        versions={"pillow": PIL.__version__},
+        images=np.stack(images), class_names=tuple(names), splits=tuple(splits), versions={"pillow": PIL.__version__}
     )
 
 
