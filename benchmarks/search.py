@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpfedbench.kernels import choose
-from dpfedbench.models.darts import NORMALISATION_EPSILON
+from dpfedbench.models.cell_layers import NORMALISATION_EPSILON
 from dpfedbench.models.genotype import Space
 from dpfedbench.models.zoo.darts import DartsSearch
 

@@ -101,8 +101,8 @@ def _said_of(place: Path) -> dict[str, Any]:
     private = [account for account in map(read_account, map(checked, there)) if account.unit is not None]
     values = (
         metrics.get("accuracy"),
-        worst_epsilon(private, "as_claimed").high,
-        worst_epsilon(private, "holds").high,
+        worst_epsilon(private, "as_claimed").epsilon_high,
+        worst_epsilon(private, "holds").epsilon_high,
         private[0].delta if private else None,
         private[0].unit if private else None,
         training.get("rounds_run"),

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.net import Net, load_module
+from dpfedbench.models.loading import load_module
+from dpfedbench.models.net import Net
 
 from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 

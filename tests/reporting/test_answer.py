@@ -10,8 +10,9 @@ from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import answer
 from dpfedbench.reporting.described import Place, Private
 from dpfedbench.reporting.privacy import Row
-from dpfedbench.reporting.results import CellResult, Epsilon, RunFiles
+from dpfedbench.reporting.results import CellResult, RunFiles
 from dpsum.accounting.account import Account
+from dpsum.accounting.profiles import Entry
 
 
 def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float = math.nan, **given: Any) -> Row:
@@ -35,15 +36,15 @@ def row(name: str, accuracy: float, holds: tuple[float, float], claimed: float =
         claimed=epsilon(claimed, claimed), holds=epsilon(*holds), delta=told["delta"], unit=told["unit"], notices=(),
     )  # fmt: skip
     return Row(
-        entry=entry, unit=told["unit"], adjacency=told["adjacency"], observer=told["observer"], delta=told["delta"],
-        noise_multiplier=1.0, printed=told["printed"], claimed=epsilon(claimed, claimed),
-        holds=epsilon(*holds, told["status"]), audited=0.0, ideal=None, audit="", image_level=None, cell=cell,
-        reason="",
+        entry=entry, noise_multiplier=1.0, printed=told["printed"], claimed=epsilon(claimed, claimed),
+        holds=epsilon(*holds, **{key: told[key] for key in ("status", "unit", "adjacency", "observer", "delta")}),
+        audited=0.0, ideal=None, audit="", image_level=None, cell=cell, reason="",
     )  # fmt: skip
 
 
-def epsilon(low: float, high: float, status: str = "proved") -> Epsilon:
-    return Epsilon(low=low, high=high, status=status, explanation="")
+def epsilon(low: float, high: float, **given: Any) -> Entry:
+    of_what = {"delta": 1e-6, "unit": "client", "adjacency": "zero-out", "observer": "everyone"}
+    return Entry(**{"epsilon_low": low, "epsilon_high": high, "status": "proved", "explanation": ""} | of_what | given)
 
 
 PUBLISHED = row("published", 85, (4.8, 4.9), claimed=3.5, printed=1.5)

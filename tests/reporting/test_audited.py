@@ -16,15 +16,14 @@ from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import answer, page, privacy, privacy_figure, tables
 from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, parts_of
 from dpfedbench.reporting.described import Item, Private
-from dpfedbench.reporting.results import Epsilon
 from dpsum.accounting.account import Account
 from dpsum.audit.bounds import Bound
 from dpsum.ledger import Release
 
 from .conftest import with_accounts
-from .test_answer import PUBLISHED, row
+from .test_answer import PUBLISHED, epsilon, row
 
-PROVED = Epsilon(low=1.49, high=1.5, status="proved", explanation="")
+PROVED = epsilon(1.49, 1.5)
 AUDIT = {"epsilon": 1.6, "epsilon_holds": 1.5, "confidence": 0.95, "chance": 0.03, "unit": "client"}
 BY_CHANCE = "audited above what holds, as 3 % of audits of right code are"
 LEAK = "refuted, audited above what holds, as 1e-10 % of audits of right code are"
@@ -132,7 +131,7 @@ def test_a_table_of_a_paper_and_the_page_mark_it(
     assert shown["dp-agr"] == f"4.89 ({LEAK})" and shown["dp-agrlr"] == f"4.89 (proved, {BY_CHANCE})"
     assert shown["maml"] == "–" and shown["dp-reptile"] == "4.89"
     # The file of the table does not wait for audits, and says where they are.
-    where = "The table of privacy and the page say whether an audit is above it."
+    where = "The table of privacy and the page say whether an audit exceeds it."
     alone = tables.to_markdown(tables.read(item, results, published), "it")
     assert where in alone and LEAK not in alone and where not in tables.to_markdown(read, "it")
     shutil.copytree(site.folder / "tables", results / "tables")

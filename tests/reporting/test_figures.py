@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.reporting import figures, values
+from dpfedbench.reporting import figures, look, values
 from dpfedbench.reporting.described import Item
+from dpfedbench.reporting.lines import Line
 from dpfedbench.reporting.results import attributed_notices, read_cell
 
 Describe = Callable[[str], Item]
@@ -23,9 +24,10 @@ Describe = Callable[[str], Item]
 
 def texts(figure: Any) -> str:
     axes = figure.axes[0]
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    (below,) = figure.legends
+    legend = [text.get_text() for text in (*below.get_texts(), below.get_title())]
     marks = [text.get_text() for text in axes.texts]
-    return "\n".join([*legend, *marks, axes.get_xlabel(), axes.get_ylabel(), figure.get_supxlabel()])
+    return "\n".join([*legend, *marks, axes.get_xlabel(), axes.get_ylabel()])
 
 
 @pytest.mark.parametrize("name", ["figure2b", "figure4a", "figure4b"])
@@ -36,7 +38,7 @@ def test_every_figure_is_drawn_with_labels_and_its_numbers(
     figure, drawn = figures.make(description, results, published)
     figure.savefig(tmp_path / "figure.png")
     image = matplotlib.image.imread(tmp_path / "figure.png")
-    assert image.shape[1] == round(figures.WIDTH * figures.DPI) and np.ptp(image) > 0.5
+    assert image.shape[1] == round(figures.WIDTH * look.DPI) and np.ptp(image) > 0.5
     spec = description.spec
     said = texts(figure)
     for text in (
@@ -98,9 +100,9 @@ def test_an_axis_that_moves_the_privacy_says_both_epsilons(described: Describe, 
     assert not [(one, two) for place, one in enumerate(boxes) for two in boxes[:place] if one.overlaps(two)]
 
 
-def line(*given: float) -> figures.Line:
+def line(*given: float) -> Line:
     value = np.array(given)
-    return figures.Line("s", "c", "l", np.arange(len(value)), value, value, value)
+    return Line("s", "c", "l", np.arange(len(value)), value, value, value)
 
 
 def test_a_history_that_hardly_moves_is_level_and_says_so(
@@ -137,7 +139,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
         )
         assert line[["x", "value"]].to_numpy() == pytest.approx(np.array(expected))
         assert figure.axes[0].lines[0].get_xdata().tolist() == pytest.approx([x for x, _ in expected])
-        assert "ε at δ = 1e-06." in figure.get_supxlabel() and not figure.axes[0].texts
+        assert "ε at δ = 1e-06." in texts(figure) and not figure.axes[0].texts
     # A point of which no finite ε holds is in the CSV, and in no place of the axis.
     shutil.copytree(results / "runs", tmp_path / "runs")
     for folder in item.cells[0].folders:
@@ -147,7 +149,7 @@ def test_a_sweep_may_stand_over_the_epsilon_that_holds(
         path.write_text(json.dumps(account), encoding="utf-8")
     figure, drawn = figures.make(over(item, "epsilon_holds"), tmp_path, published)
     assert np.isinf(drawn["x"]).sum() == 1 and np.isfinite(figure.axes[0].lines[0].get_xdata()).all()
-    assert "no finite ε for 1 point, which the CSV has" in " ".join(figure.get_supxlabel().split())
+    assert "no finite ε for 1 point, which the CSV has" in " ".join(texts(figure).split())
 
 
 def test_over_an_epsilon_what_claims_no_privacy_is_level(described: Describe, results: Path, published: Path) -> None:
@@ -159,7 +161,7 @@ def test_over_an_epsilon_what_claims_no_privacy_is_level(described: Describe, re
     figure, drawn = figures.make(dataclasses.replace(item, kind="sweep", cells=cells, spec=spec), results, published)
     placed = drawn[drawn["source"] == "measured"].set_index("series")["x"]
     assert np.isnan(placed["maml"]) and placed["dp-agr"] == 4.887
-    assert "maml: claims no privacy." in " ".join(figure.get_supxlabel().split())
+    assert "maml: claims no privacy." in " ".join(texts(figure).split())
 
 
 @pytest.mark.parametrize("name", ["figure2b", "figure4a"])
@@ -228,7 +230,7 @@ def test_colours_are_okabe_and_itos() -> None:
         (213, 94, 0),
     }
     wong |= {(204, 121, 167)}
-    for colour in (*figures.COLOURS, figures.PUBLISHED):
+    for colour in (*look.COLOURS, figures.PUBLISHED):
         assert tuple(int(colour[place : place + 2], 16) for place in (1, 3, 5)) in wong
 
 

@@ -89,7 +89,7 @@ def test_a_sweep_that_leaves_a_unit_where_it_is_is_a_curve_of_the_other(item: It
         for asked in (1.0, 2.0)
     )
     points = frontier.read(dataclasses.replace(item, cells=both), tmp_path)
-    assert [(point.unit, point.holds.high) for point in points] == [("record", 1.0), ("record", 2.0)]
+    assert [(point.holds.unit, point.holds.epsilon_high) for point in points] == [("record", 1.0), ("record", 2.0)]
 
 
 def test_marks_arrows_and_curves_stand_where_the_accounts_say(item: Item, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from PIL import Image
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.plan import Plan
-from dpfedbench.reporting import page, values
+from dpfedbench.reporting import page, page_runs, values
 from tests.reporting.conftest import SITE_ITEMS, Site
 
 TEMPLATES = Path(page.__file__).parent / "templates"
@@ -90,7 +90,7 @@ def test_every_link_is_relative_and_leads_somewhere(site: Site, read: Read) -> N
 
 
 def groups(site: Site) -> list[Any]:
-    return page._groups([made.item for made in site.items if made.item is not None])
+    return page_runs.groups_of([made.item for made in site.items if made.item is not None])
 
 
 def test_links_of_a_presets_page_lead_to_the_shared_runs(site: Site, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_the_table_of_privacy_says_what_the_accounts_say(text: str, read: Read) 
     assert [row[8] for row in table[1:]] == ["none", "9.5", "none", "none"]
     assert table[3][10] == "void" and table[3][12:15] == ["repaired", "record", "the server"]
     assert table[3][0] == "adap-dp-fl C <b>from</b> raw norms" and "<b>from" not in text
-    assert "adjacency: zero-out · " in text and "<li>Printed: the paper&#39;s own number" in text
+    assert "adjacency: zero-out · " in text and "<li>ε printed: the number in the paper" in text
 
 
 @pytest.mark.parametrize(

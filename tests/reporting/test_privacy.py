@@ -93,7 +93,7 @@ def test_an_infinite_epsilon_says_why(entries: list[Private], results: Path, pub
         account["profiles"]["holds"] |= {"epsilon_high": "inf", "explanation": "a release without an event: raw norms"}
         path.write_text(json.dumps(account))
     row = privacy.read([entry], tmp_path, published)[0]
-    assert math.isinf(row.holds.high) and "a release without an event: raw norms" in row.reason
+    assert math.isinf(row.holds.epsilon_high) and "a release without an event: raw norms" in row.reason
     assert "inf" in csv_text(privacy.read([entry], tmp_path, published))
 
 
@@ -183,7 +183,7 @@ def test_the_figure_of_all_papers_is_one_screen(entries: list[Private], results:
     figure.draw_without_rendering()
     width, height = figure.get_size_inches()
     assert height * 1280 / width <= 800
-    assert [len(axes.get_yticks()) for axes in figure.axes[::2]] == list(counts.values())
+    assert sorted(len(axes.get_yticks()) for axes in figure.axes[::2]) == sorted(counts.values())
     headings = [axes.texts[0].get_text() for axes in figure.axes[1::2]]
     assert headings[0].startswith("Paper A, glyphs") and headings[1].startswith("b, glyphs")
     for axes in figure.axes[::2]:

@@ -4,27 +4,26 @@ Two data sets, since results on one say nothing of the other: `cifar-10` is the 
 its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
 """
 
-from collections.abc import Callable
-from functools import partial
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import PIL
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import (
-    check_published,
-    damaged,
-    decoded_image,
-    fetch,
-    find_local,
-    held_files,
-    place_for,
-    read_pickle,
-)
+from dpfedbench.data.sources import Files, Source, check_published, fetch, find_local, place_for, read_pickle
 from dpfedbench.errors import BenchError
+
+if TYPE_CHECKING:
+    from torchvision import datasets
+else:
+    from dpsum.lazy import Lazy
+
+    datasets = Lazy("torchvision.datasets")  # slow to import, and not needed with a local copy
 
 SIZE = 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -39,9 +38,7 @@ JPEG, JPEG_FOLDER = "cifar-10-images.zip", "cifar-10-images"
 
 _PARTS = {"train": tuple(f"data_batch_{part}" for part in range(1, 6)), "test": ("test_batch",)}
 
-_LARGEST = 64 << 20  # bytes of a file; a part has 31 million
-
-_damaged = partial(damaged, of="CIFAR-10")
+_SOURCE = Source(name="CIFAR-10", largest=64 << 20)  # a part has 31 million bytes
 
 
 def read_cifar_10(
@@ -58,8 +55,6 @@ def read_cifar_10(
         local: a folder with an archive of the release (`cifar-10-python.tar.gz` or `cifar-10-binary.tar.gz`) or the
             folder extracted from it (`cifar-10-batches-py`, `cifar-10-batches-bin`), in itself or in its subfolder
             `cifar-10`, `CIFAR10` or `cifar10`.
-        download_dir: where the download is kept when there is no local copy.
-        progress: told after each part.
         examples: pictures of each class that each split must have (tests use tiny archives).
         check_md5: whether a local archive must be the published one, byte for byte. A folder is judged by its content.
 
@@ -69,26 +64,20 @@ def read_cifar_10(
     path = find_local(local, PLACES, (PYTHON, BINARY, *FOLDERS))
     if path is None:
         _refuse_another_form(local)
-        from torchvision.datasets import CIFAR10  # slow to import, and not needed with a local copy
-
-        path = fetch(CIFAR10.url, CIFAR10.tgz_md5, download_dir, local=local, subfolder=PLACES[0])
+        published = datasets.CIFAR10
+        path = fetch(published.url, published.tgz_md5, download_dir, local=local, subfolder=PLACES[0])
     elif check_md5 and path.is_file():
-        from torchvision.datasets import CIFAR10
-
         python = path.name == PYTHON
-        check_published(path, CIFAR10.tgz_md5 if python else BINARY_MD5, FOLDERS[not python])
-    files = _files(path)
-    images, labels = {}, {}
+        check_published(path, datasets.CIFAR10.tgz_md5 if python else BINARY_MD5, FOLDERS[not python])
+    files, blocks = _SOURCE.files(path), dict[str, Any]()
     for done, split in enumerate(SPLITS):
         read = [_part(path, files, part) for part in _PARTS[split]]
-        images[split], labels[split] = (np.concatenate(parts) for parts in zip(*read, strict=True))
-        _check_counts(path, split, labels[split], examples[split])
+        images, labels = (np.concatenate(parts) for parts in zip(*read, strict=True))
+        _check_counts(path, split, labels, examples[split])
+        blocks |= {f"{split}_images": images, f"{split}_labels": labels}
         if progress:
             progress("reading CIFAR-10", done + 1, len(SPLITS))
-    return RawRecords(
-        train_images=images["train"], train_labels=labels["train"], test_images=images["test"],
-        test_labels=labels["test"], class_names=CLASSES, versions={},
-    )  # fmt: skip
+    return RawRecords(**blocks, class_names=CLASSES, versions={})
 
 
 def read_cifar_10_jpeg(
@@ -100,15 +89,11 @@ def read_cifar_10_jpeg(
         local: a folder with `cifar-10-images.zip` or the folder `cifar-10-images`, either with `train/CLASS/*.jpg` and
             `test/CLASS/*.jpg`, in itself or in its subfolder `cifar-10`, `CIFAR10` or `cifar10`; or one of these
             subfolders that has the folders `train` and `test` itself.
-        download_dir: not used; nobody publishes this copy as such.
-        progress: told after each class.
         examples: as for `read_cifar_10`.
 
     Raises:
         BenchError: no copy; or a copy that is damaged or incomplete.
     """
-    import PIL
-
     del download_dir
     path = find_local(local, PLACES, (JPEG, JPEG_FOLDER))
     if path is None and local is not None:
@@ -119,7 +104,7 @@ def read_cifar_10_jpeg(
             f"neither: put it in {place_for(local, PLACES[0])}, or take the data set cifar-10, which is fetched from "
             "where it is published"
         )
-    files = _files(path)
+    files = _SOURCE.files(path)
     pictures: dict[tuple[str, str], list[str]] = {}
     for name in sorted(files):
         parts = name.split("/")
@@ -134,7 +119,7 @@ def read_cifar_10_jpeg(
         images: np.ndarray = np.empty((len(labels), SIZE, SIZE, 3), np.uint8)
         for label, name in enumerate(CLASSES):
             for number, file in enumerate(pictures[split, name]):
-                images[label * examples[split] + number] = _decoded(path, file, files[file])
+                images[label * examples[split] + number] = _SOURCE.picture(path, file, files[file], SIZE, "RGB")
             if progress:
                 progress(f"reading {path.name}", SPLITS.index(split) * len(CLASSES) + label + 1, 2 * len(CLASSES))
         blocks |= {f"{split}_images": images, f"{split}_labels": labels}
@@ -153,14 +138,7 @@ def _refuse_another_form(local: Path | None) -> None:
         )
 
 
-def _files(path: Path) -> dict[str, Callable[[], bytes]]:
-    try:
-        return held_files(path, largest=_LARGEST)
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
-
-
-def _part(path: Path, files: dict[str, Callable[[], bytes]], part: str) -> tuple[np.ndarray, np.ndarray]:
+def _part(path: Path, files: Files, part: str) -> tuple[np.ndarray, np.ndarray]:
     """Pictures, uint8 [n, 32, 32, 3], and labels, int64 [n], of one file of the release, in either form."""
     named = {name.rpartition("/")[2]: read for name, read in files.items()}
     called = f"{path} (part {part})"
@@ -172,31 +150,23 @@ def _part(path: Path, files: dict[str, Callable[[], bytes]], part: str) -> tuple
             rows = np.frombuffer(named[f"{part}.bin"](), np.uint8).reshape(-1, 1 + 3 * SIZE**2)
             pixels, labels = rows[:, 1:], rows[:, 0].astype(np.int64)
         else:
-            raise _damaged(path, f"it has neither {part} nor {part}.bin")
+            raise _SOURCE.damaged(path, f"it has neither {part} nor {part}.bin")
         return pixels.reshape(len(labels), 3, SIZE, SIZE).transpose(0, 2, 3, 1), labels
     except (KeyError, TypeError, ValueError, OSError) as error:
-        raise _damaged(path, f"{part} has not the form of CIFAR-10: {error}") from error
+        raise _SOURCE.damaged(path, f"{part} has not the form of CIFAR-10: {error}") from error
 
 
 def _check_counts(path: Path, split: str, labels: np.ndarray, examples: int) -> None:
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(CLASSES):
-        raise _damaged(path, f"it has the label {labels.max()}")
+        raise _SOURCE.damaged(path, f"it has the label {labels.max()}")
     for name, found in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
         if found != examples:
-            raise _damaged(path, f"{split} has {found} pictures of {name}, not {examples}")
-
-
-def _decoded(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
-    try:
-        return np.asarray(decoded_image(read(), size=(SIZE, SIZE)).convert("RGB"))
-    except (OSError, ValueError) as error:
-        raise _damaged(path, f"{name}: {error}") from error
+            raise _SOURCE.damaged(path, f"{split} has {found} pictures of {name}, not {examples}")
 
 
 ENTRIES = (
     DatasetEntry(
         name="cifar-10",
-        version="1",
         holds="records 50000/10000 of 32x32x3",
         source="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated; cite Krizhevsky 2009",
@@ -204,7 +174,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="cifar-10-jpeg",
-        version="1",
         holds="records 50000/10000 of 32x32x3",
         source="the pictures of https://www.cs.toronto.edu/~kriz/cifar.html, saved as JPEG",
         licence="none stated; cite Krizhevsky 2009",

@@ -11,12 +11,13 @@ move a few pixels; summary.json records the versions and says whether the checks
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.glyphs import BOLD_FACES, LIGHT_FACES, SIZE, library_versions, render, trace
+from dpfedbench.data.glyphs import BOLD_FACES, LICENCE, LIGHT_FACES, SIZE, SOURCE, library_versions, render, trace
 from dpfedbench.data.images import Progress
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
@@ -45,29 +46,18 @@ _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
 
 
 def read_digits(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
-    """Draw the whole set; takes no data from anywhere.
-
-    Args:
-        local: not used.
-        download_dir: not used.
-        progress: told after each digit of each split.
-    """
+    """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
     del local, download_dir
-    images = {split: np.empty((len(DIGITS), COUNTS[split], SIZE, SIZE, 1), dtype=np.uint8) for split in SPLITS}
+    blocks: dict[str, Any] = {}
     for done, split in enumerate(SPLITS):
+        images = np.empty((len(DIGITS), COUNTS[split], SIZE, SIZE, 1), dtype=np.uint8)
         for digit in range(len(DIGITS)):
-            images[split][digit, ..., 0] = draw_digit(digit, split, COUNTS[split])
+            images[digit, ..., 0] = draw_digit(digit, split, COUNTS[split])
             if progress:
                 progress("drawing digits", done * len(DIGITS) + digit + 1, len(SPLITS) * len(DIGITS))
-    labels = {split: np.repeat(np.arange(len(DIGITS), dtype=np.int64), COUNTS[split]) for split in SPLITS}
-    return RawRecords(
-        train_images=images["train"].reshape(-1, SIZE, SIZE, 1),
-        train_labels=labels["train"],
-        test_images=images["test"].reshape(-1, SIZE, SIZE, 1),
-        test_labels=labels["test"],
-        class_names=DIGITS,
-        versions=library_versions(),
-    )
+        labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), COUNTS[split])
+        blocks |= {f"{split}_images": images.reshape(-1, SIZE, SIZE, 1), f"{split}_labels": labels}
+    return RawRecords(**blocks, class_names=DIGITS, versions=library_versions())
 
 
 def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
@@ -139,10 +129,9 @@ def _fields(character: str) -> np.ndarray:
 ENTRIES = (
     DatasetEntry(
         name="digits",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
-        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
-        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        source=SOURCE,
+        licence=LICENCE,
         read=read_digits,
         stands_in_for="fashion-mnist",
         recorded_sha256="6908f96b8597f1e10d20de6946ff07c41df1ccb19f47bba3b3fbd06da73fc815",

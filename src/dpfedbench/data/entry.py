@@ -17,7 +17,8 @@ class DatasetEntry:
         version: of its content as prepared here; changed when a pixel or a word may change.
         source: where it comes from.
         licence: its terms.
-        read: makes it from (local folder or None, download folder, progress): images by class, records or texts.
+        read: makes it, as images by class, records or texts. It is called with the local data folder, or None without
+            one; the folder where downloads are kept; and what to tell how far it is (`images.Progress`), or None.
         stands_in_for: the data set that a stand-in takes the place of; None for real data.
         recorded_sha256: of images.npy as prepared when this entry was written; None if no copy was at hand.
         holds: what a plan may know of it: "classes 64/16/20 x 600 of 32x32x3" (training, validation and test classes of
@@ -26,10 +27,10 @@ class DatasetEntry:
     """
 
     name: str
-    version: str
     source: str
     licence: str
     read: Callable[[Path | None, Path, Any], Any]
+    version: str = "1"
     stands_in_for: str | None = None
     recorded_sha256: str | None = None
     holds: str = ""

@@ -81,12 +81,10 @@ SIZES = (32, 84)
 def read(
     local: Path | None, download_dir: Path, progress: Progress | None = None, *, size: int, images_per_class: int
 ) -> RawImages:
-    """Draw the whole set; takes no data from anywhere.
+    """Draw the whole set; takes no data from anywhere, so that the folders are not used.
 
     Args:
-        local: not used.
-        download_dir: not used.
-        progress: told after each class.
+        local, download_dir, progress: as of every reader (`entry.DatasetEntry`).
         size: side of an image in pixels: 32 or 84, which are data sets of their own.
         images_per_class: how many; those of a smaller number are the first of a larger one.
 
@@ -245,8 +243,8 @@ ENTRIES = (
         name="glyph-scenes-32",
         version="2",
         holds="classes 64/16/20 x 600 of 32x32x3",
-        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
-        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        source=glyphs.SOURCE,
+        licence=glyphs.LICENCE,
         read=partial(read, size=32, images_per_class=600),
         stands_in_for="cifar-fs",
         recorded_sha256="651f49ee1549b65b9a54fae9700ff56d5c00f36c160307047f5165eabd724876",
@@ -256,8 +254,8 @@ ENTRIES = (
         version="2",
         holds="classes 64/16/20 x 200 of 84x84x3",
         # 600 would be 1.3 GB, read whole to check it before each run.
-        source="drawn by dpfedbench from matplotlib's DejaVu fonts; 200 images a class where mini-ImageNet has 600",
-        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        source=f"{glyphs.SOURCE}; 200 images a class where mini-ImageNet has 600",
+        licence=glyphs.LICENCE,
         read=partial(read, size=84, images_per_class=200),
         stands_in_for="mini-imagenet",
         recorded_sha256="66bfa47666d60cacd830891bfb26fb8e7684bd077bfa663293731c3ed095a546",

@@ -7,8 +7,8 @@ two look alike (`tools/choose_letters.py`). So no class of a client or of a test
 from pathlib import Path
 
 from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.glyphs import class_names, draw_all, library_versions, listed
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.glyphs import LICENCE, SOURCE, draw_all, listed
+from dpfedbench.data.images import Progress, RawImages
 
 SYMBOLS = 600
 SPLIT_COUNTS = (500, 50, 50)
@@ -20,24 +20,17 @@ def read_symbols() -> tuple[str, ...]:
 
 
 def read_glyph_symbols(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
-    """Draw the whole set; takes no data from anywhere, and no argument but `progress` is used."""
+    """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
     del local, download_dir
-    symbols = read_symbols()
-    return RawImages(
-        images=draw_all(symbols, "symbols", progress),
-        class_names=class_names(symbols),
-        splits=shuffled_splits(len(symbols), SPLIT_COUNTS),
-        versions=library_versions(),
-    )
+    return draw_all(read_symbols(), SPLIT_COUNTS, "symbols", progress)
 
 
 ENTRIES = (
     DatasetEntry(
         name="glyph-symbols",
-        version="1",
         holds="classes 500/50/50 x 20 of 28x28x1",
-        source="drawn by dpfedbench from matplotlib's DejaVu fonts; no letter is among them",
-        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        source=f"{SOURCE}; no letter is among them",
+        licence=LICENCE,
         read=read_glyph_symbols,
         recorded_sha256="80a0b98bc64d8203bd246faeb7c2c1919d118a23288c357fde7d0908d0797145",
     ),

@@ -28,6 +28,9 @@ from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpsum.randomness import stream
 
+SOURCE = "drawn by dpfedbench from matplotlib's DejaVu fonts"
+LICENCE = "Bitstream Vera and Arev font licences (fonts); MIT (drawings)"
+"""Of all data sets that are drawn from the fonts."""
 LETTERS, DRAWINGS, SIZE = 1623, 20, 28
 SPLIT_COUNTS = (1150, 50, 423)
 SEED = 20150
@@ -57,31 +60,22 @@ _PEN = (0.62, 0.86)  # half widths, pixels
 
 
 def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
-    """Draw the whole set; takes no data from anywhere.
-
-    Args:
-        local: not used.
-        download_dir: not used.
-        progress: told after each letter.
-    """
+    """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
     del local, download_dir
-    letters = read_letters()
-    return RawImages(
-        images=draw_all(letters, "letters", progress),
-        class_names=class_names(letters),
-        splits=shuffled_splits(len(letters), SPLIT_COUNTS),
-        versions=library_versions(),
-    )
+    return draw_all(read_letters(), SPLIT_COUNTS, "letters", progress)
 
 
-def draw_all(letters: Sequence[str], called: str, progress: Progress | None) -> np.ndarray:
-    """All drawings of all letters: uint8 [letters, 20, 28, 28, 1]."""
+def draw_all(
+    letters: Sequence[str], counts: tuple[int, int, int], called: str, progress: Progress | None
+) -> RawImages:  # fmt: skip
+    """All drawings of all letters, so many of them for each split."""
     images = np.empty((len(letters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
     for index, letter in enumerate(letters):
         images[index, ..., 0] = draw_letter(letter)
         if progress:
             progress(f"drawing {called}", index + 1, len(letters))
-    return images
+    splits = shuffled_splits(len(letters), counts)
+    return RawImages(images=images, class_names=class_names(letters), splits=splits, versions=library_versions())
 
 
 def read_letters() -> tuple[str, ...]:
@@ -319,10 +313,9 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
 ENTRIES = (
     DatasetEntry(
         name="glyphs",
-        version="1",
         holds="classes 1150/50/423 x 20 of 28x28x1",
-        source="drawn by dpfedbench from matplotlib's DejaVu fonts",
-        licence="Bitstream Vera and Arev font licences (fonts); MIT (drawings)",
+        source=SOURCE,
+        licence=LICENCE,
         read=read_glyphs,
         stands_in_for="omniglot",
         recorded_sha256="eb553dbdb038f58e89c3c1f895cebef5387036518eac58020bcd54d4a4699c9a",

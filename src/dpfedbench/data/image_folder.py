@@ -3,17 +3,27 @@
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import decoded_image
+from dpfedbench.data.sources import decoded_image, listed
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
 from dpfedbench.settings.part import Settings, setting
 from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    import PIL
+    from PIL import Image, ImageOps
+    from torchvision import datasets
+else:
+    from dpsum.lazy import Lazy
+
+    PIL, Image, ImageOps = Lazy("PIL"), Lazy("PIL.Image"), Lazy("PIL.ImageOps")
+    datasets = Lazy("torchvision.datasets")  # slow to import
 
 
 class SplitClasses(Settings):
@@ -58,14 +68,9 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        download_dir: not used.
-        progress: told after each picture.
-        folder: where the sub-folders are; absolute, or relative to `local`.
-        size: height and width after resizing, in pixels.
-        channels: 1 for grey, 3 for colour.
-        split_classes: how many classes go to "train", "validation" and "test": a few-shot data set, split by class.
-        test_images: how many pictures of each class are test records: a data set of records, split by record.
-        images_per_class: how many pictures of each class are used; None for all.
+        folder, size, channels, images_per_class: see `Options`.
+        split_classes: makes a few-shot data set, split by class.
+        test_images: makes a data set of records, split by record.
 
     Raises:
         BenchError: no such folder, one class, a picture that cannot be read, or numbers that do not fit.
@@ -83,7 +88,7 @@ def read(
             images=np.stack(pixels),
             class_names=tuple(files),
             splits=shuffled_splits(len(files), counts),
-            versions=_versions(),
+            versions={"pillow": PIL.__version__},
             facts=facts,
         )
     assert test_images is not None
@@ -101,7 +106,7 @@ def read(
         test_images=np.concatenate([found[:test_images] for found in pixels]),
         test_labels=np.concatenate([found[:test_images] for found in labels]),
         class_names=tuple(files),
-        versions=_versions(),
+        versions={"pillow": PIL.__version__},
         facts=facts,
     )
 
@@ -123,19 +128,17 @@ def _find(folder: str, local: Path | None) -> Path:
 
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     """The pictures of each class, in random but fixed order."""
-    from torchvision.datasets import ImageFolder  # slow to import
-
     try:
-        listed = ImageFolder(str(root), allow_empty=True)
+        held = datasets.ImageFolder(str(root), allow_empty=True)
     except FileNotFoundError as error:
         raise BenchError(f"{root} has no sub-folders: put the pictures of each class in a sub-folder") from error
-    if len(listed.classes) < 2:
+    if len(held.classes) < 2:
         raise BenchError(
-            f"{root} has one class ({listed.classes[0]}): at least two are needed, each in a sub-folder of {root}"
+            f"{root} has one class ({held.classes[0]}): at least two are needed, each in a sub-folder of {root}"
         )
-    files: dict[str, list[Path]] = {name: [] for name in listed.classes}
-    for path, label in listed.samples:
-        files[listed.classes[label]].append(Path(path))
+    files: dict[str, list[Path]] = {name: [] for name in held.classes}
+    for path, label in held.samples:
+        files[held.classes[label]].append(Path(path))
     for name, found in files.items():
         wanted = len(found) if images_per_class is None else images_per_class
         if not found or len(found) < wanted:
@@ -185,10 +188,9 @@ def _read_all(
                 progress(f"reading {root.name}", done, total)
         pixels.append(images)
     if unreadable:
-        more = f" and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
         raise BenchError(
             f"{len(unreadable)} of the {total} pictures in {root} cannot be read: "
-            f"{', '.join(unreadable[:_NAMED])}{more}: replace or remove them"
+            f"{listed(unreadable, _NAMED)}: replace or remove them"
         )
     if progress and set(sizes) != {(size, size)}:
         progress(f"pictures of {len(sizes)} sizes, cut to their middle square and resized to {size}", total, total)
@@ -202,8 +204,6 @@ class _Unreadable(Exception):
 
 def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
     """The picture, uint8 [size, size, channels], and its width and height before."""
-    from PIL import Image, ImageOps
-
     try:
         upright = ImageOps.exif_transpose(decoded_image(path))
     except BenchError:
@@ -220,9 +220,3 @@ def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int
     square = upright.convert("L" if channels == 1 else "RGB").crop((left, top, left + side, top + side))
     resized = square.resize((size, size), Image.Resampling.LANCZOS)
     return np.asarray(resized).reshape(size, size, channels), (width, height)
-
-
-def _versions() -> dict[str, str]:
-    import PIL
-
-    return {"pillow": PIL.__version__}

@@ -82,8 +82,8 @@ def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ..
     """Deal the classes at random, always the same way, into train, validation and test.
 
     MAML (Finn et al. 2017) shuffles Omniglot's characters with a fixed seed and takes the first 1,200 for
-    training and validation. Its order started from the file system's, so its exact split cannot be had
-    again; ours starts from the sorted class names.
+    training and validation. Its order started from the file system's, so that its exact split cannot be
+    reproduced; ours starts from the sorted class names.
 
     Args:
         classes: how many classes there are.

@@ -1,7 +1,6 @@
 """mini-ImageNet: 100 ImageNet classes × 600 (Vinyals et al. 2016), split as by Ravi and Larochelle (2017)."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ from PIL import Image
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import damaged, decoded_image, find_local, place_for, read_pickle
+from dpfedbench.data.sources import Source, decoded_image, find_local, listed, place_for, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
@@ -19,7 +18,7 @@ SUBFOLDER = "mini-imagenet"
 _SPELLINGS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
 _NAMED = 5  # classes that an error names
-_damaged = partial(damaged, of="mini-ImageNet", fetched=False)
+_SOURCE = Source(name="mini-ImageNet", fetched=False)
 
 _SPLIT_TEXT = {
     "train": """
@@ -60,8 +59,6 @@ def read_mini_imagenet(
             `class_dict`, WordNet id to rows), or one folder of classes per split,
             `{train,val,test}/WNID/*.jpg`, or all classes side by side in `mini-imagenet/`. Images of folders are
             resized with Lanczos's filter.
-        download_dir: not used; nothing is downloaded.
-        progress: told after each split (pickles) or class (folders).
         classes: the names of the classes that each split must have (tests use tiny sets).
         examples: how many images each class must have.
 
@@ -87,10 +84,7 @@ def read_mini_imagenet(
             names.append(name)
             splits.append(split)
     return RawImages(
-        images=np.stack(images),
-        class_names=tuple(names),
-        splits=tuple(splits),
-        versions={"pillow": PIL.__version__},
+        images=np.stack(images), class_names=tuple(names), splits=tuple(splits), versions={"pillow": PIL.__version__}
     )
 
 
@@ -112,14 +106,9 @@ def _check_classes(path: Path, found: set[str], wanted: Sequence[str], allowed: 
     """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
     missing, strange = sorted(set(wanted) - found), sorted(found - allowed)
     if missing:
-        raise _damaged(path, f"of its {len(wanted)} classes {_listed(missing)} are missing")
+        raise _SOURCE.damaged(path, f"of its {len(wanted)} classes {listed(missing, _NAMED)} are missing")
     if strange:
-        raise _damaged(path, f"{_listed(strange)} are not among its {len(allowed)} classes")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+        raise _SOURCE.damaged(path, f"{listed(strange, _NAMED)} are not among its {len(allowed)} classes")
 
 
 def _read_cache(path: Path, wanted: Sequence[str], examples: int) -> dict[str, np.ndarray]:
@@ -128,13 +117,13 @@ def _read_cache(path: Path, wanted: Sequence[str], examples: int) -> dict[str, n
         pixels = np.asarray(content["image_data"])
         rows = {str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(path, f"no image_data and class_dict: {error}") from error
+        raise _SOURCE.damaged(path, f"no image_data and class_dict: {error}") from error
     if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
-        raise _damaged(path, f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
+        raise _SOURCE.damaged(path, f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
     _check_classes(path, set(rows), wanted, set(wanted))
     for name, indices in rows.items():
         if indices.shape != (examples,) or indices.min() < 0 or indices.max() >= len(pixels):
-            raise _damaged(path, f"class {name} has not {examples} images")
+            raise _SOURCE.damaged(path, f"class {name} has not {examples} images")
     return {name: pixels[indices] for name, indices in rows.items()}
 
 
@@ -149,7 +138,7 @@ def _read_folder(
     for name in wanted:
         files = sorted(file for file in (path / name).iterdir() if file.suffix.lower() in _SUFFIXES)
         if len(files) != examples:
-            raise _damaged(path / name, f"it has {len(files)} images, not {examples}")
+            raise _SOURCE.damaged(path / name, f"it has {len(files)} images, not {examples}")
         found[name] = np.stack([_decode(file) for file in files])
         if progress:
             progress(f"reading mini-ImageNet's classes from {path.name}", len(found), len(wanted))
@@ -160,7 +149,7 @@ def _decode(path: Path) -> np.ndarray:
     try:
         return np.asarray(decoded_image(path).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS))
     except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _SOURCE.damaged(path, str(error)) from error
 
 
 def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchError:
@@ -175,7 +164,6 @@ def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchErr
 ENTRIES = (
     DatasetEntry(
         name="mini-imagenet",
-        version="1",
         holds="classes 64/16/20 x 600 of 84x84x3",
         source="https://image-net.org",
         licence="ImageNet terms of access: non-commercial research",

@@ -1,17 +1,28 @@
 """MNIST (LeCun et al. 1998) and Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures of 28×28 in ten classes."""
 
+from __future__ import annotations
+
 import gzip
 import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
 from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import damaged, fetch, find_local
+from dpfedbench.data.sources import Source, fetch, find_local
+from dpfedbench.errors import BenchError
+
+if TYPE_CHECKING:
+    from torchvision import datasets
+else:
+    from dpsum.lazy import Lazy
+
+    datasets = Lazy("torchvision.datasets")  # slow to import, and not needed with a local copy
 
 SIZE = 28
 FILES = {
@@ -37,6 +48,10 @@ class _Set:
     places: tuple[str, ...]
     counts: dict[str, tuple[int, ...]]
     class_names: tuple[str, ...]
+
+    def damaged(self, path: Path, what: object) -> BenchError:
+        """The error for a file whose content is wrong."""
+        return Source(name=self.called).damaged(path, what)
 
 
 _MNIST = _Set(
@@ -65,8 +80,6 @@ def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None
         local: a folder with the four IDX files, packed (.gz) or not, in itself or in its subfolder `mnist`,
             `MNIST` or `MNIST/raw`. Packing anew changes checksums, so a local copy is judged by its content:
             60,000 + 10,000 records, 28×28, and as many of each label as MNIST has.
-        download_dir: where a file that is not in the local folder is kept.
-        progress: told after each file.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or another data set's.
@@ -75,15 +88,9 @@ def read_mnist(local: Path | None, download_dir: Path, progress: Progress | None
 
 
 def read_fashion_mnist(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
-    """Read Fashion-MNIST: garments, bright on dark; its files have the format and the names of MNIST's.
+    """Read Fashion-MNIST, as `read_mnist` does: its files have the format and the names of MNIST's.
 
-    Args:
-        local: as for MNIST, with the subfolders `fashion-mnist`, `FashionMNIST` and `FashionMNIST/raw`.
-        download_dir: where a file that is not in the local folder is kept.
-        progress: told after each file.
-
-    Raises:
-        BenchError: no copy and no network; or a copy that is damaged or another data set's.
+    Its subfolders of a local folder are `fashion-mnist`, `FashionMNIST` and `FashionMNIST/raw`.
     """
     return _read(_FASHION_MNIST, local, download_dir, progress)
 
@@ -120,40 +127,31 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _read(which: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
-    images, labels = {}, {}
+    blocks: dict[str, Any] = {}
     for done, split in enumerate(SPLITS):
         wanted, (image_file, label_file) = which.counts[split], FILES[split]
         path = _find(which, image_file, local, download_dir)
-        images[split] = _checked(path, which, (sum(wanted), SIZE, SIZE))[..., None]
+        images = _checked(path, which, (sum(wanted), SIZE, SIZE))[..., None]
         if progress:
             progress(f"reading {which.called}", 2 * done + 1, 4)
         path = _find(which, label_file, local, download_dir)
-        labels[split] = _checked(path, which, (sum(wanted),)).astype(np.int64)
-        if labels[split].max() >= len(wanted):
-            raise damaged(path, f"it has the label {labels[split].max()}", of=which.called)
-        for label, found in enumerate(np.bincount(labels[split], minlength=len(wanted))):
+        labels = _checked(path, which, (sum(wanted),)).astype(np.int64)
+        if labels.max() >= len(wanted):
+            raise which.damaged(path, f"it has the label {labels.max()}")
+        for label, found in enumerate(np.bincount(labels, minlength=len(wanted))):
             if found != wanted[label]:
-                raise damaged(path, f"label {label} occurs {found} times, not {wanted[label]}", of=which.called)
+                raise which.damaged(path, f"label {label} occurs {found} times, not {wanted[label]}")
+        blocks |= {f"{split}_images": images, f"{split}_labels": labels}
         if progress:
             progress(f"reading {which.called}", 2 * done + 2, 4)
-    return RawRecords(
-        train_images=images["train"],
-        train_labels=labels["train"],
-        test_images=images["test"],
-        test_labels=labels["test"],
-        class_names=which.class_names,
-        versions={},
-    )
+    return RawRecords(**blocks, class_names=which.class_names, versions={})
 
 
 def _find(which: _Set, name: str, local: Path | None, download_dir: Path) -> Path:
     path = find_local(local, which.places, (f"{name}.gz", name))
     if path is not None:
         return path
-    from torchvision import datasets  # slow to import, and not needed with a local copy
-
-    published = getattr(datasets, which.called.replace("-", ""))
-    packed = f"{name}.gz"
+    published, packed = getattr(datasets, which.called.replace("-", "")), f"{name}.gz"
     md5 = dict(published.resources)[packed]
     return fetch(published.mirrors[0] + packed, md5, download_dir, local=local, subfolder=which.places[0])
 
@@ -162,7 +160,7 @@ def _checked(path: Path, which: _Set, shape: tuple[int, ...]) -> np.ndarray:
     try:
         return read_idx(path, shape)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise damaged(path, str(error), of=which.called) from error
+        raise which.damaged(path, error) from error
 
 
 def _times(shape: tuple[int, ...]) -> str:
@@ -172,7 +170,6 @@ def _times(shape: tuple[int, ...]) -> str:
 ENTRIES = (
     DatasetEntry(
         name="mnist",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
         source="http://yann.lecun.com/exdb/mnist/",
         licence="none stated; cite LeCun et al. 1998",
@@ -180,7 +177,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="fashion-mnist",
-        version="1",
         holds="records 60000/10000 of 28x28x1",
         source="https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",

@@ -1,10 +1,12 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al. 2015)."""
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
@@ -12,14 +14,20 @@ from PIL import Image
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import damaged, decoded_image, fetch, find_local, held_files
+from dpfedbench.data.sources import Source, fetch, find_local
+
+if TYPE_CHECKING:
+    from torchvision import datasets
+else:
+    from dpsum.lazy import Lazy
+
+    datasets = Lazy("torchvision.datasets")  # slow to import, and not needed with a local copy
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
-_LARGEST = 1 << 20  # bytes of a drawing; they have a few hundred
-_damaged = partial(damaged, of="Omniglot")
+_SOURCE = Source(name="Omniglot", largest=1 << 20)  # a drawing has a few hundred bytes
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
 
@@ -38,8 +46,6 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
         local: a folder with `omniglot/images_background.zip` and `omniglot/images_evaluation.zip`, or the two
             folders extracted. Zip files packed anew have other checksums than the release, so a local copy is
             judged by its content: CRCs, 964 + 659 characters, 20 drawings each, 105×105.
-        download_dir: where downloads are kept when there is no local copy.
-        progress: told after each character.
 
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
@@ -47,7 +53,9 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
     total, images, names = sum(PARTS.values()), [], []
     for part, characters in PARTS.items():
         path = find_local(local, ("omniglot", "omniglot-py"), (f"{part}.zip", part))
-        path = path or _download(part, download_dir, local)
+        if path is None:
+            url = f"{datasets.Omniglot.download_url_prefix}/{part}.zip"
+            path = fetch(url, datasets.Omniglot.zips_md5[part], download_dir, local=local, subfolder="omniglot")
         drawings = _read(path, part)
         _check_count(path, drawings, characters)
         for character in sorted(drawings):
@@ -66,20 +74,9 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
 _Drawings = defaultdict[tuple[str, str], list[tuple[str, Callable[[], bytes]]]]
 
 
-def _download(part: str, download_dir: Path, local: Path | None) -> Path:
-    from torchvision.datasets import Omniglot  # slow to import, and not needed with a local copy
-
-    url = f"{Omniglot.download_url_prefix}/{part}.zip"
-    return fetch(url, Omniglot.zips_md5[part], download_dir, local=local, subfolder="omniglot")
-
-
 def _read(path: Path, part: str) -> _Drawings:
     prefix, drawings = f"{part}/" if path.is_dir() else "", _Drawings(list)
-    try:
-        files = held_files(path, largest=_LARGEST)
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
-    for name, read in files.items():
+    for name, read in _SOURCE.files(path).items():
         match = _MEMBER.search(prefix + name)
         if match and match[1] == part:
             drawings[match[2], match[3]].append((match[4], read))
@@ -88,24 +85,20 @@ def _read(path: Path, part: str) -> _Drawings:
 
 def _check_count(path: Path, drawings: _Drawings, characters: int) -> None:
     if len(drawings) != characters:
-        raise _damaged(path, f"it has {len(drawings)} characters, not {characters}")
+        raise _SOURCE.damaged(path, f"it has {len(drawings)} characters, not {characters}")
     for (alphabet, character), files in sorted(drawings.items()):
         if len(files) != DRAWINGS:
-            raise _damaged(path, f"{alphabet}/{character} has {len(files)} drawings, not {DRAWINGS}")
+            raise _SOURCE.damaged(path, f"{alphabet}/{character} has {len(files)} drawings, not {DRAWINGS}")
 
 
 def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
-    try:
-        grey = decoded_image(read(), size=(SOURCE_SIZE, SOURCE_SIZE)).convert("L")
-    except (OSError, ValueError) as error:
-        raise _damaged(path, f"{name}: {error}") from error
+    grey = _SOURCE.picture(path, name, read, SOURCE_SIZE, "L")
     return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
 
 
 ENTRIES = (
     DatasetEntry(
         name="omniglot",
-        version="1",
         holds="classes 1150/50/423 x 20 of 28x28x1",
         source="https://github.com/brendenlake/omniglot",
         licence="MIT",

@@ -125,11 +125,7 @@ def make_partition(
         "examples_per_class": examples_per_class,
         "images_per_client": ways * examples_per_class,
         # A client holds an image at most once, so an image's uses are its clients.
-        "clients_per_image": {
-            "mean": float(used.mean()),
-            "min": int(used.min()),
-            "max": int(used.max()),
-        },
+        "clients_per_image": {"mean": float(used.mean()), "min": int(used.min()), "max": int(used.max())},
         "images_used": int((used > 0).sum()),
         "images_available": int(used.size),
         "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
@@ -169,12 +165,7 @@ def sample_tasks(
     """
     if split not in SPLITS:
         raise BenchError(f"there is no split {split!r}: choose one of {', '.join(SPLITS)}")
-    for name, value in (
-        ("tasks", count),
-        ("ways", ways),
-        ("shots", shots),
-        ("query_per_class", query_per_class),
-    ):
+    for name, value in (("tasks", count), ("ways", ways), ("shots", shots), ("query_per_class", query_per_class)):
         _require_positive(name, value)
     _check_fits(dataset, split, ways, shots + query_per_class)
     classes, examples = _draw(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
@@ -194,12 +185,7 @@ def sample_tasks(
 
 
 def gather(
-    dataset: ImageDataset,
-    partition: Partition,
-    ids: np.ndarray,
-    *,
-    support_per_class: int,
-    query_per_class: int,
+    dataset: ImageDataset, partition: Partition, ids: np.ndarray, *, support_per_class: int, query_per_class: int
 ) -> TaskBatch:
     """Fetch the images of some clients: of each class the first examples as support, the next as query.
 
@@ -323,8 +309,7 @@ def _deal(
     hands = np.concatenate(cards)[: clients * ways].reshape(clients, ways)
     share = (np.arange(clients * ways) // len(pool)).reshape(clients, ways)
     cut = rng.permuted(
-        np.broadcast_to(np.arange(dataset.examples_per_class), (len(pool), dataset.examples_per_class)),
-        axis=1,
+        np.broadcast_to(np.arange(dataset.examples_per_class), (len(pool), dataset.examples_per_class)), axis=1
     )
     places = share[:, :, None] * examples + np.arange(examples)
     return (

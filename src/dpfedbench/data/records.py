@@ -9,14 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.images import (
-    damaged_classes,
-    foreign_summary,
-    load_dataset,
-    open_files,
-    read_classes,
-    write_files,
-)
+from dpfedbench.data.images import damaged_classes, foreign_summary, load_dataset, open_files, read_classes, write_files
 from dpfedbench.files import read_json
 
 SPLITS = ("train", "test")

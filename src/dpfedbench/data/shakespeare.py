@@ -1,8 +1,8 @@
 """Shakespeare-800: the roles of the plays, 800 words of each (Li et al. 2020, after LEAF, Caldas et al. 2018).
 
 From a local folder `shakespeare` with the plays as Project Gutenberg has them (plays/*.txt, or plays.zip), or with
-LEAF's raw data, a file a role (by_play_and_character/*.txt). LEAF's own split into roles cannot be had again from the
-plays: 345 roles were published.
+LEAF's raw data, a file a role (by_play_and_character/*.txt). LEAF's own split into roles, of which 345
+were published, cannot be reproduced from the plays.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
 ENTRIES = (
     DatasetEntry(
         name="shakespeare-800",
-        version="1",
         holds="texts",
         source=SOURCE,
         licence="public domain",

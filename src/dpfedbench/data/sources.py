@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -12,7 +13,7 @@ import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
@@ -25,9 +26,18 @@ from dpfedbench.files import check_readable, reading
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torchvision.datasets import utils
+else:
+    from dpsum.lazy import Lazy
+
+    Image = Lazy("PIL.Image")  # a plan reads the options of data sets without it
+    utils = Lazy("torchvision.datasets.utils")  # slow to import, and not needed with a local copy
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
+
+Files = dict[str, Callable[[], bytes]]
+"""What reads each file of a folder or archive, by its path below the root, with slashes."""
 
 
 def local_folder(local_dir: Path | str | None) -> Path | None:
@@ -71,19 +81,54 @@ def place_for(local: Path | None, subfolder: str) -> str:
     return f"{local / subfolder}" if local else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
 
 
-def damaged(path: Path, what: str, *, of: str, fetched: bool = True) -> BenchError:
-    """The error for a local copy whose content is wrong.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A published data set, as far as errors and archives of it go.
 
-    Args:
-        path: the copy.
-        what: is wrong with it.
-        of: the data set's name.
-        fetched: whether the data set is fetched where there is no copy.
+    Attributes:
+        name: of the data set, for messages.
+        largest: bytes that a file of it can have at most.
+        fetched: whether it is fetched where there is no copy.
     """
-    or_fetch = ", or leave it out to download one" if fetched else ""
-    return BenchError(
-        f"{path} is damaged or not {of}'s ({what}): delete it and put an undamaged copy in its place{or_fetch}"
-    )
+
+    name: str
+    largest: int = 0
+    fetched: bool = True
+
+    def damaged(self, path: Path, what: object) -> BenchError:
+        """The error for a local copy whose content is wrong; `what` says how."""
+        or_fetch = ", or leave it out to download one" if self.fetched else ""
+        return BenchError(
+            f"{path} is damaged or not {self.name}'s ({what}): delete it and put an undamaged copy in its place"
+            + or_fetch
+        )
+
+    def files(self, path: Path) -> Files:
+        """The files of a folder or archive, as `held_files`.
+
+        Raises:
+            BenchError: it is damaged, or a file is too large.
+        """
+        try:
+            return held_files(path, largest=self.largest)
+        except ValueError as error:
+            raise self.damaged(path, error) from error
+
+    def picture(self, path: Path, name: str, read: Callable[[], bytes], size: int, mode: str) -> Image.Image:
+        """A file of an archive as a square picture of so many pixels a side, in Pillow's `mode`.
+
+        Raises:
+            BenchError: it is damaged, or of another size.
+        """
+        try:
+            return decoded_image(read(), size=(size, size)).convert(mode)
+        except (OSError, ValueError) as error:
+            raise self.damaged(path, f"{name}: {error}") from error
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def check_published(path: Path, wanted: str, folder: str) -> None:
@@ -97,9 +142,7 @@ def check_published(path: Path, wanted: str, folder: str) -> None:
     Raises:
         BenchError: it is another.
     """
-    from torchvision.datasets.utils import calculate_md5  # slow to import
-
-    if (found := calculate_md5(str(path))) != wanted:
+    if (found := utils.calculate_md5(str(path))) != wanted:
         raise BenchError(
             f"{path} is not the published archive (md5 {found}, not {wanted}): delete it and put an undamaged copy in "
             f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
@@ -122,17 +165,15 @@ def fetch(url: str, md5: str, download_dir: Path, *, local: Path | None, subfold
     Raises:
         BenchError: no network, or the file that came is not the one published.
     """
-    from torchvision.datasets.utils import check_integrity, download_url  # slow to import, often not needed
-
     name = url.rsplit("/", 1)[1]
     path = download_dir / name
-    if check_integrity(str(path), md5):
+    if utils.check_integrity(str(path), md5):
         return path
     place = place_for(local, subfolder)
     try:
         download_dir.mkdir(parents=True, exist_ok=True)
         with _timeout(TIMEOUT_S):
-            download_url(url, str(download_dir), filename=name, md5=md5)
+            utils.download_url(url, str(download_dir), filename=name, md5=md5)
     except PermissionError as error:
         raise BenchError(f"no permission to write {path}: make its folder writable, or choose another") from error
     except RuntimeError as error:  # torchvision's word for a wrong checksum
@@ -161,7 +202,7 @@ def _timeout(seconds: float) -> Iterator[None]:
         socket.setdefaulttimeout(before)
 
 
-def held_files(path: Path, *, largest: int, total: int | None = None) -> dict[str, Callable[[], bytes]]:
+def held_files(path: Path, *, largest: int, total: int | None = None) -> Files:
     """The files of a folder, or of a zip or tar archive, by path below its root, with slashes; each with what reads it.
 
     Of a folder or a zip archive nothing is read yet; a tar archive has to be read in its order, and is read whole.
@@ -206,8 +247,8 @@ def held_files(path: Path, *, largest: int, total: int | None = None) -> dict[st
     return {member.filename: partial(read, member) for member in members}
 
 
-def _untarred(path: Path, largest: int, room: float) -> dict[str, Callable[[], bytes]]:
-    found: dict[str, Callable[[], bytes]] = {}
+def _untarred(path: Path, largest: int, room: float) -> Files:
+    found: Files = {}
     with tarfile.open(path) as archive:
         for member in archive:
             if member.isfile() and (handle := archive.extractfile(member)) is not None:
@@ -240,8 +281,6 @@ def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) 
         ValueError: it cannot be decoded, or is of another size; the message is for people.
         BenchError: the file cannot be opened.
     """
-    from PIL import Image  # a plan reads the options of data sets without it
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -265,16 +304,13 @@ class _ArrayUnpickler(pickle.Unpickler):
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
     }
+    _OF_NUMPY = (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
 
     def find_class(self, module: str, name: str) -> Any:
         """Only the names that pickled arrays need."""
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name in (
-            "_reconstruct",
-            "scalar",
-        ):
-            return getattr(np._core.multiarray, name)  # type: ignore[attr-defined]
-        if module in ("numpy.core.numeric", "numpy._core.numeric") and name == "_frombuffer":
-            return getattr(np._core.numeric, name)  # type: ignore[attr-defined]
+        package, _, part = module.rpartition(".")
+        if package in ("numpy.core", "numpy._core") and (part, name) in self._OF_NUMPY:
+            return getattr(getattr(np._core, part), name)  # type: ignore[attr-defined]
         if (module, name) in self._ALLOWED:
             return self._ALLOWED[module, name]
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")

@@ -36,12 +36,7 @@ def read(
 
     Args:
         local: the local data folder, below which a relative `folder` lies.
-        download_dir: not used.
-        progress: told at the end.
-        folder: where the files are.
-        words: of a task.
-        test: share of the tasks.
-        validation: share of what remains.
+        folder, words, test, validation: see `Options`.
 
     Raises:
         BenchError: the folder is not there or cannot be read, a file is no text in UTF-8, or there are too few texts.

@@ -18,7 +18,7 @@ from PIL import Image
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import damaged, decoded_image, fetch, find_local, held_files, place_for
+from dpfedbench.data.sources import Files, Source, fetch, find_local, listed, place_for
 from dpfedbench.errors import BenchError
 
 RELEASE, SUBSET = "tiny-imagenet-200", "tiny-imagenet-100"
@@ -28,16 +28,12 @@ SIZE = 64
 COUNTS = {RELEASE: (200, 550), SUBSET: (100, 200)}
 """Classes, and images a class, of the two data sets."""
 
-_LARGEST = 32 << 20  # bytes of a file; the longest is a list of classes
 _NAMED = 3  # classes that an error names
-_damaged = partial(damaged, of="Tiny-ImageNet", fetched=False)
+_SOURCE = Source(name="Tiny-ImageNet", largest=32 << 20, fetched=False)  # the longest file is a list of classes
 _TRAIN = re.compile(r"(?:^|/)train/(n\d+)/images/\1_\d+\.JPEG$")
 _VALIDATION = re.compile(r"(?:^|/)val/images/(val_\d+\.JPEG)$")
 _PLAIN = re.compile(r"(?:^|/)(n\d+)/\1_\d+\.JPEG$")
 _ANNOTATIONS = "val/val_annotations.txt"
-
-_Files = dict[str, Callable[[], bytes]]
-"""A way to read each file, by its path below the archive's or folder's root, with slashes."""
 
 
 def read_tiny_imagenet(
@@ -48,8 +44,6 @@ def read_tiny_imagenet(
     Args:
         local: a folder with `tiny-imagenet-200.zip` or the folder `tiny-imagenet-200` extracted from it, in itself or
             in its subfolder `tiny-imagenet` or `tiny-imagenet-200`; judged by its content.
-        download_dir: where the download is kept when there is no local copy.
-        progress: told after each class.
         classes: how many there must be (tests use tiny archives).
         examples: images a class must have.
 
@@ -58,14 +52,14 @@ def read_tiny_imagenet(
     """
     path = find_local(local, ("tiny-imagenet", RELEASE), (f"{RELEASE}.zip", RELEASE))
     path = path or fetch(URL, MD5, download_dir, local=local, subfolder="tiny-imagenet")
-    files = _files(path)
+    files = _SOURCE.files(path)
     images = defaultdict(list)
     for name in sorted(files, key=_number):
         if match := _TRAIN.search(name):
             images[match[1]].append(name)
     listed = next((name for name in files if name.endswith(_ANNOTATIONS)), None)
     if listed is None:
-        raise _damaged(path, f"{_ANNOTATIONS} is missing")
+        raise _SOURCE.damaged(path, f"{_ANNOTATIONS} is missing")
     wordnet = dict(line.split("\t")[:2] for line in _text(path, listed, files).splitlines() if "\t" in line)
     for name in sorted(files, key=_number):
         match = _VALIDATION.search(name)
@@ -88,8 +82,6 @@ def read_tiny_imagenet_100(
     Args:
         local: a folder with `tiny-imagenet-100.zip` or the folder `tiny-imagenet-100` (one of images a class,
             `WNID/WNID_N.JPEG`), in itself or in its subfolder `tiny-imagenet-100`.
-        download_dir: not used; nobody publishes the subset as such.
-        progress: told after each class.
         size: side of an image; another than 64 is resized to, with Lanczos's filter.
         classes: how many there must be (tests use tiny archives).
         examples: images a class must have.
@@ -104,7 +96,7 @@ def read_tiny_imagenet_100(
             f"{SUBSET}.zip is missing, and is not fetched: put it in {place_for(local, SUBSET)}, or take the data "
             f"set tiny-imagenet, which is fetched from {URL}"
         )
-    files = _files(path)
+    files = _SOURCE.files(path)
     images = defaultdict(list)
     for name in sorted(files, key=_number):
         if match := _PLAIN.search(name):
@@ -112,28 +104,21 @@ def read_tiny_imagenet_100(
     return _read(path, files, images, classes, examples, progress, size)
 
 
-def _files(path: Path) -> _Files:
-    try:
-        return held_files(path, largest=_LARGEST)
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
-
-
 def _number(name: str) -> tuple[str, int]:
     """The order of a class's images: by their numbers, not as text."""
     return name.rpartition("_")[0], int("0" + "".join(re.findall(r"_(\d+)\.JPEG$", name)))
 
 
-def _text(path: Path, name: str, files: _Files) -> str:
+def _text(path: Path, name: str, files: Files) -> str:
     try:
         return files[name]().decode("utf-8")
     except (OSError, ValueError) as error:
-        raise _damaged(path, f"{name}: {error}") from error
+        raise _SOURCE.damaged(path, f"{name}: {error}") from error
 
 
 def _read(
     path: Path,
-    files: _Files,
+    files: Files,
     images: dict[str, list[str]],
     classes: int,
     examples: int,
@@ -142,11 +127,10 @@ def _read(
 ) -> RawImages:
     """Decode the named images of each class, uint8 [classes, examples, size, size, 3]."""
     if len(images) != classes:
-        raise _damaged(path, f"it has {len(images)} classes, not {classes}")
+        raise _SOURCE.damaged(path, f"it has {len(images)} classes, not {classes}")
     short = [f"{name} has {len(found)}" for name, found in sorted(images.items()) if len(found) != examples]
     if short:
-        more = f" and {len(short) - _NAMED} more" if len(short) > _NAMED else ""
-        raise _damaged(path, f"not every class has {examples} images: {', '.join(short[:_NAMED])}{more}")
+        raise _SOURCE.damaged(path, f"not every class has {examples} images: {listed(short, _NAMED)}")
     pixels: np.ndarray = np.empty((classes, examples, size, size, 3), np.uint8)
     for index, name in enumerate(sorted(images)):
         for place, file in enumerate(images[name]):
@@ -164,17 +148,13 @@ def _read(
 
 
 def _decode(path: Path, name: str, read: Callable[[], bytes], size: int) -> np.ndarray:
-    try:
-        colour = decoded_image(read(), size=(SIZE, SIZE)).convert("RGB")  # a few are grey
-    except (OSError, ValueError) as error:
-        raise _damaged(path, f"{name}: {error}") from error
+    colour = _SOURCE.picture(path, name, read, SIZE, "RGB")  # a few are grey
     return np.asarray(colour if size == SIZE else colour.resize((size, size), Image.Resampling.LANCZOS))
 
 
 ENTRIES = (
     DatasetEntry(
         name="tiny-imagenet",
-        version="1",
         holds="classes 128/32/40 x 550 of 64x64x3",
         source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
@@ -182,7 +162,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="tiny-imagenet-100",
-        version="1",
         holds="classes 64/16/20 x 200 of 64x64x3",
         source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         licence="ImageNet terms of access: non-commercial research",
@@ -191,7 +170,6 @@ ENTRIES = (
     ),
     DatasetEntry(
         name="tiny-imagenet-100-32",
-        version="1",
         holds="classes 64/16/20 x 200 of 32x32x3",
         source="tiny-imagenet-100, resized to 32x32",
         licence="ImageNet terms of access: non-commercial research",

@@ -47,12 +47,5 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
 
 
 ENTRIES = (
-    DatasetEntry(
-        name="wiki-1600",
-        version="1",
-        holds="texts",
-        source=SOURCE,
-        licence="CC BY-SA (Wikipedia)",
-        read=read_wiki,
-    ),
+    DatasetEntry(name="wiki-1600", holds="texts", source=SOURCE, licence="CC BY-SA (Wikipedia)", read=read_wiki),
 )

@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import torch
 
+from dpfedbench.kernels.cells import CellGradients
+from dpfedbench.kernels.linear import LinearHeadGradients
+from dpfedbench.kernels.lstm import FastLstm
 from dpfedbench.models.cnn import Cnn
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.darts import GenotypeNet, SearchNet
@@ -37,7 +40,7 @@ def choose(net: Net, *, device: str = "cpu", enabled: bool = True, dtype: torch.
 
 
 def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
-    # Imported here: numba takes a second.
+    # The kernels that numba compiles are imported here: it takes a second to load.
     if type(net.module) is Conv4:
         from dpfedbench.kernels.batch_conv4 import BatchConv4
         from dpfedbench.kernels.record_conv4 import RecordConv4
@@ -48,15 +51,9 @@ def _kernel(net: Net, dtype: torch.dtype) -> type[TorchGradients] | None:
 
         return FusedCnn
     if type(net.module) is LinearHead:
-        from dpfedbench.kernels.linear import LinearHeadGradients
-
         return LinearHeadGradients
     if type(net.module) is Lstm:
-        from dpfedbench.kernels.lstm import FastLstm
-
         return FastLstm
     if type(net.module) in (SearchNet, GenotypeNet):
-        from dpfedbench.kernels.cells import CellGradients
-
         return CellGradients
     return None

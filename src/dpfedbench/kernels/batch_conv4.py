@@ -68,7 +68,7 @@ class BatchConv4(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks, each with an evaluation of its own; their weights may not change before their derivatives are had."""
+    """Tasks, each with an evaluation of its own; their weights may not change before their derivatives are computed."""
 
     def __init__(
         self, passes: Passes, theta: np.ndarray, images: Images, labels: np.ndarray, places: Points | None

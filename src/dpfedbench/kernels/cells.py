@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.models.darts import NORMALISATION_EPSILON, CellNet, Convolution, Linear, Norm, SearchNet
+from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Linear, Norm
+from dpfedbench.models.darts import CellNet, SearchNet
 from dpfedbench.models.gradients import Found, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -180,14 +181,9 @@ class CellGradients(TorchGradients):
                     layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
         return self._own
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
-        return self._by_blocks(theta, x, y, out, tuple(self.net.blocks.values()) or (slice(0, self.net.weights),))
-
-    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found:
-        return self._by_blocks(theta, x, y, out, (self.net.blocks[block],))
-
-    def _by_blocks(self, theta: Array, x: Array, y: Array, out: Array, blocks: tuple[slice, ...]) -> Found:
-        """The gradients of blocks, which lie side by side from the first coordinate of the first one."""
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
+        every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
+        blocks = (self.net.blocks[block],) if block else every  # side by side, from the first one's first coordinate
         module, weights, rows, found = self._module, self._theta(theta), torch.as_tensor(out), []
         with torch.no_grad():
             nn.utils.vector_to_parameters(weights, module.parameters())

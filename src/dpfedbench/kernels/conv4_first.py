@@ -5,29 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from dpfedbench.compiled import exact
+from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.calls import array_at, matmul, power
-from dpfedbench.kernels.conv4_room import (
-    CENTRED,
-    FIRST,
-    FIRST_MEAN,
-    FIRST_STD,
-    FOLDED,
-    GAIN,
-    MOMENT,
-    PADDED,
-    PADDED_GRADIENT,
-    PULL,
-    SHIFT_GRADIENT,
-    SPREAD,
-    SPREAD_DOT,
-    THREE,
-    WEIGHTS_GRADIENT,
-    WEIGHTS_GRADIENT_DOT,
-    WINDOW,
-    first_layer,
-    first_layer_gradient,
-    first_layer_tangent,
-)
+from dpfedbench.kernels.conv4_room import first_layer, first_layer_gradient, first_layer_tangent
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 # The first layer. With patches of mean m and covariance S, the outputs of weights w have mean m.w and variance w.S.w.
@@ -51,11 +31,11 @@ def first_forward(room, images, mean, covariance, row, point, codes):
     scratch, native = room.scratch, room.native
     weight = array_at(row, room.weights, 0, 2)
     scale, shift = array_at(row, room.weights, 1, 1), array_at(row, room.weights, 2, 1)
-    spread, means = array_at(point, room.points, SPREAD, 3), array_at(point, room.points, FIRST_MEAN, 2)
-    stds, gains = array_at(point, room.points, FIRST_STD, 2), array_at(point, room.points, GAIN, 2)
-    folded, shifts = array_at(scratch, room.scratches, FOLDED, 2), array_at(scratch, room.scratches, FIRST, 2)[0]
-    window, code = array_at(scratch, room.scratches, WINDOW, 2), array_at(codes, room.codes, 3, 3)
-    padded = array_at(scratch, room.scratches, PADDED, 4)
+    spread, means = array_at(point, room.points, of.SPREAD, 3), array_at(point, room.points, of.FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, of.FIRST_STD, 2), array_at(point, room.points, of.GAIN, 2)
+    folded, shifts = array_at(scratch, room.scratches, of.FOLDED, 2), array_at(scratch, room.scratches, of.FIRST, 2)[0]
+    window, code = array_at(scratch, room.scratches, of.WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, of.PADDED, 4)
     one, epsilon = scratch.dtype.type(1), scratch.dtype.type(NORMALISATION_EPSILON)
     groups = len(mean)
     each = len(images) // groups
@@ -81,33 +61,27 @@ def first_backward(room, images, mean, row, point, codes, out):
     """Write the gradients of the layer's weights, of each group, to `out` [G, d]."""
     scratch, native = room.scratch, room.native
     weight = array_at(row, room.weights, 0, 2)
-    spread, means = array_at(point, room.points, SPREAD, 3), array_at(point, room.points, FIRST_MEAN, 2)
-    stds, gains = array_at(point, room.points, FIRST_STD, 2), array_at(point, room.points, GAIN, 2)
-    plain, centred = array_at(point, room.points, WEIGHTS_GRADIENT, 3), array_at(point, room.points, CENTRED, 3)
-    moments, pulls = array_at(point, room.points, MOMENT, 2), array_at(point, room.points, PULL, 2)
-    shifts = array_at(point, room.points, SHIFT_GRADIENT, 2)
-    window, code = array_at(scratch, room.scratches, WINDOW, 2), array_at(codes, room.codes, 3, 3)
-    padded = array_at(scratch, room.scratches, PADDED_GRADIENT, 4)
+    spread, means = array_at(point, room.points, of.SPREAD, 3), array_at(point, room.points, of.FIRST_MEAN, 2)
+    stds, gains = array_at(point, room.points, of.FIRST_STD, 2), array_at(point, room.points, of.GAIN, 2)
+    plain, centred = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3), array_at(point, room.points, of.CENTRED, 3)
+    moments, pulls = array_at(point, room.points, of.MOMENT, 2), array_at(point, room.points, of.PULL, 2)
+    shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)
+    window, code = array_at(scratch, room.scratches, of.WINDOW, 2), array_at(codes, room.codes, 3, 3)
+    padded = array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
     groups, filters = len(mean), weight.shape[1]
     each = len(images) // groups
     for g in range(groups):
         first_layer_gradient(
             native.addresses,
             (
-                images[g * each : (g + 1) * each],
-                padded[g * each : (g + 1) * each],
-                code[g],
-                window,
-                plain[g],
+                images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], window, plain[g],
                 shifts[g],
             ),
-        )
+        )  # fmt: skip
         _sum_of_products(weight, plain[g], moments[g])
-        to, scale, shift = (
-            array_at(out[g], room.weights, 0, 2),
-            array_at(out[g], room.weights, 1, 1),
-            array_at(out[g], room.weights, 2, 1),
-        )
+        to = array_at(out[g], room.weights, 0, 2)
+        scale = array_at(out[g], room.weights, 1, 1)
+        shift = array_at(out[g], room.weights, 2, 1)
         for f in range(filters):
             moments[g, f] = moments[g, f] - means[g, f] * shifts[g, f]
             pulls[g, f] = gains[g, f] * stds[g, f] * stds[g, f] * moments[g, f]
@@ -125,17 +99,15 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     weight, scale = array_at(row, room.weights, 0, 2), array_at(row, room.weights, 1, 1)
     weight_dot = array_at(along, room.weights, 0, 2)
     scale_dot, shift_dot = array_at(along, room.weights, 1, 1), array_at(along, room.weights, 2, 1)
-    means, stds = array_at(point, room.points, FIRST_MEAN, 2)[0], array_at(point, room.points, FIRST_STD, 2)[0]
-    gains = array_at(point, room.points, GAIN, 2)[0]
-    folded, spread_dot = (
-        array_at(scratch, room.scratches, FOLDED, 2),
-        array_at(scratch, room.scratches, SPREAD_DOT, 2),
-    )
-    rows = array_at(scratch, room.scratches, FIRST, 2)
+    means, stds = array_at(point, room.points, of.FIRST_MEAN, 2)[0], array_at(point, room.points, of.FIRST_STD, 2)[0]
+    gains = array_at(point, room.points, of.GAIN, 2)[0]
+    folded = array_at(scratch, room.scratches, of.FOLDED, 2)
+    spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
+    rows = array_at(scratch, room.scratches, of.FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts, cubes = rows[1:2], rows[2], rows[3], rows[4], rows[5]
     matmul(native, covariance[0], weight_dot, spread_dot)
     matmul(native, mean, weight_dot, mean_dot)
-    power(native, stds, array_at(scratch, room.scratches, THREE, 1), cubes)
+    power(native, stds, array_at(scratch, room.scratches, of.THREE, 1), cubes)
     _sum_of_products(weight, spread_dot, std_dot)
     for f in range(len(scale)):
         std_dot[f] = -cubes[f] * std_dot[f]
@@ -147,8 +119,8 @@ def first_tangent(room, images, mean, covariance, row, along, point, codes):
     first_layer_tangent(
         native.addresses,
         (
-            images, folded, shifts, array_at(codes, room.codes, 3, 3)[0], array_at(scratch, room.scratches, WINDOW, 2),
-            array_at(scratch, room.scratches, PADDED, 4),
+            images, folded, shifts, array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, room.scratches, of.WINDOW, 2), array_at(scratch, room.scratches, of.PADDED, 4),
         ),
     )  # fmt: skip
 
@@ -158,26 +130,25 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
     """After `first_tangent`, whose rows of the scratch it goes on with."""
     scratch, native = room.scratch, room.native
     weight, weight_dot = array_at(row, room.weights, 0, 2), array_at(along, room.weights, 0, 2)
-    spread, means = array_at(point, room.points, SPREAD, 3)[0], array_at(point, room.points, FIRST_MEAN, 2)[0]
-    stds, gains = array_at(point, room.points, FIRST_STD, 2)[0], array_at(point, room.points, GAIN, 2)[0]
-    plain, centred = array_at(point, room.points, WEIGHTS_GRADIENT, 3)[0], array_at(point, room.points, CENTRED, 3)[0]
-    moments, pulls = array_at(point, room.points, MOMENT, 2)[0], array_at(point, room.points, PULL, 2)[0]
-    shifts = array_at(point, room.points, SHIFT_GRADIENT, 2)[0]
-    spread_dot = array_at(scratch, room.scratches, SPREAD_DOT, 2)
-    plain_dot = array_at(scratch, room.scratches, WEIGHTS_GRADIENT_DOT, 2)
-    rows = array_at(scratch, room.scratches, FIRST, 2)
+    spread, means = array_at(point, room.points, of.SPREAD, 3)[0], array_at(point, room.points, of.FIRST_MEAN, 2)[0]
+    stds, gains = array_at(point, room.points, of.FIRST_STD, 2)[0], array_at(point, room.points, of.GAIN, 2)[0]
+    plain = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3)[0]
+    centred = array_at(point, room.points, of.CENTRED, 3)[0]
+    moments, pulls = array_at(point, room.points, of.MOMENT, 2)[0], array_at(point, room.points, of.PULL, 2)[0]
+    shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)[0]
+    spread_dot = array_at(scratch, room.scratches, of.SPREAD_DOT, 2)
+    plain_dot = array_at(scratch, room.scratches, of.WEIGHTS_GRADIENT_DOT, 2)
+    rows = array_at(scratch, room.scratches, of.FIRST, 2)
     mean_dot, std_dot, gain_dot, shifts_dot, moment_dot, pull_dot = rows[1], rows[2], rows[3], rows[5], rows[6], rows[7]
     two = scratch.dtype.type(2)
-    to, scale, shift = (
-        array_at(out, room.weights, 0, 2),
-        array_at(out, room.weights, 1, 1),
-        array_at(out, room.weights, 2, 1),
-    )
+    to = array_at(out, room.weights, 0, 2)
+    scale = array_at(out, room.weights, 1, 1)
+    shift = array_at(out, room.weights, 2, 1)
     first_layer_gradient(
         native.addresses,
         (
-            images, array_at(scratch, room.scratches, PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
-            array_at(scratch, room.scratches, WINDOW, 2), plain_dot, shifts_dot,
+            images, array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
+            array_at(scratch, room.scratches, of.WINDOW, 2), plain_dot, shifts_dot,
         ),
     )  # fmt: skip
     moment_dot[:] = 0

@@ -7,39 +7,10 @@ from __future__ import annotations
 
 from dpfedbench.compiled import compiled, exact
 from dpfedbench.kernels import calls
+from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, product, products, sum_of
 from dpfedbench.kernels.conv4_first import first_backward, first_forward, first_tangent, first_tangent_backward
 from dpfedbench.kernels.conv4_room import (
-    DELTA,
-    FEATURE,
-    FLAT,
-    FLAT_DOT,
-    GRADIENTS,
-    HEAD,
-    INPUT_GRADIENTS,
-    INPUTS,
-    LOGITS,
-    LOSSES,
-    MEAN,
-    OUTPUTS,
-    PADDED,
-    PADDED_GRADIENT,
-    PATCHES,
-    PROBABILITIES,
-    PRODUCTS,
-    RESIDUAL,
-    SCALE,
-    SELECTED,
-    SHIFT,
-    SHIFTED,
-    STD,
-    SUM,
-    TAPS,
-    TILE,
-    TOTAL,
-    TRANSPOSED,
-    WEIGHTS,
-    Z,
     gradient_tiles,
     input_gradient_of_tiles,
     inside,
@@ -72,10 +43,8 @@ def _untransformed(room, index, out):
     `taps` is memory of its own, not a part of a row of gradients: a product's last bits may depend on where its result
     begins in memory (MKL on two threads).
     """
-    gradients, taps = (
-        array_at(room.scratch, room.scratches, PRODUCTS, 3),
-        array_at(room.scratch, room.scratches, TAPS, 2),
-    )
+    gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
+    taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
     product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
     each = taps.shape[1] // len(out)
     for g in range(len(out)):
@@ -96,25 +65,20 @@ def _transpose(weights, out):
 def _logits(room, images, mean, covariance, row, point, codes):
     """Logits [B, ways] in the scratch, of a batch at weights `row` [d]."""
     scratch, native = room.scratch, room.native
-    transformed, flat = array_at(scratch, room.scratches, LOGITS, 2), array_at(point, room.points, FLAT, 2)
+    transformed, flat = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(point, room.points, of.FLAT, 2)
     first_forward(room, images, mean, covariance, row, point, codes)
     count = len(images)
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, weights = (
-            array_at(point, room.points, own + INPUTS, 3),
-            array_at(point, room.points, own + WEIGHTS, 3),
-        )
-        z, means, stds = (
-            array_at(point, room.points, own + Z, 3), array_at(point, room.points, own + MEAN, 2),
-            array_at(point, room.points, own + STD, 2),
-        )  # fmt: skip
-        outputs, total = (
-            array_at(scratch, room.scratches, shared + OUTPUTS, 3),
-            array_at(scratch, room.scratches, shared + TOTAL, 2),
-        )
-        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs))
+        inputs = array_at(point, room.points, own + of.INPUTS, 3)
+        weights = array_at(point, room.points, own + of.WEIGHTS, 3)
+        z = array_at(point, room.points, own + of.Z, 3)
+        means = array_at(point, room.points, own + of.MEAN, 2)
+        stds = array_at(point, room.points, own + of.STD, 2)
+        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
+        total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
+        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs))
         _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
         products(native, inputs, False, weights, outputs, False)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
@@ -122,19 +86,13 @@ def _logits(room, images, mean, covariance, row, point, codes):
         normalise_and_pool(
             native.addresses,
             (
-                z,
-                height,
-                width,
-                means,
-                stds,
-                array_at(row, room.weights, 3 * index + 4, 1),
+                z, height, width, means, stds, array_at(row, room.weights, 3 * index + 4, 1),
                 array_at(row, room.weights, 3 * index + 5, 1),
-                array_at(scratch, room.scratches, shared + 15 + PADDED, 4),
-                array_at(codes, room.codes, index, 2),
-                array_at(point, room.points, own + SELECTED, 2),
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4), array_at(codes, room.codes, index, 2),
+                array_at(point, room.points, own + of.SELECTED, 2),
             ),
-        )
-    inside(array_at(scratch, room.scratches, 45 + PADDED, 4), flat)
+        )  # fmt: skip
+    inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat)
     matmul(native, flat, array_at(row, room.weights, 12, 2), transformed)
     bias = array_at(row, room.weights, 13, 1)
     for b in range(count):
@@ -156,12 +114,10 @@ def _largest(row):
 def _losses(room, labels, point, by_record):
     """Each image's cross-entropy in the scratch, and the gradient in the logits in the point; right answers."""
     scratch, native = room.scratch, room.native
-    logits, shifted = array_at(scratch, room.scratches, LOGITS, 2), array_at(scratch, room.scratches, SHIFTED, 2)
-    losses, total = array_at(scratch, room.scratches, LOSSES, 1), array_at(scratch, room.scratches, SUM, 1)
-    probabilities, residual = (
-        array_at(point, room.points, PROBABILITIES, 2),
-        array_at(point, room.points, RESIDUAL, 2),
-    )
+    logits, shifted = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(scratch, room.scratches, of.SHIFTED, 2)
+    losses, total = array_at(scratch, room.scratches, of.LOSSES, 1), array_at(scratch, room.scratches, of.SUM, 1)
+    probabilities = array_at(point, room.points, of.PROBABILITIES, 2)
+    residual = array_at(point, room.points, of.RESIDUAL, 2)
     count, ways = logits.shape
     for b in range(count):
         top = logits[b, _largest(logits[b])]
@@ -185,7 +141,7 @@ def _losses(room, labels, point, by_record):
 @exact
 def _head_backward(room, point, out, by_record):
     native = room.native
-    flat, residual = array_at(point, room.points, FLAT, 2), array_at(point, room.points, RESIDUAL, 2)
+    flat, residual = array_at(point, room.points, of.FLAT, 2), array_at(point, room.points, of.RESIDUAL, 2)
     if by_record:
         for b in range(len(flat)):
             weight, bias = array_at(out[b], room.weights, 12, 2), array_at(out[b], room.weights, 13, 1)
@@ -210,26 +166,25 @@ def _sum_of_rows(rows, out):
 def _backward(room, images, mean, row, point, codes, out, by_record):
     """Write the gradients of a batch's groups, [G, d]."""
     scratch, native = room.scratch, room.native
-    feature, count = array_at(scratch, room.scratches, FEATURE, 2), len(images)
-    gradients_of_weights = array_at(scratch, room.scratches, PRODUCTS, 3)
+    feature, count = array_at(scratch, room.scratches, of.FEATURE, 2), len(images)
+    gradients_of_weights = array_at(scratch, room.scratches, of.PRODUCTS, 3)
     _head_backward(room, point, out, by_record)
-    matmul(native, array_at(point, room.points, RESIDUAL, 2), array_at(row, room.weights, 12, 2).T, feature)
-    put_inside(feature, array_at(scratch, room.scratches, 45 + PADDED_GRADIENT, 4))
+    matmul(native, array_at(point, room.points, of.RESIDUAL, 2), array_at(row, room.weights, 12, 2).T, feature)
+    put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs, gradients = (
-            array_at(point, room.points, own + INPUTS, 3),
-            array_at(point, room.points, own + GRADIENTS, 3),
-        )
-        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + DELTA, 2)
-        shifts, scales = array_at(point, room.points, own + SHIFT, 2), array_at(point, room.points, own + SCALE, 2)
+        inputs = array_at(point, room.points, own + of.INPUTS, 3)
+        gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.DELTA, 2)
+        shifts = array_at(point, room.points, own + of.SHIFT, 2)
+        scales = array_at(point, room.points, own + of.SCALE, 2)
         pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4), code,
-                array_at(point, room.points, own + SELECTED, 2), height, width, delta, shifts, scales,
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4), code,
+                array_at(point, room.points, own + of.SELECTED, 2), height, width, delta, shifts, scales,
             ),
         )  # fmt: skip
         for g in range(len(out)):
@@ -238,34 +193,25 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + Z, 3),
-                height,
-                width,
-                count,
-                array_at(point, room.points, own + MEAN, 2),
-                array_at(point, room.points, own + STD, 2),
-                array_at(row, room.weights, 3 * index + 4, 1),
-                code,
-                delta,
-                shifts,
-                scales,
-                gradients,
+                array_at(point, room.points, own + of.Z, 3), height, width, count,
+                array_at(point, room.points, own + of.MEAN, 2), array_at(point, room.points, own + of.STD, 2),
+                array_at(row, room.weights, 3 * index + 4, 1), code, delta, shifts, scales, gradients,
             ),
-        )
+        )  # fmt: skip
         # A group's tiles lie side by side, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
         each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
         products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
         _untransformed(room, index, out)
-        transposed = array_at(scratch, room.scratches, TRANSPOSED, 3)
-        _transpose(array_at(point, room.points, own + WEIGHTS, 3), transposed)  # cheaper than a transposed product
-        input_gradients = array_at(scratch, room.scratches, shared + INPUT_GRADIENTS, 3)
+        transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
+        _transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
+        input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, array_at(scratch, room.scratches, TILE, 2),
-                array_at(scratch, room.scratches, shared + PADDED_GRADIENT, 4),
+                input_gradients, array_at(scratch, room.scratches, of.TILE, 2),
+                array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
             ),
         )  # fmt: skip
     first_backward(room, images, mean, row, point, codes, out)
@@ -275,15 +221,16 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
 def _head_product(room, row, along, point, out):
     """The head's part of a Hessian product, from the features' tangent; then the features' own gradient's tangent."""
     scratch, native = room.scratch, room.native
-    flat, residual = array_at(point, room.points, FLAT, 2), array_at(point, room.points, RESIDUAL, 2)
-    probabilities, weight = array_at(point, room.points, PROBABILITIES, 2), array_at(row, room.weights, 12, 2)
+    flat, residual = array_at(point, room.points, of.FLAT, 2), array_at(point, room.points, of.RESIDUAL, 2)
+    probabilities, weight = array_at(point, room.points, of.PROBABILITIES, 2), array_at(row, room.weights, 12, 2)
     weight_dot, bias_dot = array_at(along, room.weights, 12, 2), array_at(along, room.weights, 13, 1)
-    flat_dot, feature = array_at(scratch, room.scratches, FLAT_DOT, 2), array_at(scratch, room.scratches, FEATURE, 2)
-    logits, more = array_at(scratch, room.scratches, LOGITS, 2), array_at(scratch, room.scratches, SHIFTED, 2)
-    total, head = array_at(scratch, room.scratches, SUM, 1), array_at(scratch, room.scratches, HEAD, 2)
+    flat_dot = array_at(scratch, room.scratches, of.FLAT_DOT, 2)
+    feature = array_at(scratch, room.scratches, of.FEATURE, 2)
+    logits, more = array_at(scratch, room.scratches, of.LOGITS, 2), array_at(scratch, room.scratches, of.SHIFTED, 2)
+    total, head = array_at(scratch, room.scratches, of.SUM, 1), array_at(scratch, room.scratches, of.HEAD, 2)
     to = array_at(out, room.weights, 12, 2)
     count, ways = logits.shape
-    inside(array_at(scratch, room.scratches, 45 + PADDED, 4), flat_dot)
+    inside(array_at(scratch, room.scratches, 45 + of.PADDED, 4), flat_dot)
     matmul(native, flat_dot, weight, logits)
     matmul(native, flat, weight_dot, more)
     for b in range(count):
@@ -304,7 +251,7 @@ def _head_product(room, row, along, point, out):
     for b in range(count):
         for i in range(feature.shape[1]):
             feature[b, i] = feature[b, i] + flat_dot[b, i]
-    put_inside(feature, array_at(scratch, room.scratches, 45 + PADDED_GRADIENT, 4))
+    put_inside(feature, array_at(scratch, room.scratches, 45 + of.PADDED_GRADIENT, 4))
 
 
 @exact
@@ -320,28 +267,24 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
     for index in range(3):
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
-        weights_dot = array_at(scratch, room.scratches, shared + WEIGHTS, 3)
-        z_dot, mean_dot = (
-            array_at(scratch, room.scratches, shared + Z, 3),
-            array_at(scratch, room.scratches, shared + MEAN, 1),
-        )
-        slope, stds = (
-            array_at(scratch, room.scratches, shared + STD, 1),
-            array_at(point, room.points, own + STD, 2)[0],
-        )
-        outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
-        total = array_at(scratch, room.scratches, shared + TOTAL, 2)
-        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + PADDED, 4), inputs_dot))
+        inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
+        weights_dot = array_at(scratch, room.scratches, shared + of.WEIGHTS, 3)
+        z_dot = array_at(scratch, room.scratches, shared + of.Z, 3)
+        mean_dot = array_at(scratch, room.scratches, shared + of.MEAN, 1)
+        slope = array_at(scratch, room.scratches, shared + of.STD, 1)
+        stds = array_at(point, room.points, own + of.STD, 2)[0]
+        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
+        total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
+        tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs_dot))
         _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
-        products(native, array_at(point, room.points, own + INPUTS, 3), False, weights_dot, outputs, False)
-        products(native, inputs_dot, False, array_at(point, room.points, own + WEIGHTS, 3), outputs, True)
+        products(native, array_at(point, room.points, own + of.INPUTS, 3), False, weights_dot, outputs, False)
+        products(native, inputs_dot, False, array_at(point, room.points, own + of.WEIGHTS, 3), outputs, True)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
         tangent_moments(
             native.addresses,
             (
-                array_at(point, room.points, own + Z, 3), z_dot, total[0], count, height, width,
-                array_at(point, room.points, own + MEAN, 2)[0], stds, mean_dot, slope,
+                array_at(point, room.points, own + of.Z, 3), z_dot, total[0], count, height, width,
+                array_at(point, room.points, own + of.MEAN, 2)[0], stds, mean_dot, slope,
             ),
         )  # fmt: skip
         tangent_normalise_and_pool(
@@ -349,80 +292,64 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             (
                 z_dot, height, width, stds, mean_dot, slope, array_at(row, room.weights, 3 * index + 4, 1),
                 array_at(along, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 5, 1),
-                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + SELECTED, 2),
-                array_at(scratch, room.scratches, shared + 15 + PADDED, 4),
-                array_at(scratch, room.scratches, shared + SELECTED, 2),
+                array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED, 4),
+                array_at(scratch, room.scratches, shared + of.SELECTED, 2),
             ),
         )  # fmt: skip
     _head_product(room, row, along, point, out[0])
     gradients_of_weights, transposed = (
-        array_at(scratch, room.scratches, PRODUCTS, 3), array_at(scratch, room.scratches, TRANSPOSED, 3),
+        array_at(scratch, room.scratches, of.PRODUCTS, 3), array_at(scratch, room.scratches, of.TRANSPOSED, 3),
     )  # fmt: skip
     for after in range(3):
         index = 2 - after
         height, width = room.planes[index, 0], room.planes[index, 1]
         own, shared = 10 * index, 15 * index
-        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + DELTA, 2)
-        delta_dot = array_at(scratch, room.scratches, shared + DELTA, 2)
-        shift_dot = array_at(scratch, room.scratches, shared + SHIFT, 1)
-        scale_dot = array_at(scratch, room.scratches, shared + SCALE, 1)
+        code, delta = array_at(codes, room.codes, index, 2), array_at(point, room.points, own + of.DELTA, 2)
+        delta_dot = array_at(scratch, room.scratches, shared + of.DELTA, 2)
+        shift_dot = array_at(scratch, room.scratches, shared + of.SHIFT, 1)
+        scale_dot = array_at(scratch, room.scratches, shared + of.SCALE, 1)
         tangent_pooled_gradient(
             native.addresses,
             (
-                array_at(scratch, room.scratches, shared + 15 + PADDED_GRADIENT, 4),
-                code,
-                array_at(point, room.points, own + SELECTED, 2),
-                array_at(scratch, room.scratches, shared + SELECTED, 2),
-                delta,
-                height,
-                width,
-                delta_dot,
-                shift_dot,
+                array_at(scratch, room.scratches, shared + 15 + of.PADDED_GRADIENT, 4), code,
+                array_at(point, room.points, own + of.SELECTED, 2),
+                array_at(scratch, room.scratches, shared + of.SELECTED, 2), delta, height, width, delta_dot, shift_dot,
                 scale_dot,
             ),
-        )
+        )  # fmt: skip
         copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
         copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
-        outputs = array_at(scratch, room.scratches, shared + OUTPUTS, 3)
+        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         tangent_gradient_tiles(
             native.addresses,
             (
-                array_at(point, room.points, own + Z, 3),
-                array_at(scratch, room.scratches, shared + Z, 3),
-                height,
-                width,
-                count,
-                array_at(point, room.points, own + MEAN, 2)[0],
-                array_at(point, room.points, own + STD, 2)[0],
-                array_at(scratch, room.scratches, shared + MEAN, 1),
-                array_at(scratch, room.scratches, shared + STD, 1),
-                array_at(row, room.weights, 3 * index + 4, 1),
-                array_at(along, room.weights, 3 * index + 4, 1),
-                code,
-                delta,
-                delta_dot,
-                array_at(point, room.points, own + SHIFT, 2)[0],
-                array_at(point, room.points, own + SCALE, 2)[0],
-                shift_dot,
-                scale_dot,
-                outputs,
+                array_at(point, room.points, own + of.Z, 3), array_at(scratch, room.scratches, shared + of.Z, 3),
+                height, width, count,
+                array_at(point, room.points, own + of.MEAN, 2)[0], array_at(point, room.points, own + of.STD, 2)[0],
+                array_at(scratch, room.scratches, shared + of.MEAN, 1),
+                array_at(scratch, room.scratches, shared + of.STD, 1),
+                array_at(row, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 4, 1),
+                code, delta, delta_dot,
+                array_at(point, room.points, own + of.SHIFT, 2)[0], array_at(point, room.points, own + of.SCALE, 2)[0],
+                shift_dot, scale_dot, outputs,
             ),
-        )
-        gradients = array_at(point, room.points, own + GRADIENTS, 3)
-        products(native, array_at(point, room.points, own + INPUTS, 3), True, outputs, gradients_of_weights, False)
-        inputs_dot = array_at(scratch, room.scratches, shared + INPUTS, 3)
+        )  # fmt: skip
+        gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
+        products(native, array_at(point, room.points, own + of.INPUTS, 3), True, outputs, gradients_of_weights, False)
+        inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
-        input_gradients = array_at(scratch, room.scratches, shared + INPUT_GRADIENTS, 3)
-        _transpose(array_at(point, room.points, own + WEIGHTS, 3), transposed)
+        input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
+        _transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
         products(native, outputs, False, transposed, input_gradients, False)
-        _transpose(array_at(scratch, room.scratches, shared + WEIGHTS, 3), transposed)
+        _transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
         input_gradient_of_tiles(
             native.addresses,
             (
-                input_gradients, array_at(scratch, room.scratches, TILE, 2),
-                array_at(scratch, room.scratches, shared + PADDED_GRADIENT, 4),
+                input_gradients, array_at(scratch, room.scratches, of.TILE, 2),
+                array_at(scratch, room.scratches, shared + of.PADDED_GRADIENT, 4),
             ),
         )  # fmt: skip
     first_tangent_backward(room, images, mean, row, along, point, codes, out[0])
@@ -436,7 +363,7 @@ def prepare(room, x, padded, means, covariances):
     """`Images` of x [T, B, H, W, C]."""
     scratch, groups = room.scratch, means.shape[1]
     each = x.shape[1] // groups
-    patches = array_at(scratch, room.scratches, PATCHES, 2)
+    patches = array_at(scratch, room.scratches, of.PATCHES, 2)
     for t in range(len(x)):
         _border(x[t], padded[t])
         for g in range(groups):
@@ -475,12 +402,12 @@ def evaluate(room, theta, images, labels, points, by_record, logits, losses, rig
         row, place = theta[t if len(theta) > 1 else 0], t if len(points.floats) > 1 else 0
         point = points.floats[place]
         _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, points.codes[place])
-        found = array_at(room.scratch, room.scratches, LOGITS, 2)
+        found = array_at(room.scratch, room.scratches, of.LOGITS, 2)
         for b in range(len(found)):
             copy(found[b], logits[t, b])
         if len(losses) > 0:
             _losses(room, labels[t], point, by_record)
-            copy(array_at(room.scratch, room.scratches, LOSSES, 1), losses[t])
+            copy(array_at(room.scratch, room.scratches, of.LOSSES, 1), losses[t])
             for b in range(len(found)):
                 right[t, b] = _largest(found[b]) == labels[t, b]
 

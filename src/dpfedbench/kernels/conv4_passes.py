@@ -19,54 +19,8 @@ import numpy as np
 import torch
 
 from dpfedbench.kernels import calls, conv4_order, winograd
-from dpfedbench.kernels.conv4_room import (
-    CENTRED,
-    DELTA,
-    FEATURE,
-    FIRST,
-    FIRST_MEAN,
-    FLAT,
-    FLAT_DOT,
-    FOLDED,
-    GRADIENTS,
-    HEAD,
-    INPUT_GRADIENTS,
-    INPUTS,
-    LOGITS,
-    LOOPS,
-    LOSSES,
-    MEAN,
-    OUTPUTS,
-    PADDED,
-    PADDED_GRADIENT,
-    PATCHES,
-    PROBABILITIES,
-    PRODUCTS,
-    RESIDUAL,
-    SCALE,
-    SELECTED,
-    SHIFT,
-    SHIFT_GRADIENT,
-    SHIFTED,
-    SPREAD,
-    SPREAD_DOT,
-    STD,
-    SUM,
-    TAPS,
-    THREE,
-    TILE,
-    TOTAL,
-    TRANSPOSED,
-    WEIGHTS,
-    WEIGHTS_GRADIENT,
-    WEIGHTS_GRADIENT_DOT,
-    WINDOW,
-    Images,
-    Points,
-    Room,
-    Z,
-    table,
-)
+from dpfedbench.kernels import conv4_room as of
+from dpfedbench.kernels.conv4_room import Images, Points, Room, table
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Array
 
@@ -96,37 +50,38 @@ class Passes:
         for index, (h, w) in enumerate(planes):
             rows, columns = (h + 1) // 2, (w + 1) // 2
             tiles, padded = batch * rows * columns, (batch, 2 * rows + 2, 2 * columns + 2, f)
-            point |= {10 * index + part: (16, tiles, f) for part in (INPUTS, GRADIENTS)}
-            point |= {10 * index + WEIGHTS: (16, f, f), 10 * index + Z: (tiles, 4, f)}
-            point |= {10 * index + part: (tiles, f) for part in (SELECTED, DELTA)}
-            point |= {10 * index + part: (groups, f) for part in (MEAN, STD, SCALE, SHIFT)}
+            point |= {10 * index + part: (16, tiles, f) for part in (of.INPUTS, of.GRADIENTS)}
+            point |= {10 * index + of.WEIGHTS: (16, f, f), 10 * index + of.Z: (tiles, 4, f)}
+            point |= {10 * index + part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
+            point |= {10 * index + part: (groups, f) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
             codes[index] = (tiles, f)
-            own: dict[int, Sequence[int]] = {part: padded for part in (PADDED, PADDED_GRADIENT)}
-            own |= {part: (16, tiles, f) for part in (OUTPUTS, INPUT_GRADIENTS)} | {TOTAL: (groups, f)}
+            own: dict[int, Sequence[int]] = {part: padded for part in (of.PADDED, of.PADDED_GRADIENT)}
+            own |= {part: (16, tiles, f) for part in (of.OUTPUTS, of.INPUT_GRADIENTS)} | {of.TOTAL: (groups, f)}
             if not by_record:
-                own |= {INPUTS: (16, tiles, f), WEIGHTS: (16, f, f), Z: (tiles, 4, f)}
-                own |= {part: (tiles, f) for part in (SELECTED, DELTA)}
-                own |= {part: (f,) for part in (MEAN, STD, SCALE, SHIFT)}
+                own |= {of.INPUTS: (16, tiles, f), of.WEIGHTS: (16, f, f), of.Z: (tiles, 4, f)}
+                own |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
+                own |= {part: (f,) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
             scratch |= {15 * index + part: shape for part, shape in own.items()}
         h, w = height >> 4, width >> 4
         features = h * w * f
-        point |= {part: (groups, patch, f) for part in (SPREAD, WEIGHTS_GRADIENT, CENTRED)}
-        point |= {part: (groups, f) for part in range(FIRST_MEAN, SHIFT_GRADIENT + 1)}
-        point |= {FLAT: (batch, features), PROBABILITIES: (batch, net.ways), RESIDUAL: (batch, net.ways)}
-        scratch |= {45 + part: (batch, h + 2, w + 2, f) for part in (PADDED, PADDED_GRADIENT)}
-        scratch |= {WINDOW: (4, f), TILE: (16, f), TRANSPOSED: (16, f, f), PRODUCTS: (16 * groups, f, f)}
-        scratch |= {TAPS: (9, groups * f * f), FIRST: (8, f), LOSSES: (batch,), SUM: (batch,), THREE: (1,)}
-        scratch |= {part: (patch, f) for part in (FOLDED, SPREAD_DOT, WEIGHTS_GRADIENT_DOT)}
-        scratch |= {part: (batch, net.ways) for part in (LOGITS, SHIFTED)}
-        scratch |= {part: (batch, features) for part in (FLAT_DOT, FEATURE)}
-        scratch |= {HEAD: (features, net.ways), PATCHES: (batch // groups * height * width, patch)}
+        point |= {part: (groups, patch, f) for part in (of.SPREAD, of.WEIGHTS_GRADIENT, of.CENTRED)}
+        point |= {part: (groups, f) for part in range(of.FIRST_MEAN, of.SHIFT_GRADIENT + 1)}
+        point |= {of.FLAT: (batch, features), of.PROBABILITIES: (batch, net.ways), of.RESIDUAL: (batch, net.ways)}
+        scratch |= {45 + part: (batch, h + 2, w + 2, f) for part in (of.PADDED, of.PADDED_GRADIENT)}
+        scratch |= {of.WINDOW: (4, f), of.TILE: (16, f), of.TRANSPOSED: (16, f, f), of.PRODUCTS: (16 * groups, f, f)}
+        scratch |= {of.TAPS: (9, groups * f * f), of.FIRST: (8, f), of.LOSSES: (batch,), of.SUM: (batch,)}
+        scratch[of.THREE] = (1,)
+        scratch |= {part: (patch, f) for part in (of.FOLDED, of.SPREAD_DOT, of.WEIGHTS_GRADIENT_DOT)}
+        scratch |= {part: (batch, net.ways) for part in (of.LOGITS, of.SHIFTED)}
+        scratch |= {part: (batch, features) for part in (of.FLAT_DOT, of.FEATURE)}
+        scratch |= {of.HEAD: (features, net.ways), of.PATCHES: (batch // groups * height * width, patch)}
         weights = [(math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else shape for shape in net.shapes]
         points, self._floats = table(point, line)
         places, self._codes = table(codes, 64)
         scratches, size = table(scratch, line)
-        largest = max(math.prod(shape) for shape in (*point.values(), scratch[PRODUCTS]))
+        largest = max(math.prod(shape) for shape in (*point.values(), scratch[of.PRODUCTS]))
         self._room = Room(
-            native=calls.native(LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f)),
+            native=calls.native(of.LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f)),
             scratch=_zeros(size, self.number),
             weights=table(dict(enumerate(weights)), 1)[0],
             points=points,
@@ -135,7 +90,7 @@ class Passes:
             planes=np.array(planes, np.int64),
             transform=winograd.WEIGHT_TRANSFORM.astype(self.number),
         )
-        start = scratches[THREE, 0]
+        start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
         self._image_shape = net.image_shape
 

@@ -30,10 +30,13 @@ from dpfedbench.kernels.vectors import (
     add,
     add_product,
     add_products,
+    add_products_at,
     constant,
     load,
     prefetch,
+    several,
     store,
+    store_several,
     sum_of_lanes,
     where_equal,
     where_greater,
@@ -156,9 +159,9 @@ class FusedCnn(TorchGradients):
     def _together(self) -> int:
         return _TOGETHER
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
         if not _bytes(x):
-            return super()._each(theta, x, y, out)
+            return super()._each(theta, x, y, out, block)
         return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
@@ -231,44 +234,25 @@ def _pad(image, scale, shift, padded):
                     padded[np.uint64(at + x)] = flat[np.uint64(start + x * channels)] * scale + shift
 
 
+_WINDOWS = tuple(2 * j for j in range(13))
+"""Where the windows of a row of the first convolution's outputs begin."""
+_TAPS = tuple(_PADDED * row + column for row in range(2) for column in range(8))
+"""Where two rows of a window lie."""
+
+
 @part
 def _convolve1(padded, weights, bias, plane):
     """The plane [13, 13, 16] = bias + the padded image's 8x8 windows at stride 2 times the weights [8, 8, C, 16]."""
     channels = len(padded) // _PADDED**2
     for i in range(13):
-        y0 = y1 = y2 = y3 = y4 = y5 = y6 = y7 = y8 = y9 = y10 = y11 = y12 = load(bias, 0, 16)
+        y = several(load(bias, 0, 16), 13)
         for c in range(channels):
-            for y in range(8):
-                row = (c * _PADDED + 2 * i + y) * _PADDED
-                for x in range(8):
-                    w, at = load(weights, ((8 * y + x) * channels + c) * 16, 16), np.uint64(row + x)
-                    y0 = add_product(y0, padded[at], w)
-                    y1 = add_product(y1, padded[at + np.uint64(2)], w)
-                    y2 = add_product(y2, padded[at + np.uint64(4)], w)
-                    y3 = add_product(y3, padded[at + np.uint64(6)], w)
-                    y4 = add_product(y4, padded[at + np.uint64(8)], w)
-                    y5 = add_product(y5, padded[at + np.uint64(10)], w)
-                    y6 = add_product(y6, padded[at + np.uint64(12)], w)
-                    y7 = add_product(y7, padded[at + np.uint64(14)], w)
-                    y8 = add_product(y8, padded[at + np.uint64(16)], w)
-                    y9 = add_product(y9, padded[at + np.uint64(18)], w)
-                    y10 = add_product(y10, padded[at + np.uint64(20)], w)
-                    y11 = add_product(y11, padded[at + np.uint64(22)], w)
-                    y12 = add_product(y12, padded[at + np.uint64(24)], w)
-        to = i * _ROW
-        store(plane, to, y0)
-        store(plane, to + 16, y1)
-        store(plane, to + 32, y2)
-        store(plane, to + 48, y3)
-        store(plane, to + 64, y4)
-        store(plane, to + 80, y5)
-        store(plane, to + 96, y6)
-        store(plane, to + 112, y7)
-        store(plane, to + 128, y8)
-        store(plane, to + 144, y9)
-        store(plane, to + 160, y10)
-        store(plane, to + 176, y11)
-        store(plane, to + 192, y12)
+            for row in range(8):
+                for column in range(8):
+                    w = load(weights, ((8 * row + column) * channels + c) * 16, 16)
+                    at = (c * _PADDED + 2 * i + row) * _PADDED + column
+                    y = add_products_at(y, padded, at, _WINDOWS, w)
+        store_several(plane, i * _ROW, 16, y)
 
 
 @part
@@ -277,44 +261,12 @@ def _convolve1_gradient(padded, plane, out):
     channels = len(padded) // _PADDED**2
     for c in range(channels):
         for y in range(0, 8, 2):
-            t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = u0 = u1 = u2 = u3 = u4 = u5 = u6 = u7 = constant(0, 16)
+            t = several(constant(0, 16), 16)
             for i in range(13):
                 for j in range(13):
                     d = load(plane, i * _ROW + 16 * j, 16)
-                    at = np.uint64((c * _PADDED + 2 * i + y) * _PADDED + 2 * j)
-                    t0 = add_product(t0, padded[at], d)
-                    t1 = add_product(t1, padded[at + np.uint64(1)], d)
-                    t2 = add_product(t2, padded[at + np.uint64(2)], d)
-                    t3 = add_product(t3, padded[at + np.uint64(3)], d)
-                    t4 = add_product(t4, padded[at + np.uint64(4)], d)
-                    t5 = add_product(t5, padded[at + np.uint64(5)], d)
-                    t6 = add_product(t6, padded[at + np.uint64(6)], d)
-                    t7 = add_product(t7, padded[at + np.uint64(7)], d)
-                    u0 = add_product(u0, padded[at + np.uint64(32)], d)
-                    u1 = add_product(u1, padded[at + np.uint64(33)], d)
-                    u2 = add_product(u2, padded[at + np.uint64(34)], d)
-                    u3 = add_product(u3, padded[at + np.uint64(35)], d)
-                    u4 = add_product(u4, padded[at + np.uint64(36)], d)
-                    u5 = add_product(u5, padded[at + np.uint64(37)], d)
-                    u6 = add_product(u6, padded[at + np.uint64(38)], d)
-                    u7 = add_product(u7, padded[at + np.uint64(39)], d)
-            to = (8 * y * channels + c) * 16
-            store(out, to, t0)
-            store(out, to + 16 * channels, t1)
-            store(out, to + 32 * channels, t2)
-            store(out, to + 48 * channels, t3)
-            store(out, to + 64 * channels, t4)
-            store(out, to + 80 * channels, t5)
-            store(out, to + 96 * channels, t6)
-            store(out, to + 112 * channels, t7)
-            store(out, to + 128 * channels, u0)
-            store(out, to + 144 * channels, u1)
-            store(out, to + 160 * channels, u2)
-            store(out, to + 176 * channels, u3)
-            store(out, to + 192 * channels, u4)
-            store(out, to + 208 * channels, u5)
-            store(out, to + 224 * channels, u6)
-            store(out, to + 240 * channels, u7)
+                    t = add_products_at(t, padded, (c * _PADDED + 2 * i + y) * _PADDED + 2 * j, _TAPS, d)
+            store_several(out, (8 * y * channels + c) * 16, 16 * channels, t)
 
 
 @part
@@ -362,49 +314,25 @@ def _pool_gradient(pooled, code, first, row, channels, height, width, block, pla
             bias[f] += block[start + f]
 
 
-@part
-def _at(position):
-    """Where in pooled1 the inputs of one of the second convolution's 25 outputs begin."""
-    return position // 5 * (2 * _POOLED_ROW) + position % 5 * 32
+_INPUTS = tuple(position // 5 * (2 * _POOLED_ROW) + position % 5 * 32 for position in range(25))
+"""Where in pooled1 the inputs of each of the second convolution's 25 outputs begin."""
+_FIRST, _LAST = _INPUTS[:13], _INPUTS[12:]
+"""As many as the registers hold outputs."""
 
 
 @njit(inline="always")
-def _convolve2_part(pooled, weights, bias, plane, p, ahead, start):
-    """13 outputs of the second convolution, from output p on; as many as the registers hold."""
-    y0 = y1 = y2 = y3 = y4 = y5 = y6 = y7 = y8 = y9 = y10 = y11 = y12 = load(bias, 0, 32)
+def _convolve2_part(pooled, weights, bias, plane, places, to, ahead, start):
+    """13 outputs of the second convolution, whose inputs begin at `places`."""
+    y = several(load(bias, 0, 32), 13)
     for row in range(4):
         for k in range(64):
-            w, i = load(weights, (64 * row + k) * 32, 32), row * _POOLED_ROW + k
             line = start + (64 * row + k) * 48
             prefetch(ahead, line)
             prefetch(ahead, line + 16)
             prefetch(ahead, line + 32)
-            y0 = add_product(y0, pooled[i + _at(p)], w)
-            y1 = add_product(y1, pooled[i + _at(p + 1)], w)
-            y2 = add_product(y2, pooled[i + _at(p + 2)], w)
-            y3 = add_product(y3, pooled[i + _at(p + 3)], w)
-            y4 = add_product(y4, pooled[i + _at(p + 4)], w)
-            y5 = add_product(y5, pooled[i + _at(p + 5)], w)
-            y6 = add_product(y6, pooled[i + _at(p + 6)], w)
-            y7 = add_product(y7, pooled[i + _at(p + 7)], w)
-            y8 = add_product(y8, pooled[i + _at(p + 8)], w)
-            y9 = add_product(y9, pooled[i + _at(p + 9)], w)
-            y10 = add_product(y10, pooled[i + _at(p + 10)], w)
-            y11 = add_product(y11, pooled[i + _at(p + 11)], w)
-            y12 = add_product(y12, pooled[i + _at(p + 12)], w)
-    store(plane, 32 * p, y0)
-    store(plane, 32 * p + 32, y1)
-    store(plane, 32 * p + 64, y2)
-    store(plane, 32 * p + 96, y3)
-    store(plane, 32 * p + 128, y4)
-    store(plane, 32 * p + 160, y5)
-    store(plane, 32 * p + 192, y6)
-    store(plane, 32 * p + 224, y7)
-    store(plane, 32 * p + 256, y8)
-    store(plane, 32 * p + 288, y9)
-    store(plane, 32 * p + 320, y10)
-    store(plane, 32 * p + 352, y11)
-    store(plane, 32 * p + 384, y12)
+            w = load(weights, (64 * row + k) * 32, 32)
+            y = add_products_at(y, pooled, row * _POOLED_ROW + k, places, w)
+    store_several(plane, to, 32, y)
 
 
 @part
@@ -413,8 +341,8 @@ def _convolve2(pooled, weights, bias, plane, ahead):
 
     Memory is idle meanwhile, so that 24,576 floats of the array `ahead`, to be used next, are brought near.
     """
-    _convolve2_part(pooled, weights, bias, plane, 0, ahead, 0)
-    _convolve2_part(pooled, weights, bias, plane, 12, ahead, 48 * 256)
+    _convolve2_part(pooled, weights, bias, plane, _FIRST, 0, ahead, 0)
+    _convolve2_part(pooled, weights, bias, plane, _LAST, 12 * 32, ahead, 48 * 256)
 
 
 @part
@@ -422,7 +350,7 @@ def _list_gradients(gradient, listed, which, value):
     """List, filter by filter, the outputs of the second convolution that have a gradient."""
     listed[:] = 0
     for p in range(25):
-        at = _at(p)
+        at = _INPUTS[p]
         for f in range(32):
             d, n = gradient[np.uint64(32 * p + f)], listed[f]
             i = np.uint64(25 * f + n)

@@ -218,7 +218,7 @@ class FastLstm(TorchGradients):
         norms = total.add_by(add, len(x))
         return joined(found), norms
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
         rows, found = torch.as_tensor(out), []
         with torch.no_grad():
             for some, weights, records, labels in self._passes(theta, x, y):

@@ -46,7 +46,7 @@ class RecordConv4(TorchGradients):
                 self._passes[size] = passes, passes.points(1)
             yield some, as_floats(x[some], self.number)[None], *self._passes[size]
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
         own, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
         losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
         for some, x_some, passes, at in self._batches(x):

@@ -81,16 +81,58 @@ def prefetch(_, array, start):
     return types.void(array, types.intp), code
 
 
+def _added(builder, total, factor, value):
+    """LLVM: total + factor * value, with a scalar factor."""
+    product = builder.fmul(_spread(builder, factor, value.type), value, flags=("contract",))
+    return builder.fadd(total, product, flags=("contract",))
+
+
 @intrinsic
 def add_product(_, total, factor, value):
     """total + factor * value, with a scalar factor."""
+    return value(value, types.float32, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
+
+
+@intrinsic(prefer_literal=True)
+def several(_, value, count):
+    """A tuple of so many copies of a vector: they stay in registers where there are enough of these."""
+    result = types.UniTuple(value, count.literal_value)
+    return result(value, count), lambda context, builder, signature, arguments: context.make_tuple(
+        builder, result, arguments[:1] * result.count
+    )
+
+
+@intrinsic
+def add_products_at(_, totals, array, start, places, value):
+    """A tuple of totals[k] + array[start + places[k]] * value; `places` is a tuple of as many integers."""
 
     def code(context, builder, signature, arguments):
-        factors = _spread(builder, arguments[1], context.get_value_type(value))
-        product = builder.fmul(factors, arguments[2], flags=("contract",))
-        return builder.fadd(arguments[0], product, flags=("contract",))
+        data = context.make_array(array)(context, builder, arguments[1]).data
+        first, found = context.cast(builder, arguments[2], start, types.int64), []
+        for k, kind in enumerate(places):
+            place = context.cast(builder, builder.extract_value(arguments[3], k), kind, types.int64)
+            factor = builder.load(builder.gep(data, [builder.add(first, place)]))
+            found.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+        return context.make_tuple(builder, totals, found)
 
-    return value(value, types.float32, value), code
+    return totals(totals, array, start, places, value), code
+
+
+@intrinsic
+def store_several(_, array, start, step, values):
+    """array[start + k * step : ...] = values[k], for each vector of a tuple."""
+
+    def code(context, builder, signature, arguments):
+        vector = context.get_value_type(values.dtype)
+        place = context.cast(builder, arguments[1], start, types.int64)
+        step_ = context.cast(builder, arguments[2], step, types.int64)
+        for k in range(values.count):
+            address = _place(context, builder, array, arguments[0], place, vector)
+            builder.store(builder.extract_value(arguments[3], k), address).align = 4
+            place = builder.add(place, step_)
+        return context.get_dummy_value()
+
+    return types.void(array, start, step, values), code
 
 
 @intrinsic

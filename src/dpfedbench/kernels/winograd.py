@@ -322,20 +322,9 @@ def _chosen(code, window, f):
 
 @compiled
 def tangent_normalise_and_pool(
-    z_dot,
-    height,
-    width,
-    inverse_std,
-    mean_dot,
-    slope,
-    scale,
-    scale_dot,
-    shift_dot,
-    code,
-    selected,
-    padded,
+    z_dot, height, width, inverse_std, mean_dot, slope, scale, scale_dot, shift_dot, code, selected, padded,
     selected_dot,
-):
+):  # fmt: skip
     """Derivative of `normalise_and_pool` along (z_dot, scale_dot, shift_dot)."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded.shape[0], z_dot.shape[2]
@@ -358,17 +347,8 @@ def tangent_normalise_and_pool(
 
 @compiled
 def tangent_pooled_gradient(
-    padded_dot,
-    code,
-    selected,
-    selected_dot,
-    delta,
-    height,
-    width,
-    delta_dot,
-    shift_gradient_dot,
-    scale_gradient_dot,
-):
+    padded_dot, code, selected, selected_dot, delta, height, width, delta_dot, shift_gradient_dot, scale_gradient_dot,
+):  # fmt: skip
     """Derivative of `pooled_gradient`."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     images, filters = padded_dot.shape[0], delta.shape[1]
@@ -393,26 +373,9 @@ def tangent_pooled_gradient(
 
 @compiled
 def tangent_gradient_tiles(
-    z,
-    z_dot,
-    height,
-    width,
-    images,
-    mean,
-    inverse_std,
-    mean_dot,
-    slope,
-    scale,
-    scale_dot,
-    code,
-    delta,
-    delta_dot,
-    shift_gradient,
-    scale_gradient,
-    shift_gradient_dot,
-    scale_gradient_dot,
-    out,
-):
+    z, z_dot, height, width, images, mean, inverse_std, mean_dot, slope, scale, scale_dot, code, delta, delta_dot,
+    shift_gradient, scale_gradient, shift_gradient_dot, scale_gradient_dot, out,
+):  # fmt: skip
     """Derivative of `gradient_tiles`; d(inverse_std) = -inverse_std^2 * slope."""
     rows, columns = (height + 1) // 2, (width + 1) // 2
     filters = z.shape[2]
@@ -459,19 +422,17 @@ def tangent_gradient_tiles(
 
 
 # The first layer. Its input has few channels, so the mean and the variance of its outputs follow from those of the
-# image's 3x3 patches (`conv4_passes._FirstLayer`), normalisation folds into the weights, and its outputs, the
+# image's 3x3 patches (`conv4_first`), normalisation folds into the weights, and its outputs, the
 # largest array of the whole network, are never stored.
 
 
 @compiled
 def patches_of_images(padded, mean, out):
     """out[B*H*W, 9*C] = every 3x3 patch less their mean, which is written to mean[9*C]."""
-    batch, height, width, channels = (
-        padded.shape[0],
-        padded.shape[1] - 2,
-        padded.shape[2] - 2,
-        padded.shape[3],
-    )
+    batch = padded.shape[0]
+    height = padded.shape[1] - 2
+    width = padded.shape[2] - 2
+    channels = padded.shape[3]
     count = out.dtype.type(batch * height * width)
     mean[:] = 0
     for row in range(9 * channels):

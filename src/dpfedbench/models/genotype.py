@@ -18,6 +18,10 @@ from dpfedbench.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
+else:
+    from dpsum.lazy import Lazy
+
+    np = Lazy("numpy")
 
 NONE = "none"
 OPERATIONS = (
@@ -95,8 +99,6 @@ class Space:
         Raises:
             ValueError: they are not as many.
         """
-        import numpy as np
-
         if np.shape(architecture) != (self.size,):
             raise ValueError(f"architecture weights must be [{self.size}], not {list(np.shape(architecture))}")
         own = np.asarray(architecture, np.float64).reshape(len(self.kinds), self.edges, len(self.operations))
@@ -109,8 +111,6 @@ class Space:
         Args:
             architecture: as for `weights`.
         """
-        import numpy as np
-
         found = {}
         for kind, shares in self.weights(architecture).items():
             terms = np.where(shares > 0, -shares * np.log(np.maximum(shares, 1e-300)), 0.0)

@@ -68,7 +68,7 @@ class Inputs(NamedTuple):
 class Point(ABC):
     """T tasks at their weights, with what the derivatives there need.
 
-    The weights may not be written to before the derivatives are had.
+    The weights may not be written to before the derivatives are computed.
     """
 
     def __init__(self, theta: Array) -> None:
@@ -103,7 +103,7 @@ class Point(ABC):
 
 
 class Means(Point):
-    """Tasks whose gradients are had with their losses, as means over the records of each: `_means` [T, w]."""
+    """Tasks whose gradients are computed together with their losses, as means over records: `_means` [T, w]."""
 
     _means: Array
     _found: list[Found]
@@ -157,7 +157,7 @@ class Gradients(ABC):
     def at(
         self, theta: Array, x: Array | Inputs, y: Array, *, products: bool = False, into: Point | None = None
     ) -> Point:
-        """Mean loss and accuracy of T tasks, and a place from which their derivatives are had.
+        """Mean loss and accuracy of T tasks, and a point at which their derivatives can be computed.
 
         Args:
             theta: weights of each task [T, w].
@@ -191,7 +191,7 @@ class Gradients(ABC):
             BenchError: a record of this network has no gradient of its own.
         """
         self._check_records(theta, x, y)
-        return self._one(block)(theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype))
+        return self._each(theta, x, y, _fitting(out, (len(x), self.width(block)), self.dtype), block)
 
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
@@ -207,11 +207,10 @@ class Gradients(ABC):
         """
         self._check_records(theta, x, y)
         _fitting(room, (max(len(room), 1), self.width(block)), self.dtype)
-        each = self._one(block)
         for start in range(0, len(x), len(room)):
             some = slice(start, start + len(room))
             rows = room[: len(x[some])]
-            yield each(theta, x[some], y[some], rows), rows
+            yield self._each(theta, x[some], y[some], rows, block), rows
 
     def add_each(self, theta: Array, x: Array, y: Array, total: Total, *, block: str = "") -> tuple[Found, np.ndarray]:
         """Add each record's gradient to a sum over weights, clipped if that clips.
@@ -250,6 +249,11 @@ class Gradients(ABC):
 
     # What the implementations do
 
+    @staticmethod
+    def tasks(net: Net) -> int:
+        """How many tasks of a network a CPU thread is best given at once."""
+        return 1
+
     @abstractmethod
     def _prepared(self, x: Array) -> Any: ...
 
@@ -260,7 +264,7 @@ class Gradients(ABC):
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
     @abstractmethod
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found: ...
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found: ...
 
     @abstractmethod
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found: ...
@@ -271,12 +275,6 @@ class Gradients(ABC):
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
         return self._add_pieces(theta, x, y, total, "")
-
-    @abstractmethod
-    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found: ...
-
-    def _one(self, block: str) -> Callable[[Array, Array, Array, Array], Found]:
-        return functools.partial(self._each_of, block) if block else self._each
 
     def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
         found, norms = [], []
@@ -322,7 +320,7 @@ class Gradients(ABC):
 class Choice(NamedTuple):
     """An implementation for a network on a device: its name, which a run records, and what makes a new one.
 
-    `tasks`: how many of them a CPU thread is given at once; no bit depends on it.
+    `tasks`: how many tasks a CPU thread is given at once; no bit of a result depends on it.
     """
 
     name: str

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
-import inspect
 import math
-import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +26,7 @@ from torch.nn import functional
 
 from dpfedbench import whose
 from dpfedbench.errors import BenchError
+from dpfedbench.models.refused_layers import drawing, first_difference, place_of, refused_by_opacus, remembering
 
 Array = np.ndarray | torch.Tensor
 
@@ -241,15 +237,16 @@ class Net:
 
     def losses(self, theta: torch.Tensor, x: Array, y: Array) -> torch.Tensor:
         """Each record's loss [n]."""
-        return self.measure(self._at(theta), self.inputs(x, theta), tensor_of(y, theta.device))[0]
+        return self._measured(theta, x, y)[0]
 
     def correct(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Each record's right answers [n], and of how many [n]."""
-        _, right, of = self.measure(self._at(theta), self.inputs(x, theta), tensor_of(y, theta.device))
+        _, right, of = self._measured(theta, x, y)
         return right, of
 
-    def _at(self, theta: torch.Tensor) -> Callable[..., Any]:
-        return lambda method, *arguments: self.apply(method, theta, *arguments)
+    def _measured(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, ...]:
+        call = lambda method, *arguments: self.apply(method, theta, *arguments)  # noqa: E731
+        return self.measure(call, self.inputs(x, theta), tensor_of(y, theta.device))
 
     # What may not be
 
@@ -276,9 +273,9 @@ class Net:
     def _checked(self) -> None:
         for name, layer in self.module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-                raise BenchError(_random(name, layer))
+                raise BenchError(drawing(name, layer))
             if getattr(layer, "running_mean", None) is not None:
-                raise BenchError(_running(name, layer))
+                raise BenchError(remembering(name, layer))
         theta, x, y = self.example()
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
         try:
@@ -296,19 +293,16 @@ class Net:
                 for name, value in self.module.named_buffers():
                     value.copy_(buffers[name])
         if changed:
-            raise BenchError(_running(changed[0].rpartition(".")[0], self.module))
-        if (drawn := _first_difference(*found, of=slice(None))) is not None:
-            raise BenchError(_random(drawn, self.module))
+            raise BenchError(remembering(changed[0].rpartition(".")[0], self.module))
+        if (drawn := first_difference(*found, of=slice(None))) is not None:
+            raise BenchError(drawing(drawn, self.module))
         if not hasattr(self.module, "losses"):
             shape, wanted = tuple(found[0][-1][1].shape), (_PROBED, self.outputs)
             if shape != wanted:
-                words = (
-                    ": a model of text has logits for each word, so it has to define losses and correct"
-                    if self.vocabulary else ""
-                )  # fmt: skip
+                of_text = ": a model of text has logits for each word, so it has to define losses and correct"
                 raise BenchError(
                     f"model {self.name} gives an array {list(shape)} for {_PROBED} records, not logits {list(wanted)}"
-                    f"{words}"
+                    + of_text * bool(self.vocabulary)
                 )
 
     @functools.cached_property
@@ -318,15 +312,15 @@ class Net:
         By the layers' kinds, by Opacus' validator, and by trying: another record is changed.
         """
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) or _refused_by_opacus(layer):
-                return _place(name, layer)
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) or refused_by_opacus(layer):
+                return place_of(name, layer)
         theta, x, y = self.example()
         other = x.clone()
         other[-1] = other[-1].flip(-1) if self.vocabulary else 2 - other[-1] ** 2
-        changed = _first_difference(self.layers(theta, x, y), self.layers(theta, other, y), of=0)
+        changed = first_difference(self.layers(theta, x, y), self.layers(theta, other, y), of=0)
         if changed is None:
             return ""
-        return _place(changed, dict(self.module.named_modules()).get(changed, self.module))
+        return place_of(changed, dict(self.module.named_modules()).get(changed, self.module))
 
     def refuse_record_level(self) -> None:
         """Refuse a module in which a record has no gradient of its own.
@@ -345,20 +339,16 @@ class Net:
         """What each layer gave, in the order in which they end, then the records' losses or logits."""
         seen: list[tuple[str, torch.Tensor]] = []
 
-        def listen(name: str) -> Callable[..., None]:
-            def hook(layer: nn.Module, given: Any, out: Any) -> None:
-                if isinstance(out, torch.Tensor) and out.ndim and len(out) == len(x):
-                    seen.append((name, out))
+        def listen(name: str, layer: nn.Module, given: Any, out: Any) -> None:
+            if isinstance(out, torch.Tensor) and out.ndim and len(out) == len(x):
+                seen.append((name, out))
 
-            return hook
-
+        named = [(name, layer) for name, layer in self.module.named_modules() if name]
         with self._lock, torch.no_grad():
-            hooks = [layer.register_forward_hook(listen(name)) for name, layer in self.module.named_modules() if name]
+            hooks = [layer.register_forward_hook(functools.partial(listen, name)) for name, layer in named]
             try:
-                if hasattr(self.module, "losses"):
-                    seen.append(("", self.apply("losses", theta, x, y)))
-                else:
-                    seen.append(("", self.apply("forward", theta, x)))
+                losses = hasattr(self.module, "losses")
+                seen.append(("", self.apply("losses", theta, x, y) if losses else self.apply("forward", theta, x)))
             finally:
                 for hook in hooks:
                     hook.remove()
@@ -373,83 +363,9 @@ def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
 
 
-def load_module(
-    path: str, arguments: Mapping[str, Any], *, input_shape: tuple[int, ...], outputs: int
-) -> Callable[[], nn.Module]:
-    """What builds the module "package.file:Class" with these arguments.
-
-    `input_shape` and `outputs` are given to a constructor that has parameters of these names. A package beside the
-    working directory is found as well as an installed one.
-
-    Raises:
-        BenchError: it does not import, is no `torch.nn.Module`, or does not take the arguments.
-    """
-    where, _, name = path.partition(":")
-    if not where or not name:
-        raise BenchError(f"model.module is {path!r}: write package.file:Class")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    whose.network(where)
-    try:
-        found = getattr(importlib.import_module(where), name)
-    except AttributeError:
-        raise BenchError(f"model.module: {where} has no {name}") from None
-    except Exception as error:
-        said = whose.said_of(error) or whose.in_words(error)
-        raise BenchError(f"model.module: {where} cannot be imported ({said})") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise BenchError(f"model.module: {path} is not a torch.nn.Module")
-    taken = inspect.signature(found).parameters
-    given = {name: value for name, value in (("input_shape", input_shape), ("outputs", outputs)) if name in taken}
-
-    def build() -> nn.Module:
-        try:
-            return found(**given | dict(arguments))
-        except Exception as error:
-            raise BenchError(f"model.arguments do not fit {path}: {whose.said_of(error) or error}") from error
-
-    return build
-
-
 @contextmanager
 def _own_generator(seed: int) -> Iterator[None]:
     """Torch's generator seeded, and afterwards as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
-
-
-def _place(name: str, layer: nn.Module) -> str:
-    return f"layer {name} ({type(layer).__name__})" if name else f"its forward pass ({type(layer).__name__})"
-
-
-def _random(name: str, layer: nn.Module) -> str:
-    return f"{_place(name, layer)} draws random numbers that no seed of the run decides: take dropout out of the model"
-
-
-def _running(name: str, layer: nn.Module) -> str:
-    return (
-        f"{_place(name, layer)} keeps running statistics, which would be a release of their own: "
-        f"set track_running_stats=False, or normalise within the record (e.g. GroupNorm)"
-    )
-
-
-def _refused_by_opacus(layer: nn.Module) -> bool:
-    """Whether Opacus' validator refuses a layer; of LSTMs and attention it only says that it has no hooks for them."""
-    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) or list(layer.children()):
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from opacus.validators import ModuleValidator
-
-        return bool(ModuleValidator.validate(layer, strict=False))
-
-
-def _first_difference(
-    first: list[tuple[str, torch.Tensor]], second: list[tuple[str, torch.Tensor]], *, of: Any
-) -> str | None:
-    """The first layer whose outputs `[of]` differ by more than rounding; None: there is none."""
-    for (name, a), (_, b) in zip(first, second, strict=True):
-        if not torch.allclose(a[of].double(), b[of].double(), rtol=1e-4, atol=1e-5, equal_nan=True):
-            return name
-    return None

@@ -9,12 +9,11 @@ trying on a few drawn records, where each has to agree with the last.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +22,15 @@ from torch import nn
 from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Found, Gradients, Inputs, Point, joined
 from dpfedbench.models.net import Array, Net, tensor_of
+from dpfedbench.models.one_by_one import OneByOne
 from dpfedbench.models.patches import ConvolutionsAsProducts
+
+if TYPE_CHECKING:
+    import opacus
+else:
+    from dpsum.lazy import Lazy
+
+    opacus = Lazy("opacus")  # slow to import, and warns meanwhile
 
 _FLOATS = {"cpu": 2**24, "cuda": 2**28}
 """Numbers in memory at once, about: 64 MiB on a CPU, 1 GiB on a GPU."""
@@ -55,14 +62,9 @@ class TorchGradients(Gradients):
         self._like = torch.empty(0, device=device, dtype=dtype)
         self._limit = _MOST[self._kind]
 
-    @staticmethod
-    def tasks(net: Net) -> int:
-        """How many tasks of a network a CPU thread is best given at once."""
-        return 1
-
     @property
     def way(self) -> str:
-        """How records' gradients are had: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
+        """How records' gradients are computed: "torch" (`vmap`), "torch-opacus" or "torch-loop"."""
         return "torch" if self.net.mixes_records else self._way[0]
 
     @functools.cached_property
@@ -137,7 +139,7 @@ class TorchGradients(Gradients):
             _attention_of_products()
         weights, labels = self._theta(theta), tensor_of(y, self.device)
         if self._kind == "cpu" or not self._vmaps_tasks:
-            return _OneByOne(self, weights, x.value, labels, products, into)
+            return OneByOne(self.net, self._call, weights, x.value, labels, products, into)
         return _AllAtOnce(self, weights, x.value, labels)
 
     def _logits(self, theta: Array, x: Inputs) -> Array:
@@ -158,7 +160,7 @@ class TorchGradients(Gradients):
 
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
-        """Whether second derivatives of several tasks at once can be had."""
+        """Whether second derivatives of several tasks can be computed at once."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta = theta.to(self.dtype).expand(2, -1)
         inputs = x.to(self.dtype) if x.is_floating_point() else x
@@ -172,15 +174,9 @@ class TorchGradients(Gradients):
 
     # Records
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array) -> Found:
-        return self._rows(theta, x, y, out, self.net.tensor_names)
-
-    def _each_of(self, block: str, theta: Array, x: Array, y: Array, out: Array) -> Found:
-        return self._rows(theta, x, y, out, self.net.named_blocks[block])
-
-    def _rows(self, theta: Array, x: Array, y: Array, out: Array, names: Sequence[str]) -> Found:
-        """The gradients of the named tensors, which lie one behind another."""
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
         self.net.refuse_record_level()
+        names = self.net.named_blocks[block] if block else self.net.tensor_names  # which lie one behind another
         found = list[Found]()
         rows, weights = torch.as_tensor(out), self._theta(theta)
         sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
@@ -190,14 +186,14 @@ class TorchGradients(Gradients):
             gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
             for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
                 part.copy_(gradient.flatten(1))
-            found.append(Found(*(part.double().cpu().numpy() for part in measured)))
+            found.append(_found(measured))
 
         self._in_pieces(piece, len(x))
         return joined(found)
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
-        """How records' gradients are had: the name of the first way that works, and the way."""
+        """How records' gradients are computed: the name of the first way that works, and the way."""
         theta, x, y = (part.to(self.device) for part in self.net.example())
         theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
         names = self.net.tensor_names
@@ -243,10 +239,8 @@ class TorchGradients(Gradients):
     def _sampled(self) -> tuple[Any, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from opacus import GradSampleModule
-
             plain = self.net.callable(self.device, self.dtype).requires_grad_(True)
-            return GradSampleModule(plain, loss_reduction="sum"), plain
+            return opacus.GradSampleModule(plain, loss_reduction="sum"), plain
 
     def _by_loop(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]) -> _Rows:
         rows, measures = [], []
@@ -267,81 +261,8 @@ class TorchGradients(Gradients):
             for start in range(0, len(x), size or 1):
                 some = slice(start, start + size)
                 measured = self._measure(weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device))
-                found.append(Found(*(part.double().cpu().numpy() for part in measured)))
+                found.append(_found(measured))
         return joined(found)
-
-
-class _OneByOne(Point):
-    """Tasks differentiated one after another; their graphs are kept where products are asked for.
-
-    Args:
-        owner: whose module it is.
-        theta, x, y, products: as for `Gradients.at`.
-        before: a point of as many tasks that is no longer needed.
-    """
-
-    def __init__(
-        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool,
-        before: Point | None,
-    ) -> None:  # fmt: skip
-        super().__init__(theta)
-        self._products, self._net = products, owner.net
-        self._gradients: list[tuple[torch.Tensor, ...]] = [()] * len(theta)
-        self._measured: list[tuple[torch.Tensor, ...]]
-        self._loss: list[torch.Tensor]
-        self._rows: torch.Tensor
-        self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
-        if isinstance(before, _OneByOne) and before._rows.shape == theta.shape:
-            self._rows, self._calls = before._rows, before._calls
-            for graph in (before._gradients, before._measured, before._loss):
-                graph.clear()  # so that its memory is taken again at once
-        else:
-            # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
-            # takes a twentieth of Conv-4's time.
-            self._rows, self._calls = torch.empty_like(theta), []
-            for row in self._rows:
-                call = copy.deepcopy(owner._call).requires_grad_(True)
-                parameters = list(call.parameters())
-                for parameter, part in zip(parameters, self._cut(row), strict=True):
-                    parameter.data = part
-                self._calls.append((call, parameters))
-        self._rows.copy_(theta)
-        with torch.enable_grad():
-            tasks = zip(self._calls, x, y, strict=True)
-            self._measured = [owner.net.measure(call, *task) for (call, _), *task in tasks]
-            self._loss = [losses.mean() for losses, _, _ in self._measured]
-
-    def _cut(self, row: Array) -> list[torch.Tensor]:
-        """A flat vector [w] as the module's tensors, in its memory."""
-        return list(self._net.tensors(torch.as_tensor(row)).values())
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        accuracies = [float(right.sum() / of.sum()) for _, right, of in self._measured]
-        return np.array([float(loss.detach()) for loss in self._loss]), np.array(accuracies)
-
-    def _gradient(self, out: Array) -> None:
-        for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
-            self._gradients[i] = _derivatives([loss], None, own, create_graph=self._products)
-            _write(self._gradients[i], out[i])
-
-    def _product(self, direction: Array, out: Array) -> None:
-        for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):
-            # Where the loss does not depend on a tensor, or only linearly, its gradient depends on no weights.
-            pairs = zip(gradients, self._cut(tensor_of(direction[i], self._rows.device)), strict=True)
-            moving = [pair for pair in pairs if pair[0].requires_grad]
-            out[i] = 0.0
-            if not moving:
-                continue
-            outputs, along = ([pair[k] for pair in moving] for k in range(2))
-            try:
-                _write(_derivatives(outputs, along, own, retain_graph=True), out[i])
-            except RuntimeError as error:
-                if "is not implemented" not in str(error):
-                    raise
-                raise BenchError(
-                    f"model {self._net.name} has no second derivatives ({error}): set client_update.order to 1, or "
-                    "take another layer"
-                ) from error
 
 
 class _AllAtOnce(Point):
@@ -408,13 +329,5 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
-    """Write a module's tensors one behind another."""
-    torch.cat([part.detach().reshape(-1) for part in parts], out=torch.as_tensor(row))
-
-
-def _derivatives(
-    outputs: Sequence[torch.Tensor], along: Sequence[torch.Tensor] | None, own: Sequence[nn.Parameter], **how: bool
-) -> tuple[torch.Tensor, ...]:
-    """Those of outputs, along a direction, after parameters; zeros after one that they do not depend on."""
-    return torch.autograd.grad(outputs, own, along, allow_unused=True, materialize_grads=True, **how)
+def _found(measured: Sequence[torch.Tensor]) -> Found:
+    return Found(*(part.double().cpu().numpy() for part in measured))

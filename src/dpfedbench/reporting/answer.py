@@ -19,19 +19,21 @@ from dpfedbench.reporting.values import Shown
 
 TITLE = "What papers claim, and what holds"
 NOTES = (
-    "ε claimed is the paper's accounting, applied to what was run here; printed is the paper's number, at its scale. "
-    "ε that holds is proved for the sampler that ran and for what the observer sees; ∞: no finite ε holds.",
-    "A paper's row is the first configuration of its methods that has a repair, or else the first with a claim.",
-    "The repair is the most accurate configuration of the paper's methods on the same data and task, from random "
-    "weights, that protects the same unit from the same observer, at a proved ε that is at most the claimed one. That "
-    "it was picked is not accounted for. A claim is void where the paper's accounting is of another mechanism than the "
-    "one that ran.",
-    "Audited above what holds: the audit's lower bound exceeds the ε, as it does by chance in one audit of twenty; "
-    "refuted: too far for chance, and then nothing is proved. The table of privacy has the bounds.",
+    "ε claimed: the paper's accounting, applied to the run made here. Printed: the number in the paper, at the paper's "
+    "scale. ε that holds: proved for the sampler that ran and for what the observer sees. ∞: no finite ε holds.",
+    "The row of a paper is the first configuration of its methods that has a repair; without any repair, the first "
+    "configuration with a claim.",
+    "The best valid repair is the most accurate configuration of the paper's methods that starts from random weights, "
+    "has the same data and task, protects the same unit from the same observer, and has a proved ε of at most the "
+    "claimed one. The account does not cover this choice. A claim is void if the paper's accounting is of another "
+    "mechanism than the one that ran.",
+    "Audited above what holds: the lower bound of an audit exceeds the ε. With correct code this happens by chance in "
+    "one audit of twenty. Refuted: the excess is too large for chance, so that nothing is proved. The table of privacy "
+    "has the bounds.",
 )
 NO_CLAIM = (
-    "No row: no paper here has a method of its own in its tables that claims a finite ε, so there is no claim to "
-    "compare. The table of privacy has the ε that holds for every private configuration."
+    "There is no row, since no paper here has a method of its own in its tables that claims a finite ε. The table of "
+    "privacy has the ε that holds for every private configuration."
 )
 
 
@@ -67,7 +69,7 @@ def read(rows: Sequence[Row]) -> list[Answer]:
             if (places := [place for place in row.entry.tables if place.paper == paper])
             and _paper(row) == paper
             and not row.entry.repaired
-            and math.isfinite(row.claimed.high)
+            and math.isfinite(row.claimed.epsilon_high)
         ]
         if claimed:
             # Of equal ones the first: those that a repair mends come before the others.
@@ -84,45 +86,42 @@ def _paper(row: Row) -> str:
 
 def _is_valid(row: Row, published: Row) -> bool:
     """Whether a configuration keeps, provably, the ε that another claims, of the same thing measured on the same."""
-    same = (row.entry.dataset, row.entry.task, row.unit, row.adjacency, row.observer)
-    of = (published.entry.dataset, published.entry.task, published.unit, published.adjacency, published.observer)
-    proved = row.holds.status == "proved" and row.holds.high <= published.claimed.high
-    # What began from another model's weights reads more than the paper's method does: it is no repair of it.
-    return same == of and row.delta <= published.delta and proved and not row.entry.start
+    same = [
+        (one.entry.dataset, one.entry.task, one.holds.unit, one.holds.adjacency, one.holds.observer)
+        for one in (row, published)
+    ]
+    proved = row.holds.status == "proved" and row.holds.epsilon_high <= published.claimed.epsilon_high
+    # A run that starts from another model's weights has read more data than the paper's method: it is no repair of it.
+    return same[0] == same[1] and row.holds.delta <= published.holds.delta and proved and not row.entry.start
+
+
+_FACTS: dict[str, Callable[[Row], object]] = {
+    "method": lambda row: row.entry.method,
+    "variant": lambda row: row.entry.variant,
+    "dataset": lambda row: row.entry.dataset,
+    "task": lambda row: row.entry.task,
+    "unit": lambda row: row.holds.unit,
+    "delta": lambda row: row.holds.delta,
+    "epsilon_printed": lambda row: row.printed,
+    "epsilon_claimed": lambda row: row.claimed.epsilon_high,
+    "epsilon_holds_low": lambda row: row.holds.epsilon_low,
+    "epsilon_holds": lambda row: row.holds.epsilon_high,
+    "holds_status": lambda row: row.holds.stands,
+    "accuracy": lambda row: row.accuracy,
+    "ci_low": lambda row: row.cell.accuracy.low,
+    "ci_high": lambda row: row.cell.accuracy.high,
+}
+_OF_REPAIR = ("method", "variant", "epsilon_holds", "holds_status", "accuracy", "ci_low", "ci_high")
 
 
 def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
-    """One row for each paper; what concerns the repair is empty where there is none."""
-    found: dict[str, Callable[[Answer], object]] = {
-        "paper": lambda answer: answer.paper,
-        "method": lambda answer: answer.published.entry.method,
-        "variant": lambda answer: answer.published.entry.variant,
-        "dataset": lambda answer: answer.published.entry.dataset,
-        "task": lambda answer: answer.published.entry.task,
-        "unit": lambda answer: answer.published.unit,
-        "delta": lambda answer: answer.published.delta,
-        "epsilon_printed": lambda answer: answer.published.printed,
-        "epsilon_claimed": lambda answer: answer.published.claimed.high,
-        "epsilon_holds_low": lambda answer: answer.published.holds.low,
-        "epsilon_holds": lambda answer: answer.published.holds.high,
-        "holds_status": lambda answer: answer.published.holds.stands,
-        "accuracy": lambda answer: answer.published.accuracy,
-        "ci_low": lambda answer: answer.published.cell.accuracy.low,
-        "ci_high": lambda answer: answer.published.cell.accuracy.high,
-    }
-    records = [{name: of(answer) for name, of in found.items()} | _of_repair(answer.repair) for answer in answers]
-    return pd.DataFrame(records, columns=[*found, *_of_repair(None)])
-
-
-def _of_repair(row: Row | None) -> dict[str, object]:
-    names = ("method", "variant", "epsilon_holds", "holds_status", "accuracy", "ci_low", "ci_high")
-    if row is None:
-        found: tuple[object, ...] = (None,) * len(names)
-    else:
-        interval = row.cell.accuracy
-        method, variant, holds = row.entry.method, row.entry.variant, row.holds
-        found = (method, variant, holds.high, holds.stands, interval.mean, interval.low, interval.high)
-    return {f"repair_{name}": value for name, value in zip(names, found, strict=True)}
+    """One row for each paper; the columns of the repair are empty where there is none."""
+    records = [
+        {"paper": answer.paper, **{name: of(answer.published) for name, of in _FACTS.items()}}
+        | {f"repair_{name}": None if answer.repair is None else _FACTS[name](answer.repair) for name in _OF_REPAIR}
+        for answer in answers
+    ]
+    return pd.DataFrame(records, columns=["paper", *_FACTS, *(f"repair_{name}" for name in _OF_REPAIR)])
 
 
 def fields(answers: Sequence[Answer], titles: Mapping[str, str]) -> list[dict[str, Shown]]:
@@ -139,22 +138,21 @@ def _fields(answer: Answer, title: str) -> dict[str, Shown]:
     row, repair = answer.published, answer.repair
     entry = row.entry
     printed = "" if row.printed is None else f"printed: {row.printed:g}"
-    claimed = dataclasses.replace(
-        values.number(row.claimed.high), note=", ".join(filter(None, [printed, values.epsilon(row.claimed).note]))
-    )
-    holds = values.between(row.holds.low, row.holds.high)
+    notes = filter(None, [printed, values.epsilon(row.claimed).note])
+    claimed = dataclasses.replace(values.number(row.claimed.epsilon_high), note=", ".join(notes))
+    holds = values.between(row.holds.epsilon_low, row.holds.epsilon_high)
     refuted = "refuted" if row.holds.status == "refuted" else ""
-    against = ["no finite ε" if math.isinf(row.holds.low) else "", refuted, row.holds.audit]
+    against = ["no finite ε" if math.isinf(row.holds.epsilon_low) else "", refuted, row.holds.audit]
     reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
     if repair is not None:
         reaches = values.accuracy(repair.cell.accuracy)
-        itself, said = repair.entry == entry, repair.holds.audit
+        itself, said = repair.entry == entry, repair.holds.audit or ""
         other = repair.entry.variant if repair.entry.method == entry.method else _name(repair)
         name = values.words(
             "none needed: the claim holds" if itself else _whole(other),
-            f"ε\u00a0=\u00a0{values.number(repair.holds.high).text} holds{said and f', {said}'}",
+            f"ε\u00a0=\u00a0{values.number(repair.holds.epsilon_high).text} holds{said and f', {said}'}",
         )
-    of_what = _whole(f"{_name(row)}; {entry.dataset}, {entry.task}; of a {row.unit}, δ = {row.delta:g}")
+    of_what = _whole(f"{_name(row)}; {entry.dataset}, {entry.task}; of a {row.holds.unit}, δ = {row.holds.delta:g}")
     return {
         "paper": values.words(title, of_what),
         "ε claimed": claimed,

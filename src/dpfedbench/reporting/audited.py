@@ -1,8 +1,8 @@
-"""Audits beside accounts: an ε says so wherever it is shown, where an audit's lower bound is above it.
+"""Audits beside accounts: wherever an ε is shown, it is marked if the lower bound of an audit exceeds it.
 
-A bound errs by chance: of right code one audit in twenty is above what holds, mostly by little, and audit.json says how
-often one is as far above (`chance`). That is of one audit. Of the n audits that stand in one place right code makes one
-with a chance of n times that at most: below `LEVEL` the account is refuted, and what it says is not proved.
+A bound errs by chance. With correct code one audit in twenty exceeds what holds, mostly by little; audit.json has the
+chance of an excess as large (`chance`). Of n audits that are shown in one place, the chance that any has such an excess
+is at most n times that. Where this is below `LEVEL` the account is refuted, and what it says is not proved.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
 from dpfedbench.reporting.described import Private
-from dpfedbench.reporting.results import CellResult, Epsilon
+from dpfedbench.reporting.results import CellResult
 from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 
 LEVEL = 0.01
-"""The chance with which right code has any of a page's accounts called refuted."""
+"""The chance that a page of correct code has any account called refuted."""
 
 _FEWEST = 10
-"""As so many audits are fewer counted: what one of a thousand shows is then the least that refutes (`audit.report`)."""
+"""Fewer audits count as so many: then an excess must be as rare as one in a thousand to refute (`audit.report`)."""
 
 Audit = Mapping[str, Any]
 """What audit.json says of one unit and observer."""
@@ -76,10 +76,10 @@ def parts_of(path: Path) -> dict[tuple[str, str], Audit]:
 
 
 def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
-    """An account of a single run whose statuses say where its audit is above what holds.
+    """An account of a single run whose statuses say where its audit exceeds what holds.
 
-    Whatever the delta, the audit is set against what holds at its own: a mechanism that leaks more there is not the one
-    accounted for.
+    The audit is compared with what holds at its own δ, whatever the δ of the account: a mechanism that leaks more there
+    is not the one accounted for.
 
     Args:
         account: at any delta.
@@ -91,8 +91,8 @@ def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
     def stands(entry: Entry) -> Entry:
         if found is None:
             return entry
-        given = Epsilon(low=0.0, high=math.inf, status=entry.status, explanation="")
-        return dataclasses.replace(entry, status=marked(given, found, 1).stands)
+        told = marked(dataclasses.replace(entry, epsilon_high=math.inf), found, 1)
+        return dataclasses.replace(entry, status=told.stands)
 
     return dataclasses.replace(
         account,
@@ -102,7 +102,7 @@ def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
     )
 
 
-def marked(epsilon: Epsilon, audit: Audit, count: int) -> Epsilon:
+def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
     """An ε with what an audit says against it, if it does; one that claims nothing stays as it is.
 
     Args:
@@ -111,7 +111,7 @@ def marked(epsilon: Epsilon, audit: Audit, count: int) -> Epsilon:
         count: audits that stand in the same place.
     """
     found, own = float(audit["epsilon"]), float(audit.get("epsilon_holds", math.inf))
-    if epsilon.status in ("void", "none") or not found > min(epsilon.high, own):
+    if epsilon.status in ("void", "none") or not found > min(epsilon.epsilon_high, own):
         return epsilon
     chance = float(audit.get("chance", 1 - audit["confidence"]))
     said = f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"

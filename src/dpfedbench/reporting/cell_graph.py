@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import matplotlib
-
-matplotlib.use("Agg")
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,21 +58,11 @@ def _draw(axes: Axes, cell: tuple[tuple[Edge, ...], ...]) -> None:
         upper, lower = (second, first) if first[1] == 1 else (first, second)
         for side, (operation, state) in ((1, upper), (-1, lower)):
             _line(axes, places[state], places[2 + node], side * (_FIRST + _LANE * node), operation, node)
-    for (x, y), name in zip(
-        places, ["cell before last", "last cell", *map("node {}".format, range(len(cell)))], strict=True
-    ):
+    names = ["cell before last", "last cell", *map("node {}".format, range(len(cell)))]
+    for (x, y), name in zip(places, names, strict=True):
         wide = _BOX + (0.15 if x == 0 else 0.0)
-        axes.add_patch(
-            Rectangle(
-                (x - wide, y - _HALF),
-                2 * wide,
-                2 * _HALF,
-                facecolor="#F2F2F2",
-                edgecolor="black",
-                linewidth=1,
-                zorder=4,
-            )
-        )
+        look: dict[str, Any] = {"facecolor": "#F2F2F2", "edgecolor": "black", "linewidth": 1, "zorder": 4}
+        axes.add_patch(Rectangle((x - wide, y - _HALF), 2 * wide, 2 * _HALF, **look))
         axes.annotate(name, (x, y), ha="center", va="center", fontsize=8, zorder=5)
     highest = _FIRST + _LANE * (len(cell) - 1) + 0.25
     axes.set_xlim(-0.8, places[-1][0] + _BOX + 0.1)
@@ -96,24 +84,8 @@ def _line(
         (x1 - _ROUND, lane), (x1, lane), (x1, lane - turn), (x1, end[1] + up * (_HALF + 0.02)),
     ]  # fmt: skip
     codes = [Path.MOVETO, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO, Path.CURVE3, Path.CURVE3, Path.LINETO]
-    axes.add_patch(
-        FancyArrowPatch(
-            path=Path(points, codes),
-            arrowstyle="-|>",
-            mutation_scale=9,
-            linewidth=1.6,
-            linestyle=dashes,
-            color=colour,
-            zorder=2,
-        )
-    )
-    axes.annotate(
-        _NAMES[operation],
-        (x1 - _ROUND - 0.05, lane),
-        color=colour,
-        fontsize=8,
-        ha="right",
-        va="center",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        zorder=3,
-    )
+    look: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.6, "linestyle": dashes}
+    axes.add_patch(FancyArrowPatch(path=Path(points, codes), color=colour, zorder=2, **look))
+    look = {"color": colour, "fontsize": 8, "ha": "right", "va": "center", "zorder": 3}
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    axes.annotate(_NAMES[operation], (x1 - _ROUND - 0.05, lane), bbox=box, **look)

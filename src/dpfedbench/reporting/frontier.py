@@ -14,40 +14,33 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.figures import COLOURS, DPI, MARKERS, arrow, draw_point, plain, tidied
-from dpfedbench.reporting.results import CellResult, Epsilon, attributed_notices, read_cell, worst_epsilon
+from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, legend_below, plain, tidied
+from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, worst_epsilon
 from dpfedbench.reporting.values import Shown
+from dpsum.accounting.profiles import Entry
 
 CURVE, CLAIM, LEVEL = "curve", "claim", "level"
 TITLE = "The frontier: accuracy over the ε that holds"
-_NOTHING = Epsilon(low=math.nan, high=math.nan, status="none", explanation="")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Point:
-    """A cell and one unit that it protects; `role` is CURVE, CLAIM or LEVEL, which has neither unit nor epsilons."""
+    """A cell and one unit that it protects; `role` is CURVE, CLAIM or LEVEL. A level line has no unit, and ε NaN."""
 
     cell: Cell
     result: CellResult
     role: str
-    unit: str = ""
-    delta: float = math.nan
-    claimed: Epsilon = _NOTHING
-    holds: Epsilon = _NOTHING
+    claimed: Entry
+    holds: Entry
 
 
 def read(item: Item, results: str | Path) -> list[Point]:
@@ -62,16 +55,11 @@ def read(item: Item, results: str | Path) -> list[Point]:
     for cell in item.cells:
         result = read_cell(results, cell.folders)
         accounts = [(run.account, *run.account.also) for run in result.runs]
-        if result.unit is None:
-            points.append(Point(cell=cell, result=result, role=LEVEL))
-            continue
         for of_unit in zip(*accounts, strict=True):
             claimed, holds = (worst_epsilon(of_unit, profile) for profile in ("as_claimed", "holds"))
-            role = CURVE if cell.x is not None and math.isfinite(holds.high) else CLAIM
-            unit, delta = of_unit[0].unit or "", of_unit[0].delta
-            points.append(
-                Point(cell=cell, result=result, role=role, unit=unit, delta=delta, claimed=claimed, holds=holds)
-            )
+            role = CURVE if cell.x is not None and math.isfinite(holds.epsilon_high) else CLAIM
+            role = LEVEL if result.unit is None else role
+            points.append(Point(cell=cell, result=result, role=role, claimed=claimed, holds=holds))
     order = (CURVE, CLAIM, LEVEL)  # in the legend, too
     kept = [point for point in points if point.role != CURVE or _moves(point, points)]
     return sorted(kept, key=lambda point: order.index(point.role))
@@ -80,12 +68,12 @@ def read(item: Item, results: str | Path) -> list[Point]:
 def _moves(point: Point, points: Iterable[Point]) -> bool:
     """Whether the sweep moves the epsilon of this unit, or of none."""
     curve = [other for other in points if other.cell.series == point.cell.series and other.role == CURVE]
-    moved = {unit for unit in {other.unit for other in curve} if len(_epsilons(curve, unit)) > 1}
-    return not moved or point.unit in moved
+    moved = {unit for unit in {other.holds.unit for other in curve} if len(_epsilons(curve, unit)) > 1}
+    return not moved or point.holds.unit in moved
 
 
 def _epsilons(curve: Iterable[Point], unit: str) -> set[float]:
-    return {other.holds.high for other in curve if other.unit == unit}
+    return {other.holds.epsilon_high for other in curve if other.holds.unit == unit}
 
 
 def tidy(points: Sequence[Point]) -> pd.DataFrame:
@@ -101,12 +89,12 @@ def tidy(points: Sequence[Point]) -> pd.DataFrame:
             "label": point.cell.label,
             "method": point.cell.method,
             "role": point.role,
-            "unit": point.unit,
-            "delta": point.delta,
+            "unit": point.holds.unit,
+            "delta": point.holds.delta,
             "epsilon_asked": math.nan if point.cell.x is None else point.cell.x,
-            "epsilon_claimed": point.claimed.high,
-            "epsilon_holds_low": point.holds.low,
-            "epsilon_holds": point.holds.high,
+            "epsilon_claimed": point.claimed.epsilon_high,
+            "epsilon_holds_low": point.holds.epsilon_low,
+            "epsilon_holds": point.holds.epsilon_high,
             "value": point.result.accuracy.mean,
             "low": point.result.accuracy.low,
             "high": point.result.accuracy.high,
@@ -143,10 +131,11 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "Role curve: trained with calibrated noise, the least that keeps the ε. Role claim: run as published; ε claimed is "
-    "the paper's accounting, applied to what was run here. Role level: without privacy, so without ε.",
-    "ε that holds is that of the worst seed. 95 % t intervals are over seeds, or over the tasks of one seed. The table "
-    "of privacy says whether an audit is above an ε.",
+    "Role curve: trained with calibrated noise, the least that keeps the ε asked for. Role claim: run as published; ε "
+    "claimed is the paper's accounting, applied to the run made here. Role level: trained without privacy, so that it "
+    "has no ε.",
+    "ε that holds is that of the worst seed. Intervals are 95 % t intervals over seeds; with one seed they are over "
+    "its test tasks. The table of privacy says whether an audit exceeds an ε.",
 )
 
 
@@ -166,8 +155,8 @@ def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
 
 def draw(item: Item, points: Sequence[Point]) -> Figure:
     """A panel for each unit, the ones with curves wider; one legend below."""
-    curved = {point.unit for point in points if point.role == CURVE}
-    units = list(dict.fromkeys(point.unit for point in points if point.role != LEVEL)) or [""]
+    curved = {point.holds.unit for point in points if point.role == CURVE}
+    units = list(dict.fromkeys(point.holds.unit for point in points if point.role != LEVEL)) or [""]
     units.sort(key=lambda unit: unit not in curved)
     swept = [unit in curved for unit in units]
     ratios = [1.0 if wide else 0.45 for wide in swept]
@@ -178,7 +167,7 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
         for index, series in enumerate(dict.fromkeys(point.cell.series for point in points))
     }
     for axes, unit in zip(panels, units, strict=True):
-        _draw_panel(axes, [point for point in points if point.unit == unit or point.role == LEVEL], unit, style)
+        _draw_panel(axes, [point for point in points if point.holds.unit == unit or point.role == LEVEL], unit, style)
         axes.set_xlabel(f"{item.spec['x']['label']}{axes.get_xlabel()}", fontsize=10)
     panels[0].set_ylabel(item.spec["y"]["label"], fontsize=10)
     figure.suptitle(item.spec["title"], fontsize=12)
@@ -188,19 +177,11 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
         look: dict[str, Any] = {"linestyle": {CURVE: "-", LEVEL: "--", CLAIM: "none"}[point.role], "color": colour}
         look |= {"marker": "" if point.role == LEVEL else marker, "mfc": "none" if point.role == CLAIM else colour}
         handles.setdefault(point.cell.series, Line2D([], [], ms=7, label=point.cell.label, **look))
-    for columns in (3, 2, 1):  # as many as the figure has room for
-        legend = figure.legend(
-            handles=list(handles.values()), loc="outside lower left", ncols=columns, fontsize=9, frameon=False
-        )
-        legend.set_title(_said(item, points), prop=FontProperties(size=8.5))
-        legend.set_alignment("left")
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
-            break
-        legend.remove()
+    legend_below(figure, list(handles.values()), _notes(item, points), columns=3, size=9)
     return figure
 
 
-def _said(item: Item, points: Sequence[Point]) -> str:
+def _notes(item: Item, points: Sequence[Point]) -> str:
     """What stands below: what was measured on what, and what marks and bands are."""
     data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in item.cells))
     seeds = values.plural(values.span(point.result.seeds for point in points), "seed")
@@ -217,16 +198,18 @@ def _said(item: Item, points: Sequence[Point]) -> str:
 
 
 def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:
-    ends = [point.holds.high for point in points] + [point.claimed.high for point in points if point.role == CLAIM]
+    ends = [point.holds.epsilon_high for point in points] + [
+        point.claimed.epsilon_high for point in points if point.role == CLAIM
+    ]
     given = [end for end in ends if math.isfinite(end) and end > 0]
     low, high = (min(given) / 1.5, max(given) * 1.5) if given else (0.5, 8.0)
     edge = high * 1.35
     for series in dict.fromkeys(point.cell.series for point in points):
         found = [point for point in points if point.cell.series == series]
         colour, marker = style[series]
-        curve = sorted((point for point in found if point.role == CURVE), key=lambda point: point.holds.high)
+        curve = sorted((point for point in found if point.role == CURVE), key=lambda point: point.holds.epsilon_high)
         if curve:
-            xs = [point.holds.high for point in curve]
+            xs = [point.holds.epsilon_high for point in curve]
             axes.plot(xs, [point.result.accuracy.mean for point in curve], color=colour, marker=marker, lw=2, zorder=3)
             low_ends, high_ends = zip(
                 *((point.result.accuracy.low, point.result.accuracy.high) for point in curve), strict=True
@@ -244,18 +227,23 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=9.5)
     tidied(axes)
-    deltas = " or ".join(f"{delta:g}" for delta in sorted({point.delta for point in points if point.role != LEVEL}))
+    deltas = " or ".join(
+        f"{delta:g}" for delta in sorted({point.holds.delta for point in points if point.role != LEVEL})
+    )
     axes.set_xlabel(f" of a {unit},\nδ = {deltas}" if unit else "")
 
 
 def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str) -> None:
     """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
     y, interval = point.result.accuracy.mean, point.result.accuracy
-    end = min(point.holds.high, edge)
-    start = end if math.isnan(point.claimed.high) else min(point.claimed.high, edge)
-    draw_point(axes, start, y, interval, marker, colour, ms=8, mew=1.6, mfc="white", elinewidth=1, capsize=2, zorder=4)
+    finite = math.isfinite(point.holds.epsilon_high)
+    end = min(point.holds.epsilon_high, edge)
+    start = end if math.isnan(point.claimed.epsilon_high) else min(point.claimed.epsilon_high, edge)
+    spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
+    look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour, "ms": 8, "mew": 1.6, "capsize": 2}
+    axes.errorbar(start, y, yerr=spread, fmt=marker, elinewidth=1, zorder=4, **look)
     if end != start:
-        above = 3 if math.isfinite(point.holds.high) else 2.5  # the longest lie below
-        arrow(axes, (start, y), (end, y), colour, above, arrowstyle="-|>", shrinkA=5, shrinkB=0, linewidth=1.6)
-    if math.isinf(point.holds.high):
+        arrow = {"color": colour, "arrowstyle": "-|>", "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6}
+        axes.annotate("", (end, y), (start, y), zorder=3 if finite else 2.5, arrowprops=arrow)  # the longest lie below
+    if not finite:
         axes.annotate("∞", (edge, y), xytext=(3, 0), textcoords="offset points", va="center", color=colour, fontsize=12)

@@ -36,7 +36,7 @@ def finished(results: Path | str) -> Iterator[tuple[str, Points]]:
         last = int(history["round"].max()) if len(history) else 0
         accounts = [read_account(checked(path)) for path in [folder / "privacy.json"] if path.exists()]
         ends = {"accuracy": float(read_group(checked(folder / "metrics.json"))["accuracy"])}
-        ends |= {name: worst_epsilon(accounts, name).high for name in ("as_claimed", "holds")}
+        ends |= {name: worst_epsilon(accounts, name).epsilon_high for name in ("as_claimed", "holds")}
         found |= {f"result/{name}": [(last, value)] for name, value in ends.items() if math.isfinite(value)}
         yield folder.relative_to(top).as_posix(), {name: points for name, points in found.items() if points}
 

@@ -9,23 +9,32 @@ import base64
 import dataclasses
 import io
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
 from PIL import Image, UnidentifiedImageError
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
-from dpfedbench.reporting import answer, frontier, history_svg, privacy, tables, values
+from dpfedbench.reporting import answer, frontier, privacy, tables, values
 from dpfedbench.reporting.audited import Audits
-from dpfedbench.reporting.described import Cell, Item, Private
-from dpfedbench.reporting.results import CellResult, RunFiles, read_cell
+from dpfedbench.reporting.described import Item, Private
+from dpfedbench.reporting.page_runs import (
+    Facet,
+    Links,
+    anchor_of,
+    facet_of,
+    groups_of,
+    link_to,
+    run_anchor,
+    runs_of,
+    trained_with,
+)  # fmt: skip
+from dpfedbench.reporting.results import read_cell
 from dpfedbench.reporting.values import NOTHING, Shown
 
 PRIVACY_TITLE = "Three ε: as claimed, that holds, audited"
@@ -49,25 +58,12 @@ class Made:
     @property
     def anchor(self) -> str:
         """E.g. "tables-dp-fedmeta-table2": an id for the page."""
-        return _anchor(self.path)
+        return anchor_of(self.path)
 
     @property
     def is_table(self) -> bool:
         """Whether it is a table."""
         return self.path.startswith("tables/")
-
-
-Links = Sequence[tuple[str, str]]
-"""Names, and where they lead from the page."""
-
-
-class Facet(NamedTuple):
-    """What the page can be filtered by: `epsilon` is the upper end of the ε that holds, None where none is finite."""
-
-    paper: str
-    dataset: str
-    method: str
-    epsilon: float | None
 
 
 class Row(NamedTuple):
@@ -112,63 +108,6 @@ class Figure(NamedTuple):
     leading: bool
 
 
-class SeedRun(NamedTuple):
-    """One seed of a configuration: its facts and its files, as links from the page."""
-
-    seed: int
-    accuracy: str
-    rounds: str
-    seconds: float | None
-    spark: Markup
-    links: Links
-
-
-@dataclasses.dataclass(kw_only=True)
-class Group:
-    """A configuration: its folder, a cell with all seeds that any item shows, and the items that do."""
-
-    folder: str
-    cell: Cell
-    labels: list[str] = dataclasses.field(default_factory=list)
-    items: list[Item] = dataclasses.field(default_factory=list)
-
-    @property
-    def anchor(self) -> str:
-        """Its place on the page."""
-        return _run_anchor(self.folder)
-
-    @property
-    def name(self) -> str:
-        """The method, and what a table or figure calls the configuration where that says more."""
-        plain = {self.cell.title.casefold(), self.cell.method}
-        return ": ".join([self.cell.title, *[label for label in self.labels if label.casefold() not in plain][:1]])
-
-    @property
-    def shown_in(self) -> list[tuple[str, str]]:
-        """The names and places of the items."""
-        kinds = [("tables" if item.kind == "table" else "figures", item) for item in self.items]
-        return [(f"{item.paper}, {item.name}", _anchor(f"{kind}/{item.paper}/{item.name}")) for kind, item in kinds]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Runs:
-    """The runs of one configuration, a seed each."""
-
-    group: Group
-    result: CellResult
-    seeds: Sequence[SeedRun]
-    configuration: str
-    spark: Markup
-    plots: Sequence[tuple[str, Markup]]
-    facets: Sequence[Facet]
-
-    @property
-    def seconds(self) -> float | None:
-        """Of training, all seeds together; None where that is not told."""
-        told = [run.seconds for run in self.seeds if run.seconds is not None]
-        return sum(told) if len(told) == len(self.seeds) else None
-
-
 def make(
     items: Sequence[Made],
     *,
@@ -199,10 +138,10 @@ def make(
         BenchError: a file that the page shows is missing or damaged.
     """
     results, folder = Path(results), Path(folder)
-    groups = _groups([item.item for item in items if item.item is not None])
+    groups = groups_of([item.item for item in items if item.item is not None])
     audits = Audits(private, results)
     runs = [
-        _runs(group, audits.marked(group.folder, read_cell(results, group.cell.folders)), folder) for group in groups
+        runs_of(group, audits.marked(group.folder, read_cell(results, group.cell.folders)), folder) for group in groups
     ]
     facets = {entry.group.folder: entry.facets for entry in runs}
     needed = any(item.is_table and item.item is None for item in items)
@@ -239,7 +178,7 @@ def make(
             datasets=[row for row in datasets if row["name"] in used],
             provenance=given,
             stand_ins=_stand_ins(given.get("stand_ins", {})),
-            trained_with=list(dict.fromkeys(_trained_with(run) for entry in runs for run in entry.result.runs)),
+            trained_with=list(dict.fromkeys(trained_with(run) for entry in runs for run in entry.result.runs)),
             notices=list(dict.fromkeys(text for entry in runs for text in entry.result.notices)),
             made=made,
             values=values,
@@ -255,33 +194,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _anchor(path: str) -> str:
-    return re.sub(r"[^\w-]+", "-", str(Path(path).with_suffix("")))
-
-
-def _run_anchor(group: str) -> str:
-    return f"run-{Path(group).name}"
-
-
-def _facet(paper: str, of: Cell | Private, epsilon: float) -> Facet:
-    return Facet(paper, of.dataset, of.method, epsilon if math.isfinite(epsilon) else None)
-
-
-def _groups(items: Sequence[Item]) -> list[Group]:
-    """The configurations that the items show; none of what is computed and not trained."""
-    found: dict[str, Group] = {}
-    for item in items:
-        for cell in (cell for cell in item.cells if cell.folders):
-            group = found.setdefault(cell.group, Group(folder=cell.group, cell=cell))
-            folders = sorted({*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name))
-            group.cell = dataclasses.replace(group.cell, folders=tuple(folders))
-            if (label := cell.variant or cell.label) not in group.labels:
-                group.labels.append(label)
-            if item not in group.items:
-                group.items.append(item)
-    return list(found.values())
 
 
 # Tables
@@ -305,7 +217,9 @@ def _table(
         title, notes, found = answer.TITLE, answer.notes(answers), answer.fields(answers, papers)
         leading = bool(found)
         of = [(each.paper, each.published) for each in answers]
-        places = [([_facet(paper, row.entry, row.holds.high)], _run_anchor(row.entry.group)) for paper, row in of]
+        places = [
+            ([facet_of(paper, row.entry, row.holds.epsilon_high)], run_anchor(row.entry.group)) for paper, row in of
+        ]
     elif path.stem == "frontier" and made.item is None:
         drawn = pd.read_csv(path)
         title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
@@ -313,12 +227,15 @@ def _table(
         places = [([Facet("", of, method, end if math.isfinite(end) else None)], "") for of, method, end in of_rows]
     elif made.item is None:
         title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
-        places = [([_facet(row.entry.paper, row.entry, row.holds.high)], "") for row in private]
+        places = [([facet_of(row.entry.paper, row.entry, row.holds.epsilon_high)], "") for row in private]
     else:
         read = tables.read(made.item, results, published, audits)
         title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
         found = [dict(sorted(read.fields(row).items(), key=lambda field: _place(field[0]))) for row in read.rows]
-        places = [([_facet(paper, row.cell, row.result.holds.high)], _run_anchor(row.cell.group)) for row in read.rows]
+        places = [
+            ([facet_of(paper, row.cell, row.result.holds.epsilon_high)], run_anchor(row.cell.group))
+            for row in read.rows
+        ]
     kept, said_once = _lifted(found)
     return Table(
         made=made,
@@ -393,74 +310,6 @@ def _embedded(path: Path) -> tuple[str, int, int]:
     return f"data:image/webp;base64,{base64.b64encode(packed.getvalue()).decode()}", width, height
 
 
-# Runs
-
-
-def _runs(group: Group, result: CellResult, folder: Path) -> Runs:
-    seeds = [int(run.folder.name.removeprefix("seed")) for run in result.runs]
-    paths = [run.folder / "history.csv" for run in result.runs]
-    curves = history_svg.read_curves(list(zip(seeds, paths, strict=True)))
-    drawn = [(history_svg.QUANTITIES[column], found) for column, found in curves.items()]
-
-    def spark(*chosen: int) -> Markup:
-        if not drawn:
-            return Markup("")
-        label, found = drawn[0]
-        return history_svg.draw([found[index] for index in chosen], label=label, small=True)
-
-    return Runs(
-        group=group,
-        result=result,
-        seeds=[
-            SeedRun(
-                seed,
-                f"{run.metrics['accuracy']:.1f}",
-                _rounds(run.training),
-                run.training.get("seconds"),
-                spark(index),
-                _files(run.folder, folder),
-            )
-            for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True))
-        ],
-        configuration=_configuration(result.runs[0].folder / "config.yaml"),
-        spark=spark(*range(len(seeds))),
-        plots=[(label, history_svg.draw(found, label=label)) for label, found in drawn],
-        facets=[_facet(paper, group.cell, result.holds.high) for paper in {item.paper: 0 for item in group.items}],
-    )
-
-
-def _rounds(training: Mapping[str, Any]) -> str:
-    """How many rounds, of how many where they are not all, and what stopped it."""
-    run, planned = training.get("rounds_run", 0), training.get("rounds_planned")
-    if planned is None or planned == run:
-        return f"{run:,}"
-    return f"{run:,} of {planned:,} ({training.get('stopped_by', 'stopped')})"
-
-
-def _files(place: Path, folder: Path) -> list[tuple[str, str]]:
-    """What lies in a run's folder for a reader: its files, then its logs."""
-    if not (place / "ledger.jsonl").exists():
-        raise BenchError(f"{place / 'ledger.jsonl'} is missing: run the workflow again to make it")
-    files = [path for path in sorted(place.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    return [(path.name, _link(path, folder)) for path in [*files, *sorted((place / "logs").glob("*.log"))]]
-
-
-def _configuration(path: Path) -> str:
-    """The resolved configuration as text, less the seed, which is not shared."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    return "\n".join(line for line in lines if not line.startswith("seed:"))
-
-
-def _trained_with(run: RunFiles) -> str:
-    """Where and with what a run was trained, as it wrote down itself: not always what made the page."""
-    training = run.training
-    said = ", ".join(f"{library} {version}" for library, version in training.get("versions", {}).items())
-    return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {said}"
-
-
 def _stand_ins(replaced: Mapping[str, str]) -> str:
     """E.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was replaced."""
     said = []
@@ -473,9 +322,4 @@ def _stand_ins(replaced: Mapping[str, str]) -> str:
 def _links(made: Made, folder: Path, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
     """A file and those beside it, by their kinds."""
     files = [((folder / made.path).with_suffix(suffix), kind) for suffix, kind in kinds.items()]
-    return [(kind, _link(path, folder)) for path, kind in files if path.exists()]
-
-
-def _link(path: Path, folder: Path) -> str:
-    """From the page, with slashes on every system."""
-    return Path(os.path.relpath(path, folder)).as_posix()
+    return [(kind, link_to(path, folder)) for path, kind in files if path.exists()]

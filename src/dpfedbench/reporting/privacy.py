@@ -19,16 +19,10 @@ from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.reporting import values
 from dpfedbench.reporting.audited import Audits, marked
 from dpfedbench.reporting.described import Private
-from dpfedbench.reporting.results import (
-    CellResult,
-    Epsilon,
-    Published,
-    read_cell,
-    read_published,
-    worst_epsilon,
-)
+from dpfedbench.reporting.results import CellResult, Published, read_cell, read_published, worst_epsilon
 from dpfedbench.reporting.values import Shown
 from dpsum.accounting.account import Account
+from dpsum.accounting.profiles import Entry
 from dpsum.ledger import check_same_mechanism
 
 TITLE = "Three ε beside every private number"
@@ -41,21 +35,22 @@ PRINTED_ITEM = "epsilon"
 class Row:
     """A private configuration and one unit that it protects: most protect one; two-fold privacy has two.
 
-    `printed` is None where the paper gives no epsilon for the noise multiplier, `image_level` where there is no account
-    of images. `audit` says how `audited`, a lower bound, was found; `ideal` is what an ideal attacker would show with
-    as many observations in half of all audits, None where the audit does not say; `audit_note` why the bound
-    says nothing; `reason` what each number rests on.
+    Attributes:
+        noise_multiplier: the least of all seeds.
+        printed: the paper's ε; None where the paper gives none for this noise multiplier.
+        claimed, holds: of the worst seed; `holds` names the unit, the adjacency, the observer and δ.
+        audited: a lower bound, and `audit` how it was found; `audit_note` why it says nothing, where it does not.
+        ideal: what the best attacker would show with as many observations in half of all audits; None where the audit
+            does not say.
+        image_level: None where there is no account of images.
+        reason: what each number rests on.
     """
 
     entry: Private
-    unit: str
-    adjacency: str
-    observer: str
-    delta: float
     noise_multiplier: float
     printed: float | None
-    claimed: Epsilon
-    holds: Epsilon
+    claimed: Entry
+    holds: Entry
     audited: float
     ideal: float | None
     audit: str
@@ -126,24 +121,19 @@ def _row(
     """Of one unit: its accounts, one for each seed, and its audit, which is one of so many."""
     image = worst_epsilon(accounts, "image_level")
     claimed, held = (marked(worst_epsilon(accounts, profile), audit, count) for profile in ("as_claimed", "holds"))
-    holds = accounts[0].profiles["holds"]
     said = [f"claimed: {claimed.explanation}", f"holds: {held.explanation}"]
     said += [f"image level: {image.explanation}"] * ("image_level" in accounts[0].profiles)
     said += [f"audit: {of_audit}"] * bool(of_audit)
     return Row(
         entry=entry,
-        unit=holds.unit,
-        adjacency=holds.adjacency,
-        observer=holds.observer,
-        delta=holds.delta,
         noise_multiplier=min(account.noise_multiplier or math.inf for account in accounts),
-        printed=_printed(entry, holds.unit, printed),
+        printed=_printed(entry, held.unit, printed),
         claimed=claimed,
         holds=held,
         audited=float(audit["epsilon"]),
         ideal=audit.get("epsilon_ideal"),
         audit=f"{audit['method']}, {100 * audit['confidence']:g} % confidence",
-        image_level=None if math.isnan(image.high) else image.high,
+        image_level=None if math.isnan(image.epsilon_high) else image.epsilon_high,
         cell=cell,
         reason="; ".join(said),
         audit_note=ANOTHER if audit.get("another_mechanism") else "",
@@ -172,16 +162,16 @@ def tidy(rows: Sequence[Row]) -> pd.DataFrame:
             "role": row.role,
             "dataset": row.entry.dataset,
             "task": row.entry.task,
-            "unit": row.unit,
-            "adjacency": row.adjacency,
-            "observer": row.observer,
-            "delta": row.delta,
+            "unit": row.holds.unit,
+            "adjacency": row.holds.adjacency,
+            "observer": row.holds.observer,
+            "delta": row.holds.delta,
             "noise_multiplier": row.noise_multiplier,
             "epsilon_printed": "not printed" if row.printed is None else row.printed,
-            "epsilon_claimed": row.claimed.high,
+            "epsilon_claimed": row.claimed.epsilon_high,
             "claimed_status": row.claimed.stands,
-            "epsilon_holds_low": row.holds.low,
-            "epsilon_holds_high": row.holds.high,
+            "epsilon_holds_low": row.holds.epsilon_low,
+            "epsilon_holds_high": row.holds.epsilon_high,
             "holds_status": row.holds.stands,
             "epsilon_audited": row.audited,
             "epsilon_ideal": "none" if row.ideal is None else row.ideal,
@@ -215,7 +205,7 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
             for name, value in record.items()
         }
         texts["method"] = values.words(row.entry.title, row.entry.variant)
-        texts["epsilon_holds"] = values.between(row.holds.low, row.holds.high, ".4g", nothing="none")
+        texts["epsilon_holds"] = values.between(row.holds.epsilon_low, row.holds.epsilon_high, ".4g", nothing="none")
         texts["epsilon_audited"] = dataclasses.replace(texts["epsilon_audited"], note=row.audit_note)
         texts["ci"] = values.between(row.cell.accuracy.low, row.cell.accuracy.high, ".4g")
         words = {name: name.replace("_", " ").replace("epsilon", "ε").replace("delta", "δ") for name in PAGE}
@@ -224,15 +214,15 @@ def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
 
 
 NOTES = (
-    "Printed: the paper's own number, at the paper's scale. Recomputed as claimed: the paper's accounting, applied to "
-    "what was run here. Holds: proved for the sampler and the observer. Audited: a lower bound from canaries, "
-    "with 95 % confidence; a low one proves nothing. Ideal: what the best attacker would show with as many "
-    "canaries, in half of all audits. docs/privacy.md explains each.",
-    "Audited above what holds: the lower bound exceeds the ε. Chance does that in one audit of twenty, so in some "
-    "of many rows; the row says how often right code shows as much. Refuted: so seldom that chance would make one such "
-    "row in fewer than one of a hundred tables like this one.",
-    "The CSV has the observer, adjacency, the image-level account, the intervals of accuracy and, in `reason`, "
-    "what each number rests on and why one is infinite.",
+    "ε printed: the number in the paper, at the paper's scale. ε recomputed as claimed: the paper's accounting, "
+    "applied to the run made here. ε that holds: proved for the sampler that ran and for the observer. ε audited: a "
+    "lower bound from canaries, with 95 % confidence; a low bound proves nothing. Ideal attacker: the bound that the "
+    "best possible attacker reaches in half of all audits with as many canaries. docs/privacy.md explains each.",
+    "Audited above what holds: the lower bound exceeds the ε. With correct code this happens by chance in one audit of "
+    "twenty, so expect it in a few of many rows; the row says how often correct code has such a bound. Refuted: of a "
+    "hundred tables like this one, fewer than one would have such a row by chance.",
+    "The CSV also has the observer, the adjacency, the image-level account and the intervals of accuracy. Its column "
+    "`reason` says what each number rests on, and why an ε is infinite.",
 )
 
 
@@ -243,12 +233,12 @@ def to_markdown(rows: Sequence[Row], command: str) -> str:
             "paper": row.entry.paper,
             "method": f"{row.entry.method}, {row.entry.variant}" + (" (repaired)" if row.entry.repaired else ""),
             "data": f"{row.entry.dataset} {row.entry.task}",
-            "unit": row.unit,
-            "δ": f"{row.delta:g}",
+            "unit": row.holds.unit,
+            "δ": f"{row.holds.delta:g}",
             "z": f"{row.noise_multiplier:.3g}",
             "ε printed": values.number(row.printed, nothing="not printed").text,
-            "ε recomputed as claimed": f"{values.number(row.claimed.high).text} ({row.claimed.stands})",
-            "ε that holds": f"{values.between(row.holds.low, row.holds.high).text} ({row.holds.stands})",
+            "ε recomputed as claimed": f"{values.number(row.claimed.epsilon_high).text} ({row.claimed.stands})",
+            "ε that holds": f"{values.epsilon(row.holds).text} ({row.holds.stands})",
             "ε audited, at least": dataclasses.replace(values.number(row.audited), note=row.audit_note).line,
             "of an ideal attacker": values.number(row.ideal, nothing="none").text,
             "accuracy, %": f"{row.accuracy:.1f}",
@@ -294,7 +284,7 @@ def _mended(row: Row, rows: Sequence[Row]) -> Row | None:
     wanted = {(place.paper, place.item, place.repairs) for place in row.entry.tables if place.repairs}
     for other in rows:
         places = {(place.paper, place.item, place.series) for place in other.entry.tables}
-        if wanted & places and other.unit == row.unit and not other.entry.repaired:
+        if wanted & places and other.holds.unit == row.holds.unit and not other.entry.repaired:
             return other
     return None
 

@@ -6,24 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from dpfedbench.reporting import values
-from dpfedbench.reporting.figures import COLOURS, DPI, plain, tidied, wrapped
+from dpfedbench.reporting.look import COLOURS, DPI, legend_below, plain, tidied, wrapped
 from dpfedbench.reporting.privacy import Row, ordered, shown
 
 _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
-_PITCH, _HEAD = 0.175, 3.0
-"""Inches between two lines, and how many lines a panel's title and axis take."""
+_PITCH, _HEAD = 0.185, 3.0
+"""Inches between two rows, enough for a label of two lines; and how many rows a panel's title and axis take."""
 
 
 def draw(table: Sequence[Row], papers: Mapping[str, str] | None = None) -> Figure:
@@ -66,15 +61,16 @@ def _paper(row: Row) -> str:
 
 
 def _columns(lengths: Mapping[str, float]) -> list[list[str]]:
-    """Papers in two columns, in their order, split where the longer column is shortest."""
-    papers = list(lengths)
-    splits = [[papers[:place], papers[place:]] for place in range(1, len(papers))]
-    return min(splits, key=lambda two: max(sum(map(lengths.__getitem__, one)) for one in two)) if splits else [papers]
+    """Papers in two columns of about the same length, each in the papers' order; one column for one paper."""
+    columns: tuple[list[str], list[str]] = ([], [])
+    for paper in sorted(lengths, key=lambda paper: -lengths[paper]):
+        min(columns, key=lambda column: sum(map(lengths.__getitem__, column))).append(paper)
+    return [[paper for paper in lengths if paper in column] for column in columns if column] or [[]]
 
 
 def _ends(rows: Sequence[Row]) -> tuple[float, float]:
     """The ends of the axis of epsilon, for the finite ones."""
-    given = np.array([(row.claimed.high, row.holds.high, row.audited) for row in rows]).reshape(-1, 3)
+    given = np.array([(row.claimed.epsilon_high, row.holds.epsilon_high, row.audited) for row in rows]).reshape(-1, 3)
     positive = given[np.isfinite(given) & (given > 0)]
     return (positive.min() / 1.6, positive.max() * 1.6) if len(positive) else (0.1, 10.0)
 
@@ -83,7 +79,7 @@ def _heading(title: str, rows: Sequence[Row]) -> str:
     """A panel's title: paper, data and task where they are one, seeds, and the deltas."""
     data = list(dict.fromkeys(f"{row.entry.dataset} {row.entry.task}" for row in rows))
     seeds = values.plural(values.span(row.cell.seeds for row in rows), "seed")
-    deltas = ", ".join(f"{delta:g}" for delta in sorted({row.delta for row in rows}))
+    deltas = ", ".join(f"{delta:g}" for delta in sorted({row.holds.delta for row in rows}))
     return ", ".join([title, *data[: len(data) == 1], seeds, f"δ = {deltas}"])
 
 
@@ -92,7 +88,7 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -
     low, high = ends
     edge = high * 1.25
     for place, row in enumerate(rows):
-        claimed, holds, audited = row.claimed.high, row.holds.high, row.audited
+        claimed, holds, audited = row.claimed.epsilon_high, row.holds.epsilon_high, row.audited
         between = [min(value, edge) for value in (claimed, holds) if not math.isnan(value)]
         if between:
             axes.plot([min(between), max(between)], [place, place], color="#999999", linewidth=1.4, zorder=1)
@@ -111,20 +107,22 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -
     axes.xaxis.set_major_locator(FixedLocator([step * 10.0**power for power in range(-4, 5) for step in steps]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(plain)
-    axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2, linespacing=0.9)
+    axes.set_yticks(range(len(rows)), _labels(rows), fontsize=7.2, linespacing=1.0)
     _tidied_panel(axes, len(rows))
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
     """What a panel's rows are called: no more than tells them apart."""
-    data, units = {(row.entry.dataset, row.entry.task) for row in rows}, {row.unit for row in rows}
+    data, units = {(row.entry.dataset, row.entry.task) for row in rows}, {row.holds.unit for row in rows}
     texts = []
     for row in rows:
         entry = row.entry
         text = entry.variant if entry.variant not in ("", entry.method) else "as published"
         alike = {other.entry.method for other in rows if other.entry.variant == entry.variant}
+        observers = {other.holds.observer for other in rows if other.entry.group == entry.group}
         text = f"{entry.method}: {text}" if text == "as published" or len(alike) > 1 else text
-        text += f", {row.unit}" if len(units) > 1 and row.unit != "client" else ""
+        text += f", {row.holds.unit}" if len(units) > 1 and row.holds.unit != "client" else ""
+        text += f", observer: {row.holds.observer}" if len(observers) > 1 else ""
         text += f" [{entry.dataset} {entry.task}]" if len(data) > 1 else ""
         if row.holds.audit:
             text += ", refuted by its audit" if row.holds.status == "refuted" else ", audited above"
@@ -135,7 +133,7 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         for text, row in zip(texts, rows, strict=True)
     ]
     told = [longer if texts.count(text) > 1 else text for text, longer in zip(texts, told, strict=True)]
-    return [wrapped([text], 62) for text in told]
+    return [wrapped([text], 64) for text in told]
 
 
 def _tidied_panel(axes: Axes, count: int) -> None:
@@ -143,7 +141,7 @@ def _tidied_panel(axes: Axes, count: int) -> None:
     for place in range(0, count, 2):
         axes.axhspan(place - 0.5, place + 0.5, color="#f3f3f3", linewidth=0, zorder=0)
     axes.set_ylim(count - 0.5, -0.5)
-    tidied(axes, "x", spines=("top", "right", "left"))
+    tidied(axes, ("top", "right", "left"), axis="x")
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=7.5, pad=1)
 
@@ -174,9 +172,5 @@ def _legend(figure: Figure) -> None:
         "accuracy of a repair (\u21b3)": {"marker": "o", "ms": 5, "color": _AUDITED},
     }
     handles = [Line2D([], [], linestyle="none", label=label, **look) for label, look in marks.items()]
-    columns = 7 if figure.get_figwidth() > 10 else 3
-    legend = figure.legend(handles=handles, fontsize=8, ncols=columns, loc="outside lower left", frameon=False)
-    legend.set_title(
-        "First task of each table; privacy.csv has all. Bars: 95 % intervals.", prop=FontProperties(size=8)
-    )
-    legend.set_alignment("left")
+    notes = "The first task of each table is shown; privacy.csv has all tasks. Bars: 95 % intervals of accuracy."
+    legend_below(figure, handles, notes, columns=7, size=8)

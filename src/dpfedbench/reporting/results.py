@@ -14,25 +14,7 @@ from dpfedbench.evaluation.intervals import Interval, mean_interval, seeds_inter
 from dpfedbench.files import check_file, read_group, read_json, reading
 from dpfedbench.results_format import refuse_newer
 from dpsum.accounting.account import Account
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Epsilon:
-    """One profile's answer: ε from `low` to `high`, and whether it is proved; NaN where there is none.
-
-    `audit` is what an audit says against it (`reporting.audited`); where that is not chance the status is "refuted".
-    """
-
-    low: float
-    high: float
-    status: str
-    explanation: str
-    audit: str = ""
-
-    @property
-    def stands(self) -> str:
-        """The status, with what is said against it."""
-        return f"{self.status}, {self.audit}" if self.audit else self.status
+from dpsum.accounting.profiles import Entry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +43,8 @@ class CellResult:
     validated: Interval | None
     tasks: int
     counted: str
-    claimed: Epsilon
-    holds: Epsilon
+    claimed: Entry
+    holds: Entry
     delta: float | None
     unit: str | None
     notices: tuple[str, ...]
@@ -184,21 +166,23 @@ def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:
     return Interval(mean=float(only["accuracy"]), low=low, high=high, count=int(only["records"]), over="records")
 
 
-def worst_epsilon(accounts: Sequence[Account], profile: str) -> Epsilon:
-    """The worst of the seeds: they differ only where one was stopped earlier than another.
+def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
+    """The entry of the worst seed: seeds differ only where one was stopped earlier than another.
 
-    Where a private run has no number the explanation is why.
+    Where no account has an entry, its ε is NaN, its status "none", and its explanation why a private run has none.
     """
     found = [account.profiles[profile] for account in accounts if profile in account.profiles]
-    if not found:
-        why = next((account.reasons.get(profile, "") for account in accounts if account.unit is not None), "")
-        return Epsilon(low=math.nan, high=math.nan, status="none", explanation=why)
-    worst = max(found, key=lambda entry: entry.epsilon_high)
-    return Epsilon(low=worst.epsilon_low, high=worst.epsilon_high, status=worst.status, explanation=worst.explanation)
+    if found:
+        return max(found, key=lambda entry: entry.epsilon_high)
+    why = next((account.reasons.get(profile, "") for account in accounts if account.unit is not None), "")
+    return Entry(
+        epsilon_low=math.nan, epsilon_high=math.nan, delta=math.nan, unit="", adjacency="", observer="", status="none",
+        explanation=why,
+    )  # fmt: skip
 
 
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
-    """What a reader must be told, as sentences; where it is not true of all private cells, of which it is."""
+    """The notices of the private cells, as sentences; one that is not of all of them names its cells."""
     private = [(name, cell) for name, cell in named if cell.notices]
     said = []
     for notice in dict.fromkeys(text for _, cell in private for text in cell.notices):
@@ -213,7 +197,7 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     """The published numbers of one table or figure.
 
     Raises:
-        BenchError: the file is missing, lacks a column, has a number that is none, or two numbers for one thing.
+        BenchError: the file is missing, lacks a column, has a number that cannot be read, or two numbers for one thing.
     """
     texts = ("dataset", "task", "method", "variant", "source")
     needed = {"paper", "item", "x", "value", *texts}

@@ -191,8 +191,8 @@ def tidy(table: Table) -> pd.DataFrame:
             "ci_low": row.value.low,
             "ci_high": row.value.high,
             "seeds": row.result.seeds,
-            "epsilon_claimed": row.result.claimed.high,
-            "epsilon_holds": row.result.holds.high,
+            "epsilon_claimed": row.result.claimed.epsilon_high,
+            "epsilon_holds": row.result.holds.epsilon_high,
             "delta": math.nan if row.result.delta is None else row.result.delta,
             "unit": row.result.unit,
             "published": row.published,
@@ -230,8 +230,8 @@ def notes(table: Table) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
     if table.of_time:
         said = [
-            "Time is that of a training round over its number of clients, without validation, on the machine and with "
-            "the threads that training.json names. The published times are another machine's."
+            "Time is that of a training round, divided by its number of clients, without validation. It was measured "
+            "on the machine and with the threads that training.json names; the papers used other machines."
         ]
     else:
         counted, results = table.rows[0].result.counted, [row.result for row in table.rows]
@@ -242,18 +242,20 @@ def notes(table: Table) -> list[str]:
             _interval_note(table.rows),
         ]
     if table.shared is not None:
-        said.insert(0, f"Shares of the accuracy of {table.shared.title}, seed by seed; the interval is of the shares.")
+        said.insert(0, f"Values are shares of the accuracy of {table.shared.title}, seed by seed; so is the interval.")
     if table.searched:
         count = max(row.cell.searched for row in table.rows)
         said[0] = (
             f"Each method was searched with at most {values.plural(count, 'run')}. The settings with the best accuracy "
             f"on the validation tasks are chosen, and only their meta-test is read. {said[0]}"
         )
-    said.append("Without a claim of privacy ε is –, and empty in the CSV. Of a range of ε the CSV has the upper end.")
+    said.append(
+        "A row without a claim of privacy has – for ε, and nothing in the CSV. Of a range the CSV has the upper end."
+    )
     if not table.audited and any(row.result.unit is not None for row in table.rows):
         said.append(
             "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say "
-            "whether an audit is above it."
+            "whether an audit exceeds it."
         )
     for row in table.rows:
         for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):

@@ -9,14 +9,14 @@ import pandas as pd
 
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.files import defused
-from dpfedbench.reporting.results import Epsilon
+from dpsum.accounting.profiles import Entry
 
 NOTHING = "–"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A value for people: its text, what is said of it in small print, and what it is sorted by (None goes last)."""
+    """A value for people: its text, a note in small print, and the key that it is sorted by (None comes last)."""
 
     text: str
     note: str = ""
@@ -34,7 +34,7 @@ class Shown:
 
 
 def words(text: str, note: str = "") -> Shown:
-    """A text that stands for itself."""
+    """A text, which is sorted by itself."""
     return Shown(text=text or NOTHING, note=note, key=text or None)
 
 
@@ -51,12 +51,12 @@ def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHIN
     return last if first.text == last.text else dataclasses.replace(last, text=f"{first.text} to {last.text}")
 
 
-def epsilon(given: Epsilon) -> Shown:
+def epsilon(given: Entry) -> Shown:
     """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
-    if math.isnan(given.high):
+    if math.isnan(given.epsilon_high):
         return Shown(text=NOTHING)
     note = "" if given.stands == "proved" else given.stands
-    return dataclasses.replace(between(given.low, given.high), note=note)
+    return dataclasses.replace(between(given.epsilon_low, given.epsilon_high), note=note)
 
 
 def accuracy(given: Interval) -> Shown:
@@ -115,13 +115,13 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
 
 
 def document(title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str], command: str) -> str:
-    """A table in Markdown with its title, what is said of it, and what makes it.
+    """A table in Markdown with its title, its notes, and the command that makes it.
 
     Args:
         title: of the table.
         rows: texts by the columns' headings, which are the first row's; without one there is no table.
         notes: a sentence each.
-        command: what makes the table.
+        command: that makes the table.
     """
     lines = [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""] if rows else []
     return "\n".join([f"# {title}", "", *lines, *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])

@@ -34,6 +34,7 @@ class Entry:
             not finite.
         explanation: what it takes for granted.
         uses_max, uses_mean: clients that use an image, for the image level.
+        audit: what an audit says against it, where it says something.
     """
 
     epsilon_low: float
@@ -46,6 +47,12 @@ class Entry:
     explanation: str
     uses_max: int | None = None
     uses_mean: float | None = None
+    audit: str | None = None
+
+    @property
+    def stands(self) -> str:
+        """The status, with what an audit says against it."""
+        return f"{self.status}, {self.audit}" if self.audit else self.status
 
 
 class Profiles:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    np = Lazy("numpy")
+    np, torch = Lazy("numpy"), Lazy("torch")
 
 _TOGETHER = 64
 """Images whose maps are computed at once."""
@@ -41,8 +41,6 @@ class Features(Part):
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """Features float32 [n, height, width, channels] of images uint8 [n, height, width, channels]."""
-        import torch
-
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
             some = torch.from_numpy(np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255)

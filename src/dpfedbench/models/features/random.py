@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.models.features.features import Features
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+else:
+    from dpsum.lazy import Lazy
+
+    np, torch = Lazy("numpy"), Lazy("torch")
 
 
 class RandomFeatures(Features):
@@ -25,8 +31,6 @@ class RandomFeatures(Features):
         return 1, 1, self.count
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        import torch
-
         weights, phases = _drawn(self.seed, images[0].numel(), self.count)
         flat = images.flatten(1) @ (weights / self.width) + phases
         return (math.sqrt(2 / self.count) * torch.cos(flat))[:, :, None, None]
@@ -34,11 +38,6 @@ class RandomFeatures(Features):
 
 @functools.lru_cache(maxsize=2)
 def _drawn(seed: int, inputs: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    import numpy as np
-    import torch
-
-    from dpsum.randomness import stream
-
     rng = stream(seed, "random-features")
     weights = rng.standard_normal((inputs, count)).astype(np.float32)
     return torch.from_numpy(weights), torch.from_numpy(rng.uniform(0, 2 * math.pi, count).astype(np.float32))

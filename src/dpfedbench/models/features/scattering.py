@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     from dpsum.lazy import Lazy
 
-    np = Lazy("numpy")
+    np, torch = Lazy("numpy"), Lazy("torch")
 
 
 class Scattering(Features):
@@ -60,12 +60,9 @@ class Scattering(Features):
         return -(-height // step), -(-width // step), maps
 
     def of(self, images: torch.Tensor) -> torch.Tensor:
-        import torch
-        from torch.nn.functional import group_norm, pad
-
         step, (height, width) = 2**self.scales, images.shape[2:]
         more = (step, step + -width % step, step, step + -height % step)
-        padded = pad(images, more, mode="reflect")
+        padded = torch.nn.functional.pad(images, more, mode="reflect")
         waves = _wavelets(*padded.shape[2:], self.scales, self.angles)
         # The Gaussian is a product of one for rows and one for columns; only the pixels that are kept are computed.
         rows, columns = (_blur(size, self.scales) for size in padded.shape[2:])
@@ -86,7 +83,7 @@ class Scattering(Features):
                 of_moduli = torch.fft.fft2(moduli)
                 found += [kept(filtered(of_moduli, second)) for second in range(first + 1, self.scales)]
         maps = torch.cat(found, dim=1)
-        return maps if self.groups is None else group_norm(maps, self.groups)
+        return maps if self.groups is None else torch.nn.functional.group_norm(maps, self.groups)
 
 
 def gabor(height: int, width: int, *, deviation: float, angle: float, frequency: float, slant: float) -> np.ndarray:
@@ -112,7 +109,6 @@ def morlet(height: int, width: int, *, scale: int, angle: float, angles: int) ->
 @functools.lru_cache(maxsize=8)
 def _wavelets(height: int, width: int, scales: int, angles: int) -> tuple[torch.Tensor, ...]:
     """For each scale the wavelets' spectra, which are real: float32 [angles, H, W]."""
-    import torch
 
     def spectrum(scale: int, place: int) -> np.ndarray:
         wave = morlet(height, width, scale=scale, angle=place * math.pi / angles, angles=angles)
@@ -126,8 +122,6 @@ def _wavelets(height: int, width: int, scales: int, angles: int) -> tuple[torch.
 @functools.lru_cache(maxsize=8)
 def _blur(size: int, scales: int) -> torch.Tensor:
     """What blurs a side of so many pixels and keeps every 2^J-th within the reflected ones: float32 [kept, size]."""
-    import torch
-
     step = 2**scales
     places = np.arange(step, size - step, step)
     deviation = 0.8 * 2 ** (scales - 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import KINDS, OPERATIONS, Space
 from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.source import GenotypeSource
@@ -34,8 +35,6 @@ class CellModel(ZooModel):
     pooling: int = setting(1, ge=1, doc="side of the squares of pixels whose mean the first layer reads", paper="1")
 
     def check(self, run: Any) -> None:
-        from dpfedbench.errors import BenchError
-
         super().check(run)
         for place in self.reductions or ():
             if not 0 <= place < self.cells:

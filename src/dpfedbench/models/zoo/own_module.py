@@ -38,7 +38,8 @@ class OwnModule(ModelSettings):
         return hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
-        from dpfedbench.models.net import Net, load_module
+        from dpfedbench.models.loading import load_module
+        from dpfedbench.models.net import Net
 
         build = load_module(self.module, self.arguments, input_shape=input_shape, outputs=outputs)
         vocabulary = outputs if len(input_shape) == 1 else 0

@@ -1,0 +1,100 @@
+"""Tasks that torch differentiates one after another: what a CPU does best."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpfedbench.errors import BenchError
+from dpfedbench.models.gradients import Point
+from dpfedbench.models.net import Array, Net, tensor_of
+
+
+class OneByOne(Point):
+    """Tasks differentiated one after another; their graphs are kept where products are asked for.
+
+    Args:
+        net: the network.
+        module: it, on the device; it is copied for each task.
+        theta, x, y, products: as for `Gradients.at`.
+        before: a point of as many tasks that is no longer needed.
+    """
+
+    def __init__(
+        self, net: Net, module: nn.Module, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool,
+        before: Point | None,
+    ) -> None:  # fmt: skip
+        super().__init__(theta)
+        self._products, self._net = products, net
+        self._gradients: list[tuple[torch.Tensor, ...]] = [()] * len(theta)
+        self._measured: list[tuple[torch.Tensor, ...]]
+        self._loss: list[torch.Tensor]
+        self._rows: torch.Tensor
+        self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
+        if isinstance(before, OneByOne) and before._rows.shape == theta.shape:
+            self._rows, self._calls = before._rows, before._calls
+            for graph in (before._gradients, before._measured, before._loss):
+                graph.clear()  # so that its memory is taken again at once
+        else:
+            # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
+            # takes a twentieth of Conv-4's time.
+            self._rows, self._calls = torch.empty_like(theta), []
+            for row in self._rows:
+                call = copy.deepcopy(module).requires_grad_(True)
+                parameters = list(call.parameters())
+                for parameter, part in zip(parameters, self._cut(row), strict=True):
+                    parameter.data = part
+                self._calls.append((call, parameters))
+        self._rows.copy_(theta)
+        with torch.enable_grad():
+            tasks = zip(self._calls, x, y, strict=True)
+            self._measured = [net.measure(call, *task) for (call, _), *task in tasks]
+            self._loss = [losses.mean() for losses, _, _ in self._measured]
+
+    def _cut(self, row: Array) -> list[torch.Tensor]:
+        """A flat vector [w] as the module's tensors, in its memory."""
+        return list(self._net.tensors(torch.as_tensor(row)).values())
+
+    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
+        accuracies = [float(right.sum() / of.sum()) for _, right, of in self._measured]
+        return np.array([float(loss.detach()) for loss in self._loss]), np.array(accuracies)
+
+    def _gradient(self, out: Array) -> None:
+        for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
+            self._gradients[i] = _derivatives([loss], None, own, create_graph=self._products)
+            _write(self._gradients[i], out[i])
+
+    def _product(self, direction: Array, out: Array) -> None:
+        for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):
+            # Where the loss does not depend on a tensor, or only linearly, its gradient depends on no weights.
+            pairs = zip(gradients, self._cut(tensor_of(direction[i], self._rows.device)), strict=True)
+            moving = [pair for pair in pairs if pair[0].requires_grad]
+            out[i] = 0.0
+            if not moving:
+                continue
+            outputs, along = ([pair[k] for pair in moving] for k in range(2))
+            try:
+                _write(_derivatives(outputs, along, own, retain_graph=True), out[i])
+            except RuntimeError as error:
+                if "is not implemented" not in str(error):
+                    raise
+                raise BenchError(
+                    f"model {self._net.name} has no second derivatives ({error}): set client_update.order to 1, or "
+                    "take another layer"
+                ) from error
+
+
+def _write(parts: Sequence[torch.Tensor], row: Array) -> None:
+    """Write a module's tensors one behind another."""
+    torch.cat([part.detach().reshape(-1) for part in parts], out=torch.as_tensor(row))
+
+
+def _derivatives(
+    outputs: Sequence[torch.Tensor], along: Sequence[torch.Tensor] | None, own: Sequence[nn.Parameter], **how: bool
+) -> tuple[torch.Tensor, ...]:
+    """Those of outputs, along a direction, after parameters; zeros after one that they do not depend on."""
+    return torch.autograd.grad(outputs, own, along, allow_unused=True, materialize_grads=True, **how)
