@@ -136,12 +136,10 @@ def rounds_without_data(config, observer=None):
 
     held.gather = gather
     given = None
-    if getattr(config.loop().client, "kind", "") == "model-difference" or (
-        not config.loop().own and config.holds == "tasks"
-    ):
+    if getattr(config.client, "kind", "") == "model-difference" or (not config.own_sums() and config.holds == "tasks"):
         given = Given(np.zeros((clients, 3)))
     return Rounds(
-        config, config.loop(), net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),
+        config, net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),
         ledger=[], clients=given, observer=observer,
     )  # fmt: skip
 
@@ -242,7 +240,7 @@ def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
     )
     for index in range(4):
         rounds.round(index)
-    assert rounds.loop.step.optimizer.kind == "adam" and len(got) == 4
+    assert rounds.step.optimizer.kind == "adam" and len(got) == 4
     for gradient, (line, [(made, mean)]) in zip(got, left, strict=True):
         assert line.denominator == 4.0 == made.total.count
         assert np.array_equal(gradient.numpy(), mean.astype(np.float32))

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from dpfedbench.method import Method
 
 
 def evaluate(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True,
+    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
     """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or, as it is, on held-out records.

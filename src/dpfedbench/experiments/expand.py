@@ -21,8 +21,8 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
 from dpfedbench.experiments.plan import Cell, Item, Plan
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.methods.method import Method
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
@@ -230,8 +230,7 @@ class _Expansion:
 
     def _check_columns(self, spec: Figure, series: Series, run: Method, where: str) -> None:
         """Refuse columns that the run's history.csv does not have."""
-        loop = run.loop()
-        known = {*HISTORY, *NORMS, *MEASURED, *(loop.client.columns(run) if loop is not None else ())}
+        known = {*HISTORY, *NORMS, *MEASURED, *(run.client.columns(run) if run.trained else ())}
         named = [spec.x.column] if spec.x.column else []
         for column, curve in ((spec.curves or {}) | (series.curves or {})).items():
             named += [column, *(curve.band or ()), *([curve.per] if curve.per else [])]

@@ -1,4 +1,4 @@
-"""The one training loop. A method gives it its parts (`loop`); it gives back files.
+"""The one training loop. A method gives it its parts; it gives back files.
 
 The loop keeps the rounds, the checkpoints, the validation, the history and the results; mechanisms (`dpsum`) keep
 sums, noise and budgets. What is computed from private data leaves only as a release of a mechanism. Training loss, raw
@@ -36,12 +36,12 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_cl
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
 from dpfedbench.federation.finite import check_finite
-from dpfedbench.federation.loop import Loop
 from dpfedbench.federation.together import Elsewhere, add_together, check_agree, help_first
 from dpfedbench.federation.untrained import Untrained
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.kernels import choose
 from dpfedbench.kernels.adding import TORCH
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, chunk_of, device_of
 from dpfedbench.models.members import save_members
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
@@ -55,7 +55,7 @@ from dpsum.randomness import stream
 
 
 def train(
-    run: Any,
+    run: Method,
     *,
     data_dir: Path,
     clients_dir: Path,
@@ -110,7 +110,7 @@ def train(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _first_threshold(run: Any, references: Mapping[str, Path]) -> float | None:
+def _first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
     """The threshold of a rule that finds it in another run; None where there is none."""
     for rule in (sum_.clipping for sum_ in run.sums):
         if rule is not None and rule.reference:
@@ -127,11 +127,10 @@ def _cell(value: Any) -> Any:
 
 
 class Rounds:
-    """The rounds of one run: the loop's parts at work on a model.
+    """The rounds of one run: the method's parts at work on a model.
 
     Args:
         run: the run (a method).
-        loop: its parts.
         net: the model.
         held: what clients hold.
         gradients: how gradients of the model are taken.
@@ -146,41 +145,42 @@ class Rounds:
     """
 
     def __init__(
-        self, run: Any, loop: Loop, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
+        self, run: Method, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
         threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
         first: float | None = None, plan: Any = None, processes: Processes | None = None,
         weights: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         if weights is None:  # an audit's: its releases say nothing of where training starts
             weights = net.initial(stream(run.seed, "initial-weights"))
-        self.run, self.loop, self.net, self.gradients, self.measures = run, loop, net, gradients, measures
-        self.planned, self.threads, self.processes = loop.participation.rounds, threads, processes or Processes()
-        self.plan = plan or loop.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+        self.run, self.net, self.gradients, self.measures = run, net, gradients, measures
+        self.step, self.planned, self.threads = run.server, run.participation.rounds, threads
+        self.processes = processes or Processes()
+        self.plan = plan or run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
         self.ledger = ledger
         self.budget = Budget(
-            claims=run.claims, sums=loop.sums,
+            claims=run.claims, sums=run.sums,
             unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
         )  # fmt: skip
         self._enter = functools.partial(
             Mechanism.of, budget=self.budget, ledger=ledger, seed=run.stream_seed, observer=observer, arithmetic=TORCH
         )
         setup = Setup(
-            run=run, net=net, held=held, gradients=gradients, own=loop.own, enter=self._enter, plan=self.plan,
+            run=run, net=net, held=held, gradients=gradients, own=run.own_sums(), enter=self._enter, plan=self.plan,
             threads=threads, first=first, processes=self.processes, weights=weights,
         )  # fmt: skip
-        self.clients = clients or loop.client.clients(setup)
+        self.clients = clients or run.client.clients(setup)
         self.server = self._enter_server(first)
         self.budget.settle()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
-        self._state = loop.step.begin(self.theta)
+        self._state = self.step.begin(self.theta)
         norms = () if run.private or self.clients.served == "records" else NORMS
-        told = () if loop.server.noise is None else loop.server.noise.columns
-        self.columns = (*measures.columns, *loop.client.columns(run), *told, *norms)
+        told = () if self.server.sum.noise is None else self.server.sum.noise.columns
+        self.columns = (*measures.columns, *run.client.columns(run), *told, *norms)
 
     @classmethod
     def of(
-        cls, run: Any, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
+        cls, run: Method, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
         kernels: bool = True, first: float | None = None, observer: Observer | None = None,
         references: Mapping[str, Path] | None = None, processes: Processes | None = None,
     ) -> Rounds | Untrained:  # fmt: skip
@@ -189,7 +189,6 @@ class Rounds:
         Raises:
             BenchError: data missing or damaged, or a model that does not fit them.
         """
-        loop = run.loop()
         held = _held(run, data_dir, clients_dir)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
@@ -199,7 +198,7 @@ class Rounds:
         # A kernel's network is known, and the settings have said which one; to load Opacus takes a second.
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
-        if loop is None:
+        if not run.trained:
             return Untrained(net, gradients, run, processes, weights=weights)
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
@@ -212,15 +211,15 @@ class Rounds:
         else:
             measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
         return cls(
-            run, loop, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
+            run, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
             observer=observer, first=first, processes=processes, weights=weights,
         )  # fmt: skip
 
     def _enter_server(self, first: float | None) -> Mechanism:
         denominator = self.plan.denominator * self.clients.each
         return self._enter(
-            self.loop.server, sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
-            cohort=self.plan.denominator, plain=self.loop.step.plain_sum,
+            self.run.server_sum(), sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
+            cohort=self.plan.denominator, plain=self.step.plain_sum,
             first=None if first is None else lambda: first,
         )  # fmt: skip
 
@@ -235,13 +234,13 @@ class Rounds:
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
-        self.loop.step.told(self._state, total.deviation / self.server.denominator)
-        mean = self.loop.step.mean(released, self.server.denominator)
-        self.loop.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
+        self.step.told(self._state, total.deviation / self.server.denominator)
+        mean = self.step.mean(released, self.server.denominator)
+        self.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
         check_finite(self.run, self.theta, row, index=index, count=getattr(total.sum, "count", 0), bad=self.non_finite)
         served = self.clients.work(cohort)
         if served is None:
-            served = int(self.plan.denominator) if self.loop.server.private else len(cohort)
+            served = int(self.plan.denominator) if self.server.sum.private else len(cohort)
         return row, served
 
     @property
@@ -284,7 +283,7 @@ class Rounds:
 
     def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
         norm = float(released.norm())
-        if self.loop.server.private:
+        if self.server.sum.private:
             return {
                 "clients": self.plan.denominator, "threshold": total.sum.threshold, "released_norm": norm,
                 "noise_multiplier": total.sum.noise_multiplier, **total.sum.told,
@@ -322,7 +321,7 @@ class Rounds:
             mechanism.restore(state)
 
 
-def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
+def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
     if run.holds == "records":
         held = Records(data_dir, clients_dir)
         held.images = [run.model.prepared(images) for images in held.images]
@@ -333,7 +332,7 @@ def _held(run: Any, data_dir: Path, clients_dir: Path) -> Any:
     return Tasks(data_dir, clients_dir, support_per_class=support, query_per_class=query)
 
 
-def _classes(run: Any, dataset: Any) -> int:
+def _classes(run: Method, dataset: Any) -> int:
     return len(dataset.class_names) if run.holds == "records" else run.task.ways
 
 
@@ -354,7 +353,7 @@ class _Training:
     """One run: its rounds, its state and the loop over them."""
 
     def __init__(
-        self, run: Any, rounds: Rounds | Untrained, run_dir: Path, ledger: Ledger, checkpoint_seconds: float,
+        self, run: Method, rounds: Rounds | Untrained, run_dir: Path, ledger: Ledger, checkpoint_seconds: float,
         first: float | None,
     ) -> None:  # fmt: skip
         self.config, self.rounds, self.run_dir = run, rounds, run_dir
@@ -379,9 +378,9 @@ class _Training:
         self._restore()
         planned = self.rounds.planned
         if planned and not self.budget.allows(1):
+            (limit, *_) = (sum_.budget.epsilon for sum_ in self.config.sums if sum_.budget is not None)
             raise BenchError(
-                f"the budget of epsilon {self.config.budget.epsilon} is spent by the first round: "
-                "raise budget.epsilon or noise.multiplier"
+                f"the budget of epsilon {limit} is spent by the first round: raise budget.epsilon or noise.multiplier"
             )
         for notice in self.config.notices:
             print(f"notice: {notice}", file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ import torch
 from dpfedbench.errors import BenchError
 from dpfedbench.models.gradients import Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream, each_holder
+from dpfedbench.parts.participation.participation import Participation
 from dpsum.accounting.units import cannot_compose
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PlainSum
@@ -97,7 +98,7 @@ class Parties(Clients):
             [update.places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
             for sum_ in setup.own
         ]
-        self._told = update.told(run, net)
+        self._told, self._rounds = update.told(run, net), run.part(Participation).rounds
         self._row: Row = {}
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
@@ -117,7 +118,11 @@ class Parties(Clients):
                     phase.entry.write(index)
                 mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
                 phase.steps.step(
-                    model[phase.place], mean, phase.state, index=index, rounds=self._setup.run.participation.rounds
+                    model[phase.place],
+                    mean,
+                    phase.state,
+                    index=index,
+                    rounds=self._rounds,
                 )
         self._row = row | self._told(model)
         yield model[None], np.zeros(0), np.zeros(0)

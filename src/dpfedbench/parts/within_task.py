@@ -134,7 +134,7 @@ class MamlByRecord(TaskClients):
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
         run = setup.run
-        self._by_server = run.sums_query_examples
+        self._by_server = update.by_server(run)
         query = run.task.ways * run.clients.query_per_class
         super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
         self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))

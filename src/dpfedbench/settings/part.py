@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Never, Self
 
 import pydantic
 
@@ -170,14 +170,16 @@ class Settings(pydantic.BaseModel):
 class Section(Settings):
     """A section of a run, which may say something of the whole run."""
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Never) -> None:
         """Check what has to hold between this section and the rest of the run.
+
+        This class knows no run, so that its parameter is of no type. A section that overrides it says which: `Run`.
 
         Raises:
             BenchError: it does not hold; says which keys, and how to mend them.
         """
 
-    def notices(self, run: Any) -> tuple[str, ...]:
+    def notices(self, run: Never) -> tuple[str, ...]:
         """What a reader of a private run's results must be told because of this section."""
         return ()
 

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.schedules.constant import ConstantRate
 from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.settings.run import Run
+    from dpsum import participation
 
 
 class LocalSteps(ClientUpdate):
@@ -39,19 +43,20 @@ class LocalSteps(ClientUpdate):
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
     keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.schedule.check_rate(self.inner_rate)
 
-    def columns(self, run: Any) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         if run.private:
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
-    def lots(self, run: Any, *, clients: int, records: int) -> Any:
+    def lots(self, run: Run, *, clients: int, records: int) -> participation.PoissonLots:
         """The lots of so many clients that hold so many records each."""
-        return run.participation.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
+        plan = run.part(PoissonLots)
+        return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:
@@ -169,7 +174,7 @@ class _Silos(Clients):
         released = torch.from_numpy(total.release())
         found.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
-        update, rounds = self._update, self._setup.run.participation.rounds
+        update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
         update.optimizer.step(model, mean, self._states[client], rate)

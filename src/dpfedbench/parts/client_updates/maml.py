@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
 
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
@@ -52,17 +53,27 @@ class QueryGradient(ClientUpdate):
         paper="released code: 10 epochs",
     )
 
-    def check(self, run: Any) -> None:
-        if run.within_records and (self.learnable_rates or self.multi_step_rounds):
+    def check(self, run: Run) -> None:
+        within = self.within_records(run)
+        if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
                 "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "
                 "set them to false and 0"
             )
-        if run.within_records and self.order == 2:
+        if within and self.order == 2:
             raise BenchError(
                 "client_update.order is 2, but the client sums over its own records: the second order carries the "
                 "support set's Hessian into every query gradient, which no record-level noise covers; set order to 1"
             )
+
+    @property
+    def mixes_records(self) -> bool:
+        return self.order == 2 or self.learnable_rates or self.multi_step_rounds > 0
+
+    @staticmethod
+    def by_server(run: Run) -> bool:
+        """Whether the server's sum is over single query examples, and not over clients."""
+        return run.server_sum().unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
         """Weight [inner_steps] of the query loss after each step in round `index`, from 0; None: the last alone.
@@ -81,13 +92,13 @@ class QueryGradient(ClientUpdate):
     def net(self, net: Net) -> Net:
         return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
         found = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
-        return found if run.sums_query_examples else found | {QUERY: within_task(run, query, steps=1)}
+        return found if self.by_server(run) else found | {QUERY: within_task(run, query, steps=1)}
 
     def clients(self, setup: Setup) -> Clients:
-        if setup.run.within_records:
+        if self.within_records(setup.run):
             from dpfedbench.parts.within_task import MamlByRecord
 
             return MamlByRecord(self, setup)

@@ -5,7 +5,7 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Optimizer
@@ -14,6 +14,8 @@ from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.settings.run import Run
 
 _CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
@@ -35,7 +37,7 @@ class ModelDifference(ClientUpdate):
     inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Sgd(), doc="what takes them")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
     def clients(self, setup: Setup) -> Clients:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
 
 OWN_UPDATE = "own-update"
 
@@ -39,7 +41,7 @@ class Noised(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
@@ -48,12 +50,11 @@ class Noised(ClientUpdate):
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
 
 
-def _sampler(run: Any) -> dict[str, Any]:
+def _sampler(run: Run) -> dict[str, Any]:
     from dpsum.accounting.analyses import own_update
 
-    return own_update.describe(
-        clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
-    )
+    plan = run.part(Participation)
+    return own_update.describe(clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds)
 
 
 class NoisedClients(Clients):

@@ -13,6 +13,8 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     import numpy as np
 
+    from dpfedbench.settings.run import Run
+
 TASK = "task-gradient-sum"
 
 
@@ -44,7 +46,7 @@ class Reptile(ClientUpdate):
         paper="0.3 to 1",
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         if self.batches == "disjoint" and examples % self.inner_steps:
@@ -53,7 +55,7 @@ class Reptile(ClientUpdate):
                 "into disjoint batches: change one of them"
             )
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.factorisation import Factorisation
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.parts.server.step import Step
 from dpfedbench.settings.part import setting
 from dpsum import factorisations
 from dpsum.factorisations import MOST
@@ -13,7 +16,8 @@ from dpsum.factorisations import MOST
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpfedbench.parts.server.server_step import ServerStep
+    from dpfedbench.settings.run import Run
+
 else:
     from dpsum.lazy import Lazy
 
@@ -30,16 +34,18 @@ class Optimised(Factorisation):
     kind: Literal["optimised"] = "optimised"
     workload: Literal["prefix", "server"] = setting("prefix", doc="what A is: prefix sums, or the server's steps")
 
-    def check(self, run: Any) -> None:
-        if run.participation.rounds > MOST:
+    def check(self, run: Run) -> None:
+        rounds = run.part(Participation).rounds
+        if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {run.participation.rounds}, but an optimised factorisation is found for at "
+                f"participation.rounds is {rounds}, but an optimised factorisation is found for at "
                 f"most {MOST}: take noise.factorisation.kind square-root"
             )
-        if self.workload == "server" and not run.server.linear:
+        if self.workload == "server" and not run.part(ServerStep).linear:
+            optimizer = run.part(Step).optimizer
             raise BenchError(
-                f"noise.factorisation.workload is server, but server.optimizer {run.server.optimizer.kind} takes steps "
-                "that are not linear in the sums: take sgd, or workload prefix"
+                f"noise.factorisation.workload is server, but server.optimizer {optimizer.kind} takes steps that are "
+                "not linear in the sums: take sgd, or workload prefix"
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
