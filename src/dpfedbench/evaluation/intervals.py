@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
@@ -47,7 +48,6 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean=mean, low=math.nan, high=math.nan, count=1, over=over)
-    from scipy.special import stdtrit  # half a second to load: not for who trains
 
     half = float(stdtrit(sample.size - 1, 0.5 + level / 2) * sample.std(ddof=1) / math.sqrt(sample.size))
     return Interval(mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, plain_cell
 from dpfedbench.models.genotypes.source import GenotypeSource, space_of
 from dpfedbench.settings.part import setting
@@ -25,8 +26,6 @@ class StatedGenotype(GenotypeSource):
         self.of(space_of(run))
 
     def of(self, space: Space) -> Genotype:
-        from dpfedbench.errors import BenchError
-
         cells = {"normal": self.normal, "reduction": self.reduction}
         try:
             return Genotype(space, {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes})

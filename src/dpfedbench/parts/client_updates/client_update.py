@@ -5,22 +5,22 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from dpfedbench.models.gradients import Choice
+    from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
     from dpfedbench.settings.run import Run
     from dpsum import participation
     from dpsum.mechanism import Mechanism
     from dpsum.sums import Sum
+
+Worker = TypeVar("Worker")
 
 Row = dict[str, Any]
 """A row of history.csv."""
@@ -61,6 +61,12 @@ class Setup:
     first: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
     weights: np.ndarray | None = None
+
+    def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
+        """Threads that each have what `make` makes of the run's gradients."""
+        from dpfedbench.models.gradients import Workers
+
+        return Workers(self.gradients, make, threads=self.threads)
 
 
 class Clients:
@@ -153,8 +159,6 @@ class ClientUpdate(Part):
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
         """Which of a client's so many records a sum of its own is over: places, ascending. All, or a part of them."""
-        import numpy as np
-
         return np.arange(records)
 
     @property

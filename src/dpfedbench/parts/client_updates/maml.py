@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
+from dpfedbench.parts.within_task import Client, Examples, TaskClients, measured
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
     from dpfedbench.settings.run import Run
 
@@ -80,8 +81,6 @@ class QueryGradient(ClientUpdate):
 
         At first all are equal; those before the last then fall linearly, to 3 % of that (as in MAML++'s code).
         """
-        import numpy as np
-
         if index >= self.multi_step_rounds:
             return None
         share = max(1 - index / self.multi_step_rounds, 0.03) / self.inner_steps
@@ -99,8 +98,6 @@ class QueryGradient(ClientUpdate):
 
     def clients(self, setup: Setup) -> Clients:
         if self.within_records(setup.run):
-            from dpfedbench.parts.within_task import MamlByRecord
-
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)
 
@@ -115,23 +112,18 @@ class _Tasks(Clients):
     """Clients whose tasks are adapted to as a whole, a chunk of tasks at once."""
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
-        from dpfedbench.models.gradients import Workers
         from dpfedbench.models.meta_gradient import MetaGradient
 
         self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
         adapted: Sequence[str] | None = update.adapted(setup.net)
-        self._workers = Workers(
-            setup.gradients,
+        self._workers = setup.workers(
             lambda gradients: MetaGradient(
                 gradients, steps=update.inner_steps, rate=update.inner_rate, order=update.order, adapted=adapted
-            ),
-            threads=setup.threads,
+            )
         )
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Query gradients, with losses and accuracies on the query sets. A tensor is overwritten two chunks later."""
-        import torch
-
         weights, chunk = self._update.step_weights(index), self._workers.chunk
         device = self._workers.device
         buffers = [torch.empty((chunk, self._dimension), device=device) for _ in range(2)]
@@ -162,7 +154,43 @@ class _Tasks(Clients):
 
     @staticmethod
     def _collect(out: Any, futures: list[concurrent.futures.Future]) -> tuple[Any, np.ndarray, np.ndarray]:
-        import numpy as np
-
         found = [future.result() for future in futures]
         return out, np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])
+
+
+class MamlByRecord(TaskClients):
+    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
+
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
+        run = setup.run
+        self._by_server = update.by_server(run)
+        query = run.task.ways * run.clients.query_per_class
+        super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
+        self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
+
+    def contribute(
+        self,
+        client: Client,
+        theta: np.ndarray,
+        support: Examples,
+        query: Examples,
+        worker: Gradients,
+        out: torch.Tensor,
+    ) -> np.ndarray:
+        adapted = theta.copy()
+        for step in range(self._update.inner_steps):
+            mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
+            adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
+        if self._by_server:
+            return measured(worker, adapted, query, out).mean(axis=0)
+        mean, found = client.mean(QUERY, adapted, query, worker)
+        out[0] = torch.from_numpy(mean)
+        return found.mean(axis=0)
+
+
+def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
+    """The coordinates that inner steps move: those of the named tensors; None: all."""
+    if names is None:
+        return slice(None)
+    marks = [np.full(size, name in names) for name, size in zip(net.tensor_names, net.sizes, strict=True)]
+    return np.concatenate(marks)

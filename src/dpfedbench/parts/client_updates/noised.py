@@ -7,16 +7,16 @@ tells.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
 
     from dpfedbench.models.net import Net
     from dpfedbench.settings.run import Run
@@ -45,8 +45,6 @@ class Noised(ClientUpdate):
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
-        import dataclasses
-
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
 
 
@@ -78,9 +76,6 @@ class NoisedClients(Clients):
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients release; no loss of theirs is told."""
-        import numpy as np
-        import torch
-
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):

@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.client_updates.client_update import Row
 from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from dpfedbench.models.net import Net
     from dpfedbench.settings.run import Run
     from dpsum.sums import Sum
@@ -62,10 +61,6 @@ class SearchSteps(SummedUpdate):
         return _BLOCKS[sum_.name]
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
-        import numpy as np
-
-        from dpsum.randomness import stream
-
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +65,11 @@ class SummedUpdate(ClientUpdate):
     def clients(self, setup: Setup) -> Clients:
         from dpfedbench.parts.summed import Parties
 
-        return Parties(self, setup)
+        run = setup.run
+        return Parties(
+            setup, steps=self.steps, block_of=self.block_of, lots=functools.partial(self.lots, run), places=self.places,
+            told=self.told(run, setup.net), mean=self.parties == "mean",
+        )  # fmt: skip
 
 
 class SummedSteps(SummedUpdate):

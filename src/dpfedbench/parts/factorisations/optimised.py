@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
@@ -14,14 +15,7 @@ from dpsum import factorisations
 from dpsum.factorisations import MOST
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dpfedbench.settings.run import Run
-
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
 
 
 class Optimised(Factorisation):
@@ -55,7 +49,6 @@ class Optimised(Factorisation):
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:
     """How far the model has moved after each round for a unit in the mean of each, float64 [after, of]."""
-    import torch
 
     model = torch.zeros(rounds, dtype=torch.float64)
     state, moved = step.begin(model), np.zeros((rounds, rounds))
