@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.compiled import processor
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.summed import Parties
 

@@ -14,7 +14,7 @@ from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum import mechanism

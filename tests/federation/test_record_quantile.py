@@ -11,7 +11,7 @@ import pytest
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
