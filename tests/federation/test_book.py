@@ -11,7 +11,7 @@ import torch
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation import engine
+from dpfedbench.federation import rounds as rounds_file
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, Found
@@ -162,7 +162,7 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], mechanism.stream
     # The threshold of noise alone grows without end, and the model with it, which nobody looks at here.
-    monkeypatch.setattr(engine, "check_finite", lambda *_, **__: None)
+    monkeypatch.setattr(rounds_file, "check_finite", lambda *_, **__: None)
     monkeypatch.setattr(mechanism, "stream", lambda *given: drawn.append(given) or named(*given))
     rounds = rounds_without_data(config)
     place = {entry.sum.stream: entry._indices for entry in rounds.budget.mechanisms if entry.sum.private}
