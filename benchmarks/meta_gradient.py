@@ -83,9 +83,11 @@ class Ours:
         self.net = Net(build, input_shape=data.image_shape, outputs=WAYS)
         self.theta = self.net.initial(stream(0, "initial-weights"))
         self._held = _Held()
+        run: Any = SimpleNamespace(own_sums=tuple, model=SimpleNamespace(record_level=False))
+        enter: Any = None
         setup = Setup(
-            run=SimpleNamespace(within_records=False), net=self.net, held=self._held,
-            gradients=choose(self.net, device=device, enabled=kernels), own=(), book=None, plan=None, threads=threads,
+            run=run, net=self.net, held=self._held, own=(), enter=enter, plan=enter, threads=threads,
+            gradients=choose(self.net, device=device, enabled=kernels),
         )  # fmt: skip
         self._clients = Maml(inner_steps=steps, inner_rate=0.1, order=order).clients(setup)
         if chunk is not None:

@@ -22,8 +22,8 @@ from dpfedbench.data.images import RawImages, load_dataset, save_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.files import write_text
 from dpfedbench.launch import train_together
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run
-from dpfedbench.methods.method import Method
 
 WARM = 2
 CASES = {"1 process": (1, 1), "2 processes": (2, 1), "1 process, 2 threads": (1, 2)}

@@ -150,7 +150,7 @@ def test_a_title_that_can_be_set_is_taken(title: str) -> None:
 def test_matplotlib_is_loaded_for_a_dollar_sign_only() -> None:
     code = (
         "import sys\n"
-        "from dpfedbench.experiments.expand import check_drawable\n"
+        "from dpfedbench.experiments.drawable import check_drawable\n"
         "check_drawable('an ordinary title', 'here')\n"
         "print('matplotlib' in sys.modules)\n"
     )

@@ -12,8 +12,8 @@ import yaml
 
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.files import write_text
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.methods.method import Method
 from dpfedbench.settings.part import Settings, Shape, kind_of, shapes
 from dpfedbench.settings.run import Run
 from dpfedbench.settings.values import json_schema

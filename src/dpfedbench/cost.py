@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from dpfedbench.compiled import processor
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.files import write_text
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
 from dpfedbench.parts.budget import Budget, OwnSum
 from dpfedbench.parts.clipping.rule import ClippingRule
@@ -53,7 +54,7 @@ class Rate:
     lot: int | None = None
     unit: str = "clients"
 
-    def of(self, run: Any, rounds: int) -> tuple[int, float]:
+    def of(self, run: Method, rounds: int) -> tuple[int, float]:
         """How many clients or records a run of this kind is trained on in so many rounds, and its seconds."""
         trained, every = rounds * (self.lot or run.participation.cohort), run.validation.every
         validated = -(-rounds // every) * (run.validation.tasks if run.holds == "tasks" else 1) if every else 0
@@ -61,7 +62,7 @@ class Rate:
         return trained, trained * self.each + validated * self.validation + tested * self.test
 
 
-def kind_of(run: Any) -> str:
+def kind_of(run: Method) -> str:
     """Equal for runs whose rounds take as long, but for the number of clients in them.
 
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
@@ -70,7 +71,7 @@ def kind_of(run: Any) -> str:
     tasks = run.holds == "tasks"
     found: dict[str, Any] = {
         "sums": [(sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian")) for sum_ in run.sums],
-        "data": [run.dataset, run.within_records, run.sums_query_examples, run.pretrains],
+        "data": [run.dataset, run.within_records, run.pretrains],
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)
@@ -101,13 +102,13 @@ class Clock:
     def __init__(self, results: Path, *, threads: int = 1, device: str = "auto", kernels: bool = True) -> None:
         self.results, self.threads, self.device, self.kernels = results, threads, device_of(device), kernels
 
-    def planned(self, run: Any) -> int:
+    def planned(self, run: Method) -> int:
         """The rounds that the budget allows, of those planned; of noise that will decay, as if it stayed."""
         stops = any(sum_.budget and sum_.budget.stop and sum_.budget.epsilon is not None for sum_ in run.sums)
         rounds = int(run.participation.rounds)
         return self._rounds(run).budget.expected(rounds) if stops and _stated(run) else rounds
 
-    def _rounds(self, run: Any, **other: Any) -> Any:
+    def _rounds(self, run: Method, **other: Any) -> Rounds:
         """The rounds of a run on its data; a threshold or cells that another run finds are made up."""
         found = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
         places = {
@@ -116,9 +117,11 @@ class Clock:
         }
         run = run.replace(model=run.model.without_references(), **other)
         machine = {"threads": self.threads, "device": self.device, "kernels": self.kernels}
-        return Rounds.of(run, **places, **machine, ledger=[], first=1.0 if found else None)  # type: ignore[arg-type]
+        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if found else None)  # type: ignore[arg-type]
+        assert isinstance(made, Rounds)
+        return made
 
-    def rate(self, run: Any) -> Rate:
+    def rate(self, run: Method) -> Rate:
         """The rate of the run's kind of work."""
         tasks = min(run.validation.tasks, 4 * self.threads) if run.holds == "tasks" else run.validation.tasks
         # Noise in shares of clients is enough in a whole cohort alone.
@@ -173,7 +176,7 @@ class _Few:
         return getattr(self._plan, name)
 
 
-def _stated(run: Any) -> bool:
+def _stated(run: Method) -> bool:
     """Whether the configuration says the noise of all sums, and no budget has to."""
     return all(sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None for sum_ in run.sums)
 
@@ -185,15 +188,15 @@ def _time(hours: float) -> str:
     return f"{60 * hours:.3g} min" if hours >= 0.025 else f"{3600 * hours:.2g} s"
 
 
-def report(runs: Sequence[Any], clock: Clock, folder: Path, *, cores: int, say: Callable[[str], None]) -> None:
+def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, say: Callable[[str], None]) -> None:
     """Write cost.csv and cost.md of the plan's runs into a folder, and say the table; `cores` are the workflow's."""
     names = [*dict.fromkeys(run.method for run in runs), "total"]
     rows: dict[str, Any] = {name: {"runs": 0, "clients": 0, "records": 0, "hours": 0.0} for name in names}
-    kinds: dict[str, list[Any]] = {}
+    kinds: dict[str, list[Method]] = {}
     for run in runs:
         for row in (rows[run.method], rows["total"]):
             row["runs"] += 1
-        if run.loop() is not None:
+        if run.trained:
             kinds.setdefault(kind_of(run), []).append(run)
     planned: dict[str, int] = {}
     for number, group in enumerate(kinds.values(), start=1):

@@ -20,6 +20,7 @@ import psutil
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import end_with, outside, whose_fault, workflow_process
 from dpfedbench.launch import ERROR
+from dpfedbench.lazy import torch
 from dpfedbench.processes import Lost, joined
 
 
@@ -36,8 +37,6 @@ def main(arguments: str) -> int:
         return 1
     try:
         with joined() as processes, contextlib.redirect_stderr(sys.stdout if processes.first else sys.stderr):
-            import torch
-
             from dpfedbench.federation.engine import train
             from dpfedbench.methods import read_run_file
 

@@ -12,15 +12,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
-from dpfedbench.methods.method import Method
 from dpfedbench.reporting.audited import beside, parts_of
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from dpfedbench.models.net import Array, Net
+    from dpfedbench.evaluation.predictor import Predictor
+    from dpfedbench.models.net import Array
     from dpsum.accounting.profiles import Entry
 
 _RUNS = "runs/*/*/*/*/seed*"
@@ -277,20 +277,14 @@ class FinishedRun:
         Raises:
             BenchError: the model, its data set's summary.json or the search that found its cells is missing or damaged.
         """
-        from dpfedbench.evaluation.few_shot import tested_members
-        from dpfedbench.models.members import load_members
+        from dpfedbench.evaluation.predictor import trained
 
         place = self._results / "data" / self.settings.dataset / "summary.json"
         if not place.exists():
             raise BenchError(f"{place} is missing: the shape of the model's inputs stands there")
         summary = read_group(checked(place))
-        text, path = self.settings.task.text, checked(self.folder / "model.safetensors")
-        shape = tuple(summary["image_shape"]) if text is None else (text.record,)
-        if self.settings.task.shots:
-            train_classes = summary.get("split_classes", {}).get("train", 0)
-            return Predictor(*tested_members(self.settings, path, image_shape=shape, train_classes=train_classes))
-        net = self.settings.net(shape, summary["classes"], self._references)
-        return Predictor(net, load_members(path, net))
+        path = checked(self.folder / "model.safetensors")
+        return trained(self.settings, path, summary, self._references)
 
     def adapt(
         self, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None
@@ -305,136 +299,6 @@ class FinishedRun:
         Raises:
             BenchError: the run's model is used as it is, or sizes do not fit it.
         """
-        from dpfedbench.evaluation.next_word import refined
-        from dpfedbench.kernels import choose
-        from dpfedbench.models.meta_gradient import Adaptation
-
-        settings, found = self.settings, self.trained
-        if not settings.task.shots:
-            raise BenchError(f"the model of {settings.method} is used as it is: take run.trained")
-        x, y = found.checked(x, y)
-        gradients = choose(found.net).make()
-        steps = settings.evaluation.steps if steps is None else steps
-        rate = settings.evaluation.rate if rate is None else rate
-        if (text := settings.task.text) is not None:
-            own = [
-                refined(gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate) for theta in found.members
-            ]
-            return Predictor(found.net, own)
-        adaptation = Adaptation(gradients, adapted=settings.adapted(found.net))
-        adapted = [adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate) for theta in found.members]
-        return Predictor(found.net, [np.asarray(weights[0]) for weights in adapted])
-
-
-@dataclasses.dataclass(frozen=True)
-class Predictor:
-    """Networks whose class probabilities are averaged: `members` are the weights of each as a flat vector."""
-
-    net: Net
-    members: list[np.ndarray]
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """A torch module of each member, with its weights."""
-        import copy
-
-        import torch
-
-        found = []
-        for theta in self.members:
-            module = copy.deepcopy(self.net.module)
-            tensors = self.net.tensors(torch.from_numpy(theta[: self.net.weights].astype(np.float32)))
-            with torch.no_grad():
-                for name, parameter in module.named_parameters():
-                    parameter.copy_(tensors[name])
-            found.append(module)
-        return found
-
-    def predict(self, x: Array) -> np.ndarray:
-        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in [0, 1].
-
-        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word at each place is, given those
-        before it, for records int64 [n, L]. A model that normalises over the batch sees all images together.
-
-        Raises:
-            BenchError: images or records are of another shape, or the module's forward pass has no logits for words.
-        """
-        from dpfedbench.evaluation.few_shot import probabilities
-        from dpfedbench.kernels import choose
-
-        if self.net.vocabulary:
-            return self._predict_words(self._records(x))
-        x, gradients = self._images(x), choose(self.net).make()
-        total = np.zeros((len(x), self.net.outputs))
-        for theta in self.members:
-            logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
-            total += probabilities(logits)
-        return total / len(self.members)
-
-    def _predict_words(self, x: np.ndarray) -> np.ndarray:
-        import torch
-
-        total = np.zeros((*x.shape, self.net.outputs))
-        for module in self.modules:
-            with torch.no_grad():
-                logits = module(torch.from_numpy(x))
-            if tuple(logits.shape) != total.shape:
-                raise BenchError(
-                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)} records, not logits "
-                    f"{list(total.shape)}: let its forward pass give them"
-                )
-            total += torch.softmax(logits.double(), dim=-1).numpy()
-        return total / len(self.members)
-
-    def accuracy(self, x: Array, y: Array | None = None) -> float:
-        """The share of images, in percent, whose class is the most probable one; of texts, of words told right.
-
-        A text's words are counted as its test does: one that the model does not know (0) is never told.
-        """
-        x, y = self.checked(x, y)
-        if self.net.vocabulary:
-            from dpfedbench.kernels import choose
-
-            gradients = choose(self.net).make()
-            return 100 * float(np.mean([gradients.evaluate(theta, x, y).accuracy for theta in self.members]))
-        return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
-
-    def _images(self, x: Array) -> np.ndarray:
-        images, shape = np.asarray(x), self.net.input_shape
-        if images.ndim != 1 + len(shape) or images.shape[1:] != shape or not len(images):
-            raise BenchError(f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]")
-        if images.dtype == np.uint8:
-            return images
-        if not np.issubdtype(images.dtype, np.floating) or not (0 <= images.min() <= images.max() <= 1):
-            raise BenchError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
-        return images.astype(np.float32)
-
-    def _records(self, x: Array) -> np.ndarray:
-        records, (length,) = np.asarray(x), self.net.input_shape
-        if records.ndim != 2 or records.shape[1] != length or not len(records):
-            raise BenchError(f"records of shape {list(records.shape)}: give [n, {length}]")
-        if not np.issubdtype(records.dtype, np.integer):
-            raise BenchError(f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known")
-        if not 0 <= records.min() <= records.max() < self.net.outputs:
-            raise BenchError(f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}")
-        return records.astype(np.int64)
-
-    def checked(self, x: Array, y: Array | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Images and classes, or records of words twice, if they fit the network.
-
-        Raises:
-            BenchError: they do not; says how they should be.
-        """
-        if self.net.vocabulary:
-            records = self._records(x)
-            if y is not None and not np.array_equal(np.asarray(y), records):
-                raise BenchError("records of words are their own labels: leave out the second argument")
-            return records, records
-        if y is None:
-            raise BenchError("the classes of the images are missing: give them as the second argument")
-        images, labels = self._images(x), np.asarray(y)
-        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
-            raise BenchError(f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers")
-        if not 0 <= labels.min() <= labels.max() < self.net.outputs:
-            raise BenchError(f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}")
-        return images, labels.astype(np.int64)
+        if not self.settings.task.shots:
+            raise BenchError(f"the model of {self.settings.method} is used as it is: take run.trained")
+        return self.trained.adapted(self.settings, x, y, steps=steps, rate=rate)

@@ -11,12 +11,10 @@ import datetime
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from dpfedbench.errors import BenchError
-
-if TYPE_CHECKING:
-    import numpy as np
+from dpfedbench.lazy import np, torch
 
 Value = TypeVar("Value")
 
@@ -52,33 +50,30 @@ class Processes:
         """The first process's message, to all; what the others give is not looked at."""
         if self.count == 1:
             return message
-        import torch.distributed as dist
 
         box = [message]
         with _talking():
-            dist.broadcast_object_list(box, src=0)
+            torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
 
     def all(self, value: Value) -> list[Value]:
         """What each process gives, in their order, to all."""
         if self.count == 1:
             return [value]
-        import torch.distributed as dist
 
         found: list[Any] = [None] * self.count
         with _talking():
-            dist.all_gather_object(found, value)
+            torch.distributed.all_gather_object(found, value)
         return found
 
     def collected(self, value: Value) -> list[Value]:
         """What each process gives, in their order, to the first; to the others their own."""
         if self.count == 1:
             return [value]
-        import torch.distributed as dist
 
         found: list[Any] | None = [None] * self.count if self.first else None
         with _talking():
-            dist.gather_object(value, found, dst=0)
+            torch.distributed.gather_object(value, found, dst=0)
         return [value] if found is None else found
 
     def blocks(self, length: int, size: int, *, fixed: bool) -> list[slice]:
@@ -123,24 +118,18 @@ class Processes:
 
     def _receive(self, whole: np.ndarray, number: int) -> None:
         """The total from whoever added block `number`."""
-        import torch
-        import torch.distributed as dist
-
         if number % self.count != self.rank:
             with _talking():
-                dist.recv(torch.from_numpy(whole), src=number % self.count)
+                torch.distributed.recv(torch.from_numpy(whole), src=number % self.count)
 
     def _send(self, whole: np.ndarray, number: int, sent: list[Any]) -> None:
         """The total to whoever adds block `number`, without waiting until it is taken."""
-        import torch
-        import torch.distributed as dist
-
         if number % self.count != self.rank:
             with _talking():
                 while sent:
                     sent.pop()[0].wait()
                 copy = torch.from_numpy(whole.copy())
-                sent.append((dist.isend(copy, dst=number % self.count), copy))
+                sent.append((torch.distributed.isend(copy, dst=number % self.count), copy))
 
 
 @contextlib.contextmanager
@@ -158,18 +147,17 @@ def joined() -> Iterator[Processes]:
     Raises:
         BenchError: this torch cannot be used by several processes, or they did not find each other.
     """
-    import torch.distributed as dist
 
     for name, slurm in (("RANK", "SLURM_PROCID"), ("LOCAL_RANK", "SLURM_LOCALID")):
         os.environ.setdefault(name, os.environ.get(slurm, "0"))
-    if not dist.is_available():
+    if not torch.distributed.is_available():
         raise BenchError("this torch comes without torch.distributed: set machine.processes to 1")
     try:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        torch.distributed.init_process_group("gloo", timeout=_PATIENCE)
     except (RuntimeError, ValueError) as error:
         said = (str(error).strip() or "no reason").splitlines()[0]
         raise BenchError(f"the processes of the training did not find each other ({said})") from error
     try:
-        yield Processes(dist.get_rank(), dist.get_world_size())
+        yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
     finally:
-        dist.destroy_process_group()
+        torch.distributed.destroy_process_group()

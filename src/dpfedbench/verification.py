@@ -18,8 +18,8 @@ from dpfedbench.evaluation.intervals import mean_interval
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
 from dpfedbench.files import read_group, reading
 from dpfedbench.manifest import FOLDER, Sealed, checked, mend, sealed
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
-from dpfedbench.methods.method import Method
 from dpfedbench.reporting.results import read_account, read_history
 from dpfedbench.results_format import NAME
 from dpsum.accounting.account import Account

@@ -15,7 +15,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.federation.accounts import account_run, ledger_of
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpsum.accounting.account import account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.tuning import Search

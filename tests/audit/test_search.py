@@ -41,7 +41,7 @@ def audited(monkeypatch, mutant, place, *, seen="", seed=0, **values):
     """(headline, what holds) of one of the two sums, as the server or somebody else sees it."""
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
     run = make_config(SEARCH, {"clients": {"count": 3, "fragments": 9}})
-    sum_ = run.loop().own[place]
+    sum_ = run.own_sums()[place]
     found = one_run(
         run, sum_, seed=audit_seed(run, seed), canaries=300, rounds=20, threshold=sum_.clipping.threshold,
         records=HALF, added={"": 0, "another client": 2, "everyone": 3}[seen], **values,

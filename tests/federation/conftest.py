@@ -176,7 +176,7 @@ class Given(Clients):
 def given_rounds(config, gradients, observer=None):
     """The rounds of a run over given contributions [clients, d]; its book's ledger is a list."""
     return engine.Rounds(
-        config, config.loop(), net=Flat(np.shape(gradients)[1]), held=None, gradients=None, measures=NoMeasures(),
+        config, net=Flat(np.shape(gradients)[1]), held=None, gradients=None, measures=NoMeasures(),
         ledger=[], observer=observer, clients=Given(gradients),
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ import torch
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation import engine
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation import rounds as rounds_file
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.budget import Budget
@@ -136,12 +136,10 @@ def rounds_without_data(config, observer=None):
 
     held.gather = gather
     given = None
-    if getattr(config.loop().client, "kind", "") == "model-difference" or (
-        not config.loop().own and config.holds == "tasks"
-    ):
+    if getattr(config.client, "kind", "") == "model-difference" or (not config.own_sums() and config.holds == "tasks"):
         given = Given(np.zeros((clients, 3)))
     return Rounds(
-        config, config.loop(), net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),
+        config, net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),
         ledger=[], clients=given, observer=observer,
     )  # fmt: skip
 
@@ -164,7 +162,7 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], mechanism.stream
     # The threshold of noise alone grows without end, and the model with it, which nobody looks at here.
-    monkeypatch.setattr(engine, "check_finite", lambda *_, **__: None)
+    monkeypatch.setattr(rounds_file, "check_finite", lambda *_, **__: None)
     monkeypatch.setattr(mechanism, "stream", lambda *given: drawn.append(given) or named(*given))
     rounds = rounds_without_data(config)
     place = {entry.sum.stream: entry._indices for entry in rounds.budget.mechanisms if entry.sum.private}
@@ -242,7 +240,7 @@ def test_the_optimiser_gets_the_mean_and_not_the_sum(monkeypatch):
     )
     for index in range(4):
         rounds.round(index)
-    assert rounds.loop.step.optimizer.kind == "adam" and len(got) == 4
+    assert rounds.step.optimizer.kind == "adam" and len(got) == 4
     for gradient, (line, [(made, mean)]) in zip(got, left, strict=True):
         assert line.denominator == 4.0 == made.total.count
         assert np.array_equal(gradient.numpy(), mean.astype(np.float32))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.summed import Parties
 
@@ -25,7 +25,7 @@ def test_a_client_moves_by_its_noise_alone_where_nobody_is_in_its_lot():
     )
     held = SimpleNamespace(images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.zeros(100, np.int64)] * 4)
     found = Rounds(
-        config, config.loop(), net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
+        config, net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
         gradients=Choice("given", lambda: test_lots.Lots(np.zeros((100, 3))), "cpu"),
     )  # fmt: skip
     empty = 0
@@ -61,7 +61,7 @@ def test_a_party_releases_its_noise_alone_where_nobody_is_in_its_lot(monkeypatch
     config = make(*[None] * (make is test_search.cells), {"participation": {"cohort": 1}})
     held = SimpleNamespace(images=[np.zeros((100, 1))] * 4, labels=[np.zeros(100, np.int64)] * 4)
     rounds = Rounds(
-        config, config.loop(), net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
+        config, net=Flat(3), held=held, measures=NoMeasures(), ledger=[],
         gradients=Choice("given", Empty, "cpu"),
     )  # fmt: skip
     for index in range(4):

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
 from dpfedbench.federation.accounts import account_of, ledger_before, ledger_of
-from dpfedbench.settings.initial import RandomInitial
+from dpfedbench.settings.run import RandomInitial
 from tests.federation.test_sums_together import gaussian, joint
 
 from .conftest import LOTS, PLAIN, RUN, accounted, make_config, rounds_of, train

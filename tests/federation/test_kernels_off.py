@@ -17,7 +17,7 @@ import torch
 
 from dpfedbench.data.records import load_any_records
 from dpfedbench.evaluation import evaluate
-from dpfedbench.federation import engine
+from dpfedbench.federation import engine, rounds
 from dpfedbench.models.members import load_members
 from dpfedbench.models.net import Net
 from dpfedbench.models.torch_gradients import TorchGradients, _AllAtOnce
@@ -116,7 +116,7 @@ def test_whole_runs_agree_in_double_precision(name, device, request, tmp_path, m
     config = make_config({"participation": {"rounds": 3}}, *overlays, validation, own, general=general)
     data, clients = request.getfixturevalue(whose)
     initial, members = Net.initial, dict[str, np.ndarray]()
-    monkeypatch.setattr(engine, "choose", functools.partial(engine.choose, dtype=torch.float64))
+    monkeypatch.setattr(rounds, "choose", functools.partial(rounds.choose, dtype=torch.float64))
     monkeypatch.setattr(Net, "initial", lambda self, rng: initial(self, rng).astype(np.float64))
     monkeypatch.setattr(engine, "save_members", lambda path, net, found: members.update({path.parent.name: found[0]}))
     if device == "cpu":

@@ -14,7 +14,7 @@ from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum import mechanism
@@ -187,7 +187,7 @@ def test_the_norm_query_clips_norms(monkeypatch):
     images = [np.arange(100, dtype=np.uint8)[:, None]] * 4
     held = SimpleNamespace(images=images, labels=[np.zeros(100, np.int64)] * 4)
     found = Rounds(
-        config, config.loop(), net=Flat(3), held=held, gradients=Choice("given", lambda: Lots(rows), "cpu"),
+        config, net=Flat(3), held=held, gradients=Choice("given", lambda: Lots(rows), "cpu"),
         measures=NoMeasures(), ledger=[],
     )  # fmt: skip
     states, reached = found.clients.entry.states, 0
@@ -217,7 +217,7 @@ def test_lots_are_drawn_anew_in_each_step_round_and_client():
         images=[np.arange(100, dtype=np.uint8)[:, None]] * 4, labels=[np.full(100, client) for client in range(4)]
     )
     found = Rounds(
-        config, config.loop(), net=Flat(1), held=held, measures=NoMeasures(), ledger=[],
+        config, net=Flat(1), held=held, measures=NoMeasures(), ledger=[],
         gradients=Choice("given", lambda: Seen(np.zeros((100, 1))), "cpu"),
     )  # fmt: skip
     for index in range(4):

@@ -11,7 +11,7 @@ import pytest
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.engine import Rounds
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
@@ -38,7 +38,7 @@ def rounds_over(config, rows, observer=None):
     images, flat = [np.arange(start, start + 100, dtype=np.uint8)[:, None] for start in (0, 100)], np.concatenate(rows)
     held = SimpleNamespace(images=images, labels=[np.zeros(100, np.int64)] * 2)
     return Rounds(
-        config, config.loop(), net=Flat(flat.shape[1]), held=held, gradients=Choice("given", lambda: Lots(flat), "cpu"),
+        config, net=Flat(flat.shape[1]), held=held, gradients=Choice("given", lambda: Lots(flat), "cpu"),
         measures=NoMeasures(), ledger=[], observer=observer,
     )  # fmt: skip
 

@@ -74,7 +74,7 @@ def halves_of(run):
     """Of each sum, for each of the four parties, the places of its half."""
     return {
         sum_.name: [run.client_update.places(sum_, seed=run.seed, client=k, records=100) for k in range(4)]
-        for sum_ in run.loop().own
+        for sum_ in run.own_sums()
     }
 
 
@@ -176,7 +176,7 @@ def divide_by_the_realised_lot(monkeypatch):
 
 def take_both_sums_of_one_half(monkeypatch):
     places = SearchSteps.places
-    first = make_config().loop().own[0]
+    first = make_config().own_sums()[0]
     monkeypatch.setattr(SearchSteps, "places", lambda self, sum_, **given: places(self, first, **given))
 
 

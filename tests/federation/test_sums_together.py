@@ -93,12 +93,12 @@ class TwoSums(DpAgr):
     client_update: Asked = Asked()
     second_noise: Fixed = setting(Fixed(multiplier=2.0), doc="of the second sum")
 
-    def loop(self):
+    def own_sums(self):
         second = Sum(
             name="second-sum", unit="client", observer="everyone", clipping=Constant(threshold=1.0),
             noise=self.second_noise, budget=self.budget, stream="second-noise",
         )  # fmt: skip
-        return dataclasses.replace(super().loop(), own=(second,))
+        return (second,)
 
 
 class TwoPhases(SummedSteps):

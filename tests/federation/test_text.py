@@ -12,8 +12,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.federation.engine import train
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run
-from dpfedbench.methods.method import Method
 from dpfedbench.models.members import load_members
 from dpfedbench.reporting.results import read_history
 from dpsum.accounting.account import Account

@@ -31,8 +31,8 @@ from dpfedbench.evaluation import evaluate
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
 from dpfedbench.files import write_json
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS, read_run
-from dpfedbench.methods.method import Method
 from dpfedbench.settings.layers import merge
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS, by_name, read_run
 from dpfedbench.methods.maml import NonPrivateMaml
-from dpfedbench.methods.method import Method
 
 
 def module(place: str, **values: Any) -> ModuleType:

@@ -9,8 +9,8 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.expand import named
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run
-from dpfedbench.methods.method import Method
 from dpfedbench.settings.layers import set_key
 from dpfedbench.settings.part import Section, found, shapes
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config

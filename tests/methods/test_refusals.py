@@ -41,8 +41,7 @@ def kinds(run: Any) -> dict[str, Any]:
 def promises(run: Any) -> Any:
     """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
     private = [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in run.sums if sum_.private]
-    loop = run.loop()
-    server = loop is not None and loop.server.private
+    server = run.trained and run.server_sum().private
     return private, run.private, server, run.holds, run.pretrains, run.delta is None, run.own_delta is None
 
 

@@ -16,7 +16,7 @@ from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.expand import make_plan
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.files import write_json
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.reporting import figures, page, tables, values
 from dpfedbench.reporting.described import Item as Described
 from dpfedbench.reporting.described import Private
@@ -73,7 +73,7 @@ def write_run(results: Path, run: Method, accuracies: list[float]) -> None:
     account |= {"noise_multiplier": z, "reasons": {} if profiles else {"holds": "no release claims privacy"}}
     audit = {"epsilon": 0.8 / z, "method": "f-DP by ranks", "confidence": 0.95, "reason": "", "epsilon_ideal": 0.9 / z}
     audit |= {"unit": "client", "observer": "everyone"}
-    if run.own_delta and run.loop().server.private:  # two-fold: each record is protected from the server as well
+    if run.own_delta and run.server_sum().private:  # two-fold: each record is protected from the server as well
         own = {"unit": "record", "observer": "the server"}
         of_records = {name: profile | own for name, profile in profiles.items()}
         account["also"] = [account | {"unit": "record", "profiles": of_records, "delta": run.own_delta}]

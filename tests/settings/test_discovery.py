@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.methods.method import Method
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.discovery import check_functions, check_kind
 from dpfedbench.settings.part import Part, found

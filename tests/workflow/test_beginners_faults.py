@@ -26,7 +26,7 @@ experiments:
 METHOD = """
 from typing import ClassVar
 from dpfedbench.methods.over_clients import OverClients
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.maml import Maml
 
 
@@ -135,7 +135,7 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         ),
         (
             "methods/mine.py", changed(METHOD, "Mine(OverClients)", "Mine(Method)"),
-            r"line 8: Mine has no loop: extend OverClients, OverLots or OverParties, or write one",
+            r"line 8: Mine has no server_sum: extend OverClients, OverLots or OverParties, or write one",
         ),
         (
             "methods/mine.py", changed(METHOD, '    name: ClassVar[str] = "mine"\n', ""),
@@ -146,8 +146,8 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
             r"line 8: .*Mine has a key 'name', which shadows OverClients\.name: that is no key, write name: ClassVar\[",
         ),
         (
-            "methods/mine.py", f"{METHOD}\n    def loop(self, rounds):\n        return super().loop()\n",
-            r"line 13: Mine\.loop takes \(self, rounds\), but it is called with \(self\): give it these",
+            "methods/mine.py", f"{METHOD}\n    def server_sum(self, rounds):\n        return super().server_sum()\n",
+            r"line 13: Mine\.server_sum takes \(self, rounds\), but it is called with \(self\): give it these",
         ),
         (
             "methods/mine.py", f"{METHOD}\n    def private(self):\n        return True\n",

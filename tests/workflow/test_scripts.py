@@ -13,7 +13,7 @@ import pytest
 from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import Partition, make_partition
 from dpfedbench.files import write_text
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from tests.federation.conftest import make_config, train
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow" / "scripts"

@@ -23,8 +23,8 @@ import torch
 from dpfedbench.audit.decorrelated import Decorrelated, SecretRounds
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation.engine import Rounds
-from dpfedbench.methods.method import Method
+from dpfedbench.federation.rounds import Rounds
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
@@ -129,11 +129,9 @@ def run_rounds(
         plan: in place of the run's participation plan.
         progress: told of each round.
     """
-    loop = run.loop()
-    assert loop is not None
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
-        run, loop, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
+        run, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
         ledger=Ledger(Path(os.devnull)), observer=observer, plan=plan, first=first,
         clients=source if isinstance(source, Clients) else None,
     )  # fmt: skip
@@ -262,9 +260,9 @@ def one_run(
         progress: told of each round.
     """
     run = run.replace(seed=seed)
-    loop = run.loop()
-    assert loop is not None and sum_.noise is not None
-    own, holders, each = sum_ in loop.own, 1, canaries
+    assert sum_.noise is not None
+    own_sums, participation = run.own_sums(), run.participation
+    own, holders, each = sum_ in own_sums, 1, canaries
     if own:
         lots = rounds * steps
         holders = 1 if added else min(run.clients.count, max(1, _STEPS // lots))
@@ -273,8 +271,8 @@ def one_run(
     present = coins if inserted else np.zeros_like(coins)
     net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
     # A record is in one part of its client's, and the sum is over one of these.
-    count = records * len({one.part for one in loop.own}) if own else run.clients.count
-    places = functools.partial(loop.client.places, sum_, seed=seed, records=count)
+    count = records * len({one.part for one in own_sums}) if own else run.clients.count
+    places = functools.partial(run.client.places, sum_, seed=seed, records=count)
     units = [
         canary_units(
             count, row, norm=threshold, seed=seed, holder=holder, places=places(client=holder) if own else None
@@ -284,7 +282,7 @@ def one_run(
     if added:
         none = np.zeros(0, bool)
         units += [canary_units(count, none, norm=threshold, seed=seed, holder=k) for k in range(1, run.clients.count)]
-    plan = loop.participation.plan(clients=run.clients.count, seed=seed)
+    plan = participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
     scores: Scores | Decorrelated | SecretRounds
@@ -300,12 +298,12 @@ def one_run(
         # What noise of two rounds has in common is looked for where it is not one stream's draw a round.
         if members is not None and (sum_.noise.combines(0) is not None or sum_.noise.by_dimension):
             scores = Decorrelated(net, name=sum_.name, members=members)
-        elif sum_.noise.combines(0) is not None and loop.participation.once:
+        elif sum_.noise.combines(0) is not None and participation.once:
             scores = SecretRounds(net, name=sum_.name, rounds=rounds)
         else:
-            scores = Scores(net, name=sum_.name, members=members, once=loop.participation.once)
+            scores = Scores(net, name=sum_.name, members=members, once=participation.once)
         query = run.task.ways * run.clients.query_per_class
-        source = ClientSource(net, units[0], each=query if run.sums_query_examples else 1)
+        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )

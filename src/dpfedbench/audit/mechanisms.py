@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dpfedbench.audit.canaries import Coordinates, audit_seed
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.ledger import Release
 from dpsum.mechanism import Released

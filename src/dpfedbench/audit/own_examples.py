@@ -18,7 +18,7 @@ from dpfedbench.audit.canaries import Found, gradients_of, nothing
 from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.kernels.adding import TORCH
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Setup
 from dpsum.accounting.analyses import find
@@ -79,8 +79,6 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
     support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
     holders = max(1, canaries // examples)
     run = run.replace(seed=seed)
-    loop = run.loop()
-    assert loop is not None
     coins = stream(seed, "audit-coins").integers(2, size=(holders, examples)).astype(bool)
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
@@ -110,10 +108,10 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         Mechanism.of, budget=budget, ledger=Ledger(Path(os.devnull)), seed=seed, arithmetic=TORCH,
         observer=lambda line, _: releases.append(line),
     )  # fmt: skip
-    clients = loop.client.clients(
+    clients = run.client.clients(
         Setup(
-            run=run, net=model, held=source, gradients=gradients_of(source), own=loop.own, enter=enter,
-            plan=loop.participation.plan(clients=run.clients.count, seed=seed),
+            run=run, net=model, held=source, gradients=gradients_of(source), own=run.own_sums(), enter=enter,
+            plan=run.participation.plan(clients=run.clients.count, seed=seed),
         )
     )  # fmt: skip
     for entry in budget.mechanisms:

@@ -17,7 +17,7 @@ import torch
 from dpfedbench.audit.canaries import Found
 from dpfedbench.audit.units import LARGE, Coordinates
 from dpfedbench.kernels.adding import TORCH
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.noised import NoisedClients
@@ -56,8 +56,6 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
         inserted: false: every update points against the coordinate, whatever its coin (a null).
     """
     run = run.replace(seed=seed)
-    loop = run.loop()
-    assert loop is not None
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
     net: Any = Coordinates(ordinary=1, reserved=1)
     releases, scores, squares = list[Release](), np.zeros(canaries), np.zeros(canaries)
@@ -76,7 +74,7 @@ def one_update_run(run: Method, *, seed: int, canaries: int, inserted: bool = Tr
     )  # fmt: skip
     setup = Setup(
         run=run, net=net, held=None, gradients=Choice("audit", lambda: None, "cpu"),  # type: ignore[arg-type, return-value]
-        own=loop.own, enter=enter, plan=loop.participation.plan(clients=run.clients.count, seed=seed),
+        own=run.own_sums(), enter=enter, plan=run.participation.plan(clients=run.clients.count, seed=seed),
     )  # fmt: skip
     signs = np.where(coins & inserted, 1.0, -1.0)
     clients = NoisedClients(setup, _Updates(signs))

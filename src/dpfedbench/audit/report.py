@@ -22,8 +22,8 @@ from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.files import write_json
+from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
-from dpfedbench.methods.method import Method
 from dpsum.accounting.account import others, seen_by
 from dpsum.accounting.analyses import find, of, own_records
 from dpsum.accounting.analyses.base import rounds_of, schedule_of
@@ -206,10 +206,10 @@ def _audit_served(
     seen: str = "",
 ) -> dict[str, Any]:
     """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
-    loop, rule, delta, seed = run.loop(), sum_.clipping, sum_.delta, audit_seed(run)
-    assert loop is not None and rule is not None and delta is not None
-    first, rounds, own = releases[0], rounds_of(releases), sum_ in loop.own
-    steps = int(first.sampler["rounds"]) // loop.participation.rounds
+    rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
+    assert rule is not None and delta is not None
+    first, rounds, own = releases[0], rounds_of(releases), sum_ in run.own_sums()
+    steps = int(first.sampler["rounds"]) // run.participation.rounds
     threshold, records = float(np.atleast_1d(first.threshold)[0]), int(first.sampler.get("records", 0))
     # A client or record that is a canary is not an ordinary one, and there should be both.
     most = records * run.clients.count if own else run.clients.count

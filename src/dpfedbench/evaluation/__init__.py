@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from dpfedbench.evaluation.few_shot import meta_test
+from dpfedbench.evaluation.held_out import record_test
+from dpfedbench.evaluation.next_word import text_test
+from dpfedbench.method import Method
 
 
 def evaluate(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True,
+    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
     """Test a trained model and write metrics.json: on few-shot tasks, unseen texts or, as it is, on held-out records.
@@ -15,17 +19,9 @@ def evaluate(
         BenchError: data or model missing or damaged.
     """
     if run.holds == "records" and not run.pretrains:
-        from dpfedbench.evaluation.held_out import record_test
-
         record_test(
             run, data_dir=data_dir, model_path=model_path, out_path=out_path, kernels=kernels, references=references
         )
         return
-    if run.task.text is not None:
-        from dpfedbench.evaluation.next_word import text_test
-
-        text_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)
-        return
-    from dpfedbench.evaluation.few_shot import meta_test
-
-    meta_test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)
+    test = meta_test if run.task.text is None else text_test
+    test(run, data_dir=data_dir, model_path=model_path, out_path=out_path, threads=threads, kernels=kernels)

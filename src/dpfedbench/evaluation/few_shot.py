@@ -14,6 +14,7 @@ from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.models.meta_gradient import Adaptation
@@ -46,7 +47,7 @@ def task_scores(
     choice: Choice,
     members: Sequence[np.ndarray],
     dataset: ImageDataset,
-    run: Any,
+    run: Method,
     *,
     split: str,
     tasks: int,
@@ -118,7 +119,7 @@ class FewShotMeasures:
 
     columns: tuple[str, ...] = ("validation_loss",)
 
-    def __init__(self, run: Any, dataset: ImageDataset, choice: Choice, *, net: Any, threads: int) -> None:
+    def __init__(self, run: Method, dataset: ImageDataset, choice: Choice, *, net: Any, threads: int) -> None:
         self._run, self._dataset, self._choice, self._threads = run, dataset, choice, threads
         self._adapted = run.adapted(net)
 
@@ -136,7 +137,7 @@ class FewShotMeasures:
 
 
 def tested_members(
-    run: Any, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
+    run: Method, model_path: Path, *, image_shape: tuple[int, ...], train_classes: int
 ) -> tuple[Net, list[np.ndarray]]:
     """The network that is adapted to tasks, and the weights [d] of each member that adaptation starts from.
 
@@ -153,7 +154,7 @@ def tested_members(
 
 
 def meta_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
 ) -> None:
     """Meta-test a trained model and write metrics.json.
 

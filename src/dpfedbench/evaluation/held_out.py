@@ -13,6 +13,7 @@ from dpfedbench.data.records import RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.results_format import MEASURED
@@ -34,7 +35,7 @@ class HeldOut:
     test: tuple[np.ndarray, np.ndarray]
 
 
-def held_out(run: Any, dataset: RecordDataset) -> HeldOut:
+def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
     """Take `validation.tasks` records out of the test part: the same for every seed, and whether or not a run looks at
     them, so that all are tested on the same records.
 
@@ -56,7 +57,7 @@ def held_out(run: Any, dataset: RecordDataset) -> HeldOut:
     )
 
 
-def check_classes(run: Any, dataset: Any) -> None:
+def check_classes(run: Method, dataset: Any) -> None:
     """Refuse a task of another number of classes than the data set's.
 
     Raises:
@@ -101,7 +102,7 @@ class HeldOutMeasures:
 
     columns = MEASURED
 
-    def __init__(self, run: Any, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
+    def __init__(self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
         self._held = held_out(run, dataset)
         self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
 
@@ -141,7 +142,7 @@ class NoMeasures:
 
 
 def record_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
+    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, kernels: bool = True,
     references: Mapping[str, Path] | None = None,
 ) -> None:  # fmt: skip
     """Test a trained model and write metrics.json; `references` are files of other runs, as `engine.train` has them.

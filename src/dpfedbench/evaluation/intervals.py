@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
+from dpfedbench.method import Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,6 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "
     mean = float(sample.mean())
     if sample.size == 1:
         return Interval(mean=mean, low=math.nan, high=math.nan, count=1, over=over)
-    from scipy.special import stdtrit  # half a second to load: not for who trains
 
     half = float(stdtrit(sample.size - 1, 0.5 + level / 2) * sample.std(ddof=1) / math.sqrt(sample.size))
     return Interval(mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over)
@@ -67,13 +68,13 @@ def seeds_interval(per_task: Sequence[Sequence[float]], *, level: float = 0.95) 
     return mean_interval([float(np.mean(tasks)) for tasks in per_task], level=level, over="seeds")
 
 
-def write_metrics(path: Path, run: Any, interval: Interval, **more: Any) -> None:
+def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:
     """Write metrics.json: of which run, its accuracy in percent with the interval, and what else its test says."""
     head = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
     write_json(path, head | {"accuracy": interval.mean, "ci_low": interval.low, "ci_high": interval.high} | more)
 
 
-def write_task_metrics(path: Path, run: Any, accuracies: np.ndarray, *, members: int, **more: Any) -> None:
+def write_task_metrics(path: Path, run: Method, accuracies: np.ndarray, *, members: int, **more: Any) -> None:
     """Write metrics.json of a test on tasks; `accuracies` are in percent, float64 [tasks]."""
     write_metrics(
         path, run, mean_interval(accuracies.tolist()), **more, tasks=len(accuracies), shots=run.task.shots,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import Scores
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpsum.progress import Progress
@@ -38,7 +38,7 @@ def refined(
 
 
 def text_scores(
-    choice: Choice, theta: np.ndarray, known: KnownText, run: Any, *, split: str, tasks: int, threads: int = 1,
+    choice: Choice, theta: np.ndarray, known: KnownText, run: Method, *, split: str, tasks: int, threads: int = 1,
     progress: Progress | None = None,
 ) -> tuple[Scores, Scores]:  # fmt: skip
     """Accuracy and loss on the first `tasks` tasks of a split, refined and as the model is.
@@ -46,6 +46,8 @@ def text_scores(
     Raises:
         BenchError: the split has fewer tasks, or a task fewer records.
     """
+    text = run.task.text
+    assert text is not None
     shots, test, pool = run.task.shots, run.evaluation, known.dataset.splits[split]
     if tasks > len(pool):
         key = "evaluation.tasks" if split == "test" else "validation.tasks"
@@ -62,7 +64,7 @@ def text_scores(
         records = known.tasks(pool[index : index + 1])[0]
         own, others = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
-            weights = refined(gradients, theta, own, batch=run.task.text.refine_batch, steps=test.steps, rate=test.rate)
+            weights = refined(gradients, theta, own, batch=text.refine_batch, steps=test.steps, rate=test.rate)
             found = gradients.evaluate(weights, others, others), gradients.evaluate(theta, others, others)
         if progress is not None:
             progress.step(next(counter), 1)
@@ -85,7 +87,7 @@ class TextMeasures:
 
     columns: tuple[str, ...] = ("validation_loss", "test_accuracy", "test_accuracy_before_refining")
 
-    def __init__(self, run: Any, known: KnownText, choice: Choice, *, threads: int) -> None:
+    def __init__(self, run: Method, known: KnownText, choice: Choice, *, threads: int) -> None:
         self._run, self._known, self._choice, self._threads = run, known, choice, threads
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
@@ -107,7 +109,7 @@ class TextMeasures:
 
 
 def text_test(
-    run: Any, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
+    run: Method, *, data_dir: Path, model_path: Path, out_path: Path, threads: int = 1, kernels: bool = True
 ) -> None:
     """Test a trained language model and write metrics.json; the interval is over tasks, accuracies are in percent.
 
@@ -115,6 +117,7 @@ def text_test(
         BenchError: data or model missing or damaged, or settings that do not fit them.
     """
     dataset = load_texts(data_dir)
+    assert run.task.text is not None
     known = KnownText(dataset, run.task.text)
     net = run.tested_net(known.image_shape)
     (theta,) = load_members(Path(model_path), net)

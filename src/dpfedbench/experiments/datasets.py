@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from dpfedbench import data, imports
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, given
+from dpfedbench.method import Method
 from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 from dpfedbench.settings.words import nearest
@@ -108,7 +108,7 @@ CALLED = {"classes": "classes of images", "records": "labelled records", "texts"
 """The kinds of data sets, in words."""
 
 
-def check_holdings(run: Any, holds: str) -> None:
+def check_holdings(run: Method, holds: str) -> None:
     """Refuse a run that asks more of its data set than that holds, as far as it is known before it is prepared.
 
     Args:
@@ -140,7 +140,7 @@ def check_holdings(run: Any, holds: str) -> None:
             )
 
 
-def _check_classes(run: Any, train: int, validation: int, test: int, *, each: int) -> None:
+def _check_classes(run: Method, train: int, validation: int, test: int, *, each: int) -> None:
     clients, ways = run.clients, run.task.ways
     splits = {"train": train, "validation": validation, "test": test}
     used = {"train": not run.pretrains, "validation": run.validation.every > 0, "test": True}
@@ -163,8 +163,8 @@ def _check_classes(run: Any, train: int, validation: int, test: int, *, each: in
         )
 
 
-def _check_fragments(run: Any, records: int) -> None:
-    for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments)):
+def _check_fragments(run: Method, records: int) -> None:
+    for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments or 1)):
         if records % count:
             raise BenchError(
                 f"{key} is {count:,}, which does not divide the {records:,} training records of {run.dataset}: "

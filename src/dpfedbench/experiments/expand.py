@@ -4,7 +4,7 @@ import dataclasses
 import keyword
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,16 +20,22 @@ from dpfedbench.experiments.configuration import (
     given,
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
+from dpfedbench.experiments.drawable import check_drawable, texts
+from dpfedbench.experiments.overlays import (
+    Methods,
+    check_fits,
+    check_given,
+    check_overlays,
+    general_overlays,
+    method_overlays,
+)
 from dpfedbench.experiments.plan import Cell, Item, Plan
+from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.methods.method import Method
 from dpfedbench.results_format import HISTORY, MEASURED, NORMS
 from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
-from dpfedbench.settings.part import shapes
-from dpfedbench.settings.words import dotted, shown
 
-Methods = Mapping[str, type[Method]]
 _TEST = "test."
 
 
@@ -63,7 +69,7 @@ def make_plan(
                 "take another, or null"
             )
     check_overlays(configuration, methods)
-    for where, overlay in (*_general(configuration), *_of_methods(configuration)):
+    for where, overlay in (*general_overlays(configuration), *method_overlays(configuration)):
         if "dataset" in overlay and datasets is not None:
             known_name(overlay["dataset"], datasets, f"{where}.dataset", "data set")
     items: dict[tuple[str, str], Item] = {}
@@ -94,64 +100,6 @@ def make_plan(
     return Plan(items=items, runs=runs)
 
 
-def check_overlays(configuration: Configuration, methods: Methods) -> None:
-    """Refuse what no method knows in overlays for all methods, and what does not fit in those for one.
-
-    Raises:
-        BenchError: by the full name of the key.
-    """
-    everything = list(methods.values())
-    for where, overlay in _general(configuration):
-        _check_given(overlay, where)
-        layers.check(everything, overlay, where)
-    for where, overlay in _of_methods(configuration):
-        method = where.rpartition(".")[2]
-        known_name(method, methods, where, "method")
-        _check_given(overlay, where)
-        _check_fits(methods, method, overlay, where)
-        layers.check(methods[method], overlay, where, owner=method)
-
-
-def _general(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
-    """The overlays that are for all methods, by their keys."""
-    found: list[tuple[str, Mapping[str, Any]]] = [("run", configuration.run)]
-    for paper, experiment in configuration.experiments.items():
-        if experiment is not None:
-            where = f"experiments.{paper}"
-            found += [(f"{where}.run", experiment.run), (f"{where}.published_at", experiment.published_at)]
-            found += [(f"{where}.tasks.{name}", overlay) for name, overlay in experiment.tasks.items()]
-            found += [(f"{where}.variants.{name}", overlay) for name, overlay in experiment.variants.items()]
-    return found
-
-
-def _of_methods(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
-    """The overlays that are for one method, by their keys."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    found += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
-    for paper, experiment in configuration.experiments.items():
-        if experiment is not None:
-            found += [(f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()]
-    return found
-
-
-def _check_given(overlay: Mapping[str, Any], where: str) -> None:
-    for key in ("method", "seed"):
-        if key in overlay:
-            raise BenchError(f"unknown key {where}.{key}: a run has its method from its series and its seed from seeds")
-
-
-def _check_fits(methods: Methods, name: str, overlay: Mapping[str, Any], where: str) -> None:
-    """Refuse a section that a method does not have and others have: it would be another method."""
-    for key in overlay:
-        if key in shapes(methods[name]) or key == "method":
-            continue
-        having = [other for other, cls in methods.items() if key in shapes(cls)]
-        if having:
-            raise BenchError(
-                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one of {', '.join(having)}"
-            )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Expansion:
     """The expansion of one paper's experiment."""
@@ -169,7 +117,7 @@ class _Expansion:
         cells = self._table(spec, where) if isinstance(spec, Table) else self._figure(spec, where)
         if not cells:
             raise BenchError(f"{where} has no cell left: give it a series that is not null, or set {where} to null")
-        for key, text in _texts(spec):
+        for key, text in texts(spec):
             check_drawable(text, f"{where}.{key}")
         kind = "table" if isinstance(spec, Table) else spec.kind
         return Item(paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells))
@@ -230,8 +178,7 @@ class _Expansion:
 
     def _check_columns(self, spec: Figure, series: Series, run: Method, where: str) -> None:
         """Refuse columns that the run's history.csv does not have."""
-        loop = run.loop()
-        known = {*HISTORY, *NORMS, *MEASURED, *(loop.client.columns(run) if loop is not None else ())}
+        known = {*HISTORY, *NORMS, *MEASURED, *(run.client.columns(run) if run.trained else ())}
         named = [spec.x.column] if spec.x.column else []
         for column, curve in ((spec.curves or {}) | (series.curves or {})).items():
             named += [column, *(curve.band or ()), *([curve.per] if curve.per else [])]
@@ -281,8 +228,8 @@ class _Expansion:
         if isinstance(spec, Table):
             seeds = spec.task_seeds.get(task) or seeds
         try:
-            _check_given(overlay, f"experiments.{self.paper}")
-            _check_fits(self.methods, series.method, overlay, "")
+            check_given(overlay, f"experiments.{self.paper}")
+            check_fits(self.methods, series.method, overlay, "")
             if searches is not None:
                 genotype = {"kind": "found", "search": searches}
                 values["model"] = {**values["model"], "genotype": genotype}
@@ -401,38 +348,6 @@ def named(run: Method) -> dict[str, Any]:
     except BenchError:
         same = False
     return {key: value for key, value in (said if same else run.plain()).items() if key != "seed"}
-
-
-def _texts(spec: Table | Figure) -> Iterator[tuple[str, str]]:
-    """What matplotlib may have to set, by its key."""
-    yield "title", spec.title
-    curves = dict((spec.curves if isinstance(spec, Figure) else None) or {})
-    if isinstance(spec, Figure):
-        yield from (("x.label", spec.x.label), ("y.label", spec.y.label), ("x.symbol", spec.x.symbol or ""))
-    for name, series in spec.series.items():
-        if series is not None:
-            yield from ((f"series.{name}.label", series.label or ""), (f"series.{name}.variant", series.variant))
-            curves |= series.curves or {}
-    yield from ((f"curves.{name}.label", curve.label or "") for name, curve in curves.items())
-
-
-def check_drawable(text: str, where: str) -> None:
-    """Refuse a text whose LaTeX matplotlib cannot set; matplotlib is loaded where there is a $ only.
-
-    Raises:
-        BenchError: names the key.
-    """
-    if text.replace(r"\$", "").count("$") < 2:
-        return
-    from matplotlib.mathtext import MathTextParser
-
-    try:
-        MathTextParser("path").parse(text)
-    except ValueError as error:
-        raise BenchError(
-            f"{where} is {shown(text)}, whose LaTeX matplotlib cannot set ({str(error).splitlines()[-1]}): correct it, "
-            r"or write \$ for a dollar sign"
-        ) from error
 
 
 def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.reporting import described
 from dpfedbench.settings.run import Run
 

@@ -12,6 +12,7 @@ from dpfedbench.data.partition import Partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.files import read_group, text_of, write_json
+from dpfedbench.method import Method
 from dpsum.accounting.account import Account, account
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.image_level import ImageUse
@@ -35,7 +36,7 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     return read_ledger(path, chain), rounds
 
 
-def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
+def ledger_of(run: Method, run_dir: Path | str) -> list[Release]:
     """The releases of a finished run, all of them and as its configuration has them.
 
     Raises:
@@ -55,7 +56,7 @@ def ledger_of(run: Any, run_dir: Path | str) -> list[Release]:
     return releases
 
 
-def image_use(run: Any, clients_dir: Path | str) -> ImageUse:
+def image_use(run: Method, clients_dir: Path | str) -> ImageUse:
     """Which clients of a run use which image, and in which round where its plan fixes that.
 
     Raises:
@@ -99,7 +100,7 @@ def used_images(partition: Partition, *, used_per_class: int, rounds: np.ndarray
 
 
 def account_of(
-    run: Any,
+    run: Method,
     releases: list[Release],
     *,
     clients_dir: Path | str | None = None,
@@ -147,7 +148,7 @@ def account_of(
     return account(releases, delta=chosen, claims=run.claims, own_delta=own_delta, given=given)
 
 
-def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
+def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     """The ledger of the run that a run rests on; none where it rests on none.
 
     It is compared as the run's own is: with the chain and the rounds in the training.json beside it, and with what that
@@ -166,11 +167,12 @@ def ledger_before(run: Any, references: Mapping[str, Path]) -> list[Release]:
     other = run.references["ledger.jsonl"]
     if "ledger.jsonl" not in references:
         raise BenchError(f"{run.folder} rests on the releases of {other.folder}: give its ledger.jsonl as a reference")
+    assert isinstance(other, Method)
     return ledger_of(other, references["ledger.jsonl"].parent)
 
 
 def account_run(
-    run: Any,
+    run: Method,
     run_dir: Path | str,
     out_path: Path | str,
     *,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.loop import Loop
+from dpfedbench.method import Method
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.ledger import Release
 from dpsum.sums import Sum, together
@@ -21,7 +21,7 @@ from dpsum.sums import Sum, together
 Samplers = Mapping[str, Mapping[str, Any]]
 
 
-def check_agrees(run: Any, releases: Sequence[Release], rounds: int) -> None:
+def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
     """Raise where a ledger says something else than the configuration.
 
     Args:
@@ -32,7 +32,7 @@ def check_agrees(run: Any, releases: Sequence[Release], rounds: int) -> None:
     Raises:
         BenchError: at the first difference.
     """
-    loop, named = run.loop(), dict[str, list[Release]]()
+    named = dict[str, list[Release]]()
     for line in releases:
         named.setdefault(line.name, []).append(line)
     private = [sum_ for sum_ in run.sums if sum_.private]
@@ -40,7 +40,7 @@ def check_agrees(run: Any, releases: Sequence[Release], rounds: int) -> None:
         budgets = [sum_.budget for sum_ in private if sum_.budget is not None]
         if not any(budget.epsilon is not None and budget.stop for budget in budgets):
             _same("rounds", rounds, run.participation.rounds)
-        samplers = _samplers(run, loop, releases)
+        samplers = _samplers(run, releases)
         for sum_ in private:
             _Checked(run, sum_, samplers, rounds).check(named)
     _same("further releases, of", sorted(named), [])
@@ -54,11 +54,12 @@ def _same(what: str, found: Any, expected: Any) -> None:
         )
 
 
-def _samplers(run: Any, loop: Loop, releases: Sequence[Release]) -> Samplers:
+def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
     records = next((int(line.sampler["records"]) for line in releases if "records" in line.sampler), 1)
-    own = loop.client.samplers(run, records) if any(sum_.private for sum_ in loop.own) else {}
+    private = [sum_.name for sum_ in run.own_sums() if sum_.private]
+    own = run.client.samplers(run, records) if private else {}
     plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
-    return {sum_.name: own[sum_.name] for sum_ in loop.own if sum_.private} | {loop.server.name: plan.describe()}
+    return {name: own[name] for name in private} | {run.server_sum().name: plan.describe()}
 
 
 def _check_noise(line: Release) -> None:
@@ -77,7 +78,7 @@ def _check_noise(line: Release) -> None:
 class _Checked:
     """One private sum of a run, and what its rule releases beside it."""
 
-    def __init__(self, run: Any, sum_: Sum, samplers: Samplers, rounds: int) -> None:
+    def __init__(self, run: Method, sum_: Sum, samplers: Samplers, rounds: int) -> None:
         self.run, self.sum, self.sampler = run, sum_, samplers[sum_.name]
         self.lines = rounds * self.sampler["rounds"] // max(run.participation.rounds, 1)
         self.multiplier = self._multiplier(samplers)

@@ -18,6 +18,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, writing
+from dpfedbench.method import Method
 
 _DIGEST = hashlib.sha256().digest_size
 
@@ -115,7 +116,7 @@ def run_lock(folder: Path) -> Iterator[bool]:
             return
 
 
-def finished(run_dir: Path, run: Any) -> bool:
+def finished(run_dir: Path, run: Method) -> bool:
     """Whether the folder holds this run's results, all of them, by this version of the method and the model's text.
 
     Snakemake takes the files away before it has a run trained, so they are of the process that was waited for.

@@ -6,9 +6,10 @@ from typing import Any
 import torch
 
 from dpfedbench.errors import BenchError
+from dpfedbench.method import Method
 
 
-def check_finite(run: Any, theta: torch.Tensor, row: Mapping[str, Any], *, index: int, count: int, bad: int) -> None:
+def check_finite(run: Method, theta: torch.Tensor, row: Mapping[str, Any], *, index: int, count: int, bad: int) -> None:
     """Stop a training whose model is not finite, or whose contributions in a round were not, all of them.
 
     Of a private run only the model is looked at: how many of its contributions were finite is no release.

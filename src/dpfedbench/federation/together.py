@@ -21,6 +21,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import sha256
 from dpfedbench.kernels.adding import rows_of
 from dpfedbench.kernels.clipped_sum import add_rows
+from dpfedbench.method import Method
 from dpfedbench.processes import Processes
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Elsewhere:
         """Nothing."""
 
 
-def check_agree(processes: Processes, run: Any, device: str, places: Iterable[Path]) -> None:
+def check_agree(processes: Processes, run: Method, device: str, places: Iterable[Path]) -> None:
     """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
 
     Args:

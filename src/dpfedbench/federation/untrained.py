@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
+from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Row
 from dpfedbench.processes import Processes
@@ -21,7 +22,7 @@ class Untrained:
     planned, columns, measures = 0, (), NoMeasures()
 
     def __init__(
-        self, net: Any, gradients: Choice, run: Any, processes: Processes | None = None, *, weights: np.ndarray
+        self, net: Any, gradients: Choice, run: Method, processes: Processes | None = None, *, weights: np.ndarray
     ) -> None:
         self.net, self.gradients, self.threads, self.processes = net, gradients, 1, processes or Processes()
         self.theta = torch.from_numpy(weights.copy())

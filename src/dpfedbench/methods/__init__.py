@@ -5,19 +5,17 @@ Those of one's own may lie elsewhere (`dpfedbench.own_code`).
 
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
-from dpfedbench.manifest import mend
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method, read_run, read_run_file
 from dpfedbench.settings.discovery import check_functions, imported, place
 from dpfedbench.settings.part import Part, found
-from dpfedbench.settings.run import read_yaml
-from dpfedbench.settings.words import nearest
+
+__all__ = ["METHODS", "by_name", "read_run", "read_run_file"]
 
 
 def by_name(modules: Iterable[ModuleType]) -> dict[str, type[Method]]:
@@ -62,11 +60,11 @@ def _check(cls: type[Method]) -> None:
     Raises:
         BenchError: says where, and how to mend it.
     """
-    if cls.loop is Method.loop:
+    if cls.trained and cls.server_sum is Method.server_sum:
         raise BenchError(
-            f"{place(cls)}: {cls.__name__} has no loop: extend OverClients, OverLots or OverParties, or write one"
+            f"{place(cls)}: {cls.__name__} has no server_sum: extend OverClients, OverLots or OverParties, or write one"
         )
-    if "client_update" in cls.loop.__code__.co_names and "client_update" not in cls.model_fields:
+    if cls.trained and "client_update" not in cls.model_fields:
         raise BenchError(
             f"{place(cls)}: {cls.__name__} has no client_update: say which it takes, for instance "
             "client_update: Maml = Maml()"
@@ -77,7 +75,7 @@ def _check(cls: type[Method]) -> None:
 def _found() -> list[ModuleType]:
     own_code.check()
     names = [info.name for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name)]
-    modules = [imported(f"{__name__}.{name}") for name in names if name != "method"]
+    modules = [imported(f"{__name__}.{name}") for name in names]
     for package in own_code.packages():
         if package.startswith(("dpfedbench.parts.", "dpfedbench.models.", "dpfedbench.settings.")):
             _read_family(package)
@@ -98,34 +96,5 @@ def _read_family(package: str) -> None:
             found(cls)
 
 
-METHODS: dict[str, type[Method]] = by_name(_found())
-
-
-def read_run(values: Mapping[str, Any]) -> Method:
-    """A run from plain values, `method` among them.
-
-    Raises:
-        BenchError: an unknown method, or values that do not fit it.
-    """
-    name = values.get("method")
-    if not isinstance(name, str) or name not in METHODS:
-        raise BenchError(
-            f"method is {name!r}: there is no such method, the nearest is {nearest(str(name), METHODS)!r}; let "
-            f"{own_code.CODE} name the folder of a method of your own"
-        )
-    return METHODS[name].read(values)
-
-
-def read_run_file(path: Path | str) -> Method:
-    """A run from the config.yaml in its folder.
-
-    Raises:
-        BenchError: it is missing, damaged, of the former format, holds a bad value, or is another run's than its
-            folder, whose name follows from what it says.
-    """
-    run, place = read_run(read_yaml(path)), Path(path).resolve().parent
-    if place.parts[-5:] != Path(run.folder).parts:
-        raise BenchError(
-            f"{path} does not belong there, its values are those of {run.folder}: {mend(Path(path), 'configure')}"
-        )
-    return run
+METHODS = Method.known
+METHODS.update(by_name(_found()))

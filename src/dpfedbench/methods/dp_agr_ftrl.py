@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.correlated import Correlated
@@ -21,6 +20,7 @@ from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.min_separation import MinSeparation
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpsum.accounting.claims import Claim, Claims, one_release
+from dpsum.sums import Sum
 
 
 class DpAgrFtrl(DpAgr):
@@ -45,8 +45,7 @@ class DpAgrFtrl(DpAgr):
     clipping: Constant = Constant()
     noise: Correlated = Correlated()  # type: ignore[assignment]  # another of the family
 
-    def loop(self) -> Loop:
-        loop = super().loop()
+    def server_sum(self) -> Sum:
         apart = self.participation.apart(self.clients.count)
         noise = self.noise.planned(self.participation.rounds, self.server, apart)
-        return dataclasses.replace(loop, server=dataclasses.replace(loop.server, noise=noise))
+        return dataclasses.replace(super().server_sum(), noise=noise)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpsum.accounting.claims import Claims
+from dpsum.sums import Sum
 
 
 class DpAgrSecagg(DpAgr):
@@ -38,6 +38,5 @@ class DpAgrSecagg(DpAgr):
     clipping: Constant | PercentileOfReleases = Constant()  # type: ignore[assignment]
     noise: Skellam = Skellam()  # type: ignore[assignment]  # another of the family
 
-    def loop(self) -> Loop:
-        loop = super().loop()
-        return dataclasses.replace(loop, server=dataclasses.replace(loop.server, observer="server"))
+    def server_sum(self) -> Sum:
+        return dataclasses.replace(super().server_sum(), observer="server")

@@ -13,14 +13,13 @@ are more). The gradient is first order and the normalisation within each record:
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpsum.sums import Sum
 
 
 class DpAgrlr(DpAgr):
@@ -37,6 +36,5 @@ class DpAgrlr(DpAgr):
 
     within_task: WithinTask = WithinTask()
 
-    def loop(self) -> Loop:
-        own = tuple(self.within_task.sum(name, observer="server") for name in (SUPPORT, QUERY))
-        return dataclasses.replace(super().loop(), own=own)
+    def own_sums(self) -> tuple[Sum, ...]:
+        return tuple(self.within_task.sum(name, observer="server") for name in (SUPPORT, QUERY))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from dpfedbench.method import check_noise
 from dpfedbench.methods.cells import Cells
-from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed

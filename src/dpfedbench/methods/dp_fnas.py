@@ -17,8 +17,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
+from dpfedbench.method import check_noise
 from dpfedbench.methods.fnas import Fnas
-from dpfedbench.methods.method import check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS
 from dpfedbench.parts.clipping.constant import Constant

@@ -20,11 +20,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import SUPPORT
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpsum.sums import Sum
 
 
 class DpMamlSample(DpAgr):
@@ -45,7 +45,8 @@ class DpMamlSample(DpAgr):
 
     within_task: WithinTask = WithinTask()
 
-    def loop(self) -> Loop:
-        loop = super().loop()
-        own = (self.within_task.sum(SUPPORT, observer="everyone"),)
-        return dataclasses.replace(loop, own=own, server=dataclasses.replace(loop.server, unit="record"))
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (self.within_task.sum(SUPPORT, observer="everyone"),)
+
+    def server_sum(self) -> Sum:
+        return dataclasses.replace(super().server_sum(), unit="record")

@@ -8,14 +8,13 @@ al. 2018): phi <- phi + eps (mean of theta_t - phi); it adds no noise of its own
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.reptile import NonPrivateReptile
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.reptile import TASK
 from dpsum.accounting.claims import REPTILE_STEPS, Claims
+from dpsum.sums import Sum
 
 
 class DpReptile(NonPrivateReptile):
@@ -31,5 +30,5 @@ class DpReptile(NonPrivateReptile):
 
     within_task: WithinTask = WithinTask()
 
-    def loop(self) -> Loop:
-        return dataclasses.replace(super().loop(), own=(self.within_task.sum(TASK, observer="server"),))
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (self.within_task.sum(TASK, observer="server"),)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
@@ -43,10 +42,11 @@ class FedAvg(Method):
             )
         super().check()
 
-    def loop(self) -> Loop:
-        name, local = self.client_update.sends, isinstance(self.client_update, LocalSteps)
-        return Loop(
-            participation=self.participation, client=self.client_update,
-            own=(Sum(name=name, unit="record", observer="server"),) if local else (),
-            server=Sum(name="model-mean" if local else name, unit="client", observer="everyone"), step=self.server,
-        )  # fmt: skip
+    def own_sums(self) -> tuple[Sum, ...]:
+        if isinstance(self.client_update, ModelDifference):
+            return ()
+        return (Sum(name=self.client_update.sends, unit="record", observer="server"),)
+
+    def server_sum(self) -> Sum:
+        name = "model-mean" if self.own_sums() else self.client_update.sends
+        return Sum(name=name, unit="client", observer="everyone")

@@ -7,14 +7,13 @@ moves the meta-model by the mean of what it gets.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
 from dpfedbench.methods.reptile import NonPrivateReptile
 from dpfedbench.parts.budget import OwnUpdate
 from dpfedbench.parts.client_updates.noised import OWN_UPDATE, Noised
 from dpsum.accounting.claims import REPTILE_STEPS, Claims
+from dpsum.sums import Sum
 
 
 class LocalReptile(NonPrivateReptile):
@@ -36,8 +35,9 @@ class LocalReptile(NonPrivateReptile):
 
     own_update: OwnUpdate = OwnUpdate()
 
-    def loop(self) -> Loop:
-        loop = super().loop()
-        client = Noised(update=self.client_update)  # type: ignore[call-arg]  # it has no kind
-        own = self.own_update.sum(OWN_UPDATE, observer="server")
-        return dataclasses.replace(loop, client=client, own=(own,))
+    @property
+    def client(self) -> Noised:
+        return Noised(update=self.client_update)  # type: ignore[call-arg]  # it has no kind
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (self.own_update.sum(OWN_UPDATE, observer="server"),)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.maml import Maml
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.fixed_size import FixedSize
@@ -28,8 +27,5 @@ class NonPrivateMaml(Method):
     client_update: Maml = Maml()
     server: Step = Step()
 
-    def loop(self) -> Loop:
-        return Loop(
-            participation=self.participation, client=self.client_update,
-            server=Sum(name=self.client_update.sends, unit="client", observer="everyone"), step=self.server,
-        )  # fmt: skip
+    def server_sum(self) -> Sum:
+        return Sum(name=self.client_update.sends, unit="client", observer="everyone")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method, check_noise
+from dpfedbench.method import Method, check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import CohortRule
@@ -34,12 +33,8 @@ class OverClients(Method):
         super().check()
         check_noise(self.noise, self.budget)
 
-    def loop(self) -> Loop:
-        return Loop(
-            participation=self.participation, client=self.client_update,
-            server=Sum(
-                name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
-                noise=self.noise, budget=self.budget, transform=self.transform,
-            ),
-            step=self.server,
+    def server_sum(self) -> Sum:
+        return Sum(
+            name=self.client_update.sends, unit="client", observer="everyone", clipping=self.clipping,
+            noise=self.noise, budget=self.budget, transform=self.transform,
         )  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method, check_noise
+from dpfedbench.method import Method, check_noise
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.clipping.constant import Constant
@@ -36,12 +35,12 @@ class OverLots(Method):
         super().check()
         check_noise(self.noise, self.budget)
 
-    def loop(self) -> Loop:
+    def own_sums(self) -> tuple[Sum, ...]:
         own = Sum(
             name=self.client_update.sends, unit="record", observer=self.observer, clipping=self.clipping,
             noise=self.noise, budget=self.budget, transform=self.transform,
         )  # fmt: skip
-        return Loop(
-            participation=self.participation, client=self.client_update, own=(own,),
-            server=Sum(name="model-mean", unit="record", observer="everyone"), step=self.server,
-        )  # fmt: skip
+        return (own,)
+
+    def server_sum(self) -> Sum:
+        return Sum(name="model-mean", unit="record", observer="everyone")

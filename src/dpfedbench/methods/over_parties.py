@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
 from dpsum.sums import Sum
@@ -21,10 +20,6 @@ class OverParties(Method):
 
     participation: PoissonLots = PoissonLots()
     server: Average = Average()
-
-    def own_sums(self) -> tuple[Sum, ...]:
-        """The sums that each party takes, in the order of a round."""
-        raise NotImplementedError
 
     def check(self) -> None:
         super().check()
@@ -42,9 +37,5 @@ class OverParties(Method):
                     "alone; take constant"
                 )
 
-    def loop(self) -> Loop:
-        last = Sum(name="model", unit="record", observer="everyone")
-        return Loop(
-            participation=self.participation, client=self.client_update, own=self.own_sums(), server=last,
-            step=self.server,
-        )  # fmt: skip
+    def server_sum(self) -> Sum:
+        return Sum(name="model", unit="record", observer="everyone")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dpfedbench.errors import BenchError
-from dpfedbench.methods.method import Method
-from dpfedbench.settings.initial import RandomInitial
+from dpfedbench.method import Method
+from dpfedbench.settings.run import RandomInitial
 
 
 class PublicAlone(Method):
@@ -20,6 +20,7 @@ class PublicAlone(Method):
     name: ClassVar[str] = "public-alone"
     title: ClassVar[str] = "Public data alone, ε = 0"
     paper: ClassVar[str] = "dp-fedmeta"
+    trained: ClassVar[bool] = False
 
     def check(self) -> None:
         super().check()
@@ -28,6 +29,3 @@ class PublicAlone(Method):
                 f"initial.kind is {self.initial.kind}, but public-alone is the test of weights of public data: give "
                 "initial a run or a file, and set initial.public to true"
             )
-
-    def loop(self) -> None:
-        return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dpfedbench.methods.method import Method
-from dpfedbench.settings.initial import RandomInitial
+from dpfedbench.method import Method
+from dpfedbench.settings.run import RandomInitial
 
 
 class RandomInit(Method):
@@ -15,7 +15,6 @@ class RandomInit(Method):
     title: ClassVar[str] = "Random initialisation"
     paper: ClassVar[str] = "dp-fedmeta"
 
-    initial: RandomInitial = RandomInitial()
+    trained: ClassVar[bool] = False
 
-    def loop(self) -> None:
-        return None
+    initial: RandomInitial = RandomInitial()

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from dpfedbench.federation.loop import Loop
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.server.average import Average
@@ -49,9 +48,8 @@ class Transfer(Method):
     client_update: LocalSteps = LocalSteps()
     server: Average = Average()
 
-    def loop(self) -> Loop:
-        return Loop(
-            participation=self.participation, client=self.client_update,
-            own=(Sum(name=self.client_update.sends, unit="record", observer="everyone"),),
-            server=Sum(name="model-mean", unit="record", observer="everyone"), step=self.server,
-        )  # fmt: skip
+    def own_sums(self) -> tuple[Sum, ...]:
+        return (Sum(name=self.client_update.sends, unit="record", observer="everyone"),)
+
+    def server_sum(self) -> Sum:
+        return Sum(name="model-mean", unit="record", observer="everyone")

@@ -12,10 +12,13 @@ import pydantic
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import Section, setting
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
     from dpsum.accounting.claims import Claims
 
 
@@ -29,14 +32,15 @@ class Budget(Section):
     profile: Literal["as_claimed", "holds"] = setting("as_claimed", doc="whose epsilon the limit is for")
     stop: bool = setting(True, doc="false: report only")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if self.epsilon is None:
             return
         _check_profile("budget", self.profile, run)
-        noise: Any = getattr(run, "noise", None)
-        plan = run.participation
-        z = getattr(noise, "multiplier", None)
-        if not self.stop or self.profile != "holds" or z is None or run.clients.partition == "fragments":
+        noise, plan = run.find(Noise), run.part(Participation)
+        z = None if noise is None else noise.multiplier
+        if noise is None or z is None:
+            return
+        if not self.stop or self.profile != "holds" or run.clients.partition == "fragments":
             return
         rate = 1.0 if plan.known else plan.cohort / run.clients.count
         if noise.mechanism == "gaussian" and least_delta(z, rate, self.epsilon) > self.delta:
@@ -59,7 +63,7 @@ class OwnSum(Section):
     delta: float = setting(1e-5, ge=1e-30, lt=1, doc="delta_0", paper="not stated")
     profile: Literal["as_claimed", "holds"] = setting("holds", doc="whose epsilon that is")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if self.multiplier is None and self.epsilon is None:
             raise BenchError(f"{self.section}.multiplier and {self.section}.epsilon are both null: give one")
         if self.multiplier is None:
@@ -126,7 +130,7 @@ def least_delta(noise_multiplier: float, rate: float, epsilon: float) -> float:
     return rate * (below(0.5 / z - whole * z) - (math.exp(whole) * lost if lost else 0.0))
 
 
-def _check_profile(section: str, profile: str, run: Any) -> None:
+def _check_profile(section: str, profile: str, run: Run) -> None:
     """Refuse a limit on what the paper claims where it claims nothing."""
     if profile == "as_claimed" and not run.claims:
         raise BenchError(

@@ -14,6 +14,8 @@ from dpfedbench.settings.part import Section, setting
 if TYPE_CHECKING:
     import torch
 
+    from dpfedbench.settings.run import Run
+
 
 class StepOfSum(Section):
     """A step of an optimiser along a (noised) mean, after which the weights decay as torch's optimisers have it."""
@@ -28,7 +30,7 @@ class StepOfSum(Section):
         doc="of a sum that claims nothing: gradients are cut to this norm, without noise; null: they are not",
     )
 
-    def check(self, run: object) -> None:
+    def check(self, run: Run) -> None:
         self.schedule.check_rate(self.rate)
         self.optimizer.refuse_untold("client_update")
 

@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.gradients import Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream, each_holder
+from dpfedbench.parts.participation.participation import Participation
 from dpsum.accounting.units import cannot_compose
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
     from dpfedbench.parts.step_of_sum import StepOfSum
     from dpsum.participation import PoissonLots
+    from dpsum.sums import Sum
 
 
 class _Cut(PlainSum):
@@ -60,44 +60,53 @@ class Parties(Clients):
     """The parties of a run.
 
     Args:
-        update: its settings.
         setup: of the run; its own sums are the phases, in this order.
+        steps: the step that follows each sum, by the sum's name.
+        block_of: the block of the model that a sum is of; "": all of it.
+        lots: of a sum, of so many clients that each hold so many records which it may read.
+        places: which of a client's records a sum is over.
+        told: what the history says of a model.
+        mean: whether a step follows the mean over all parties' lots; else the sum of each party's mean.
     """
 
     served = "records"
     divides = True
 
-    def __init__(self, update: SummedUpdate, setup: Setup) -> None:
-        self._update, self._setup = update, setup
+    def __init__(
+        self, setup: Setup, *, steps: Mapping[str, StepOfSum], block_of: Callable[[Sum], str],
+        lots: Callable[..., PoissonLots], places: Callable[..., np.ndarray], told: Callable[[torch.Tensor], Row],
+        mean: bool,
+    ) -> None:  # fmt: skip
+        self._setup, self._told, self._mean = setup, told, mean
         run, net, self._held = setup.run, setup.net, setup.held
         self._count, held = len(self._held.images), len(self._held.images[0])
-        self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
-        blocks, steps = net.blocks, update.steps
+        self._workers = setup.workers(lambda gradients: gradients)
+        blocks = net.blocks
         theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
         self._phases = list[_Phase]()
         for sum_ in setup.own:
-            name = update.block_of(sum_)
+            name = block_of(sum_)
             place = blocks[name] if name else slice(0, net.dimension)
-            size = len(update.places(sum_, seed=run.seed, client=0, records=held))
-            lots = update.lots(run, sum_, clients=self._count, records=size)
+            size = len(places(sum_, seed=run.seed, client=0, records=held))
+            drawn = lots(sum_, clients=self._count, records=size)
             for other in self._phases:
-                if sum_.private and other.entry.sum.part == sum_.part and other.lots.purpose != lots.purpose:
+                if sum_.private and other.entry.sum.part == sum_.part and other.lots.purpose != drawn.purpose:
                     # Described alike in the ledger, where releases of one lot are one Gaussian; of two they are not.
                     names = other.name, sum_.name
                     raise BenchError(cannot_compose(*names, sum_.unit, sum_.part, "draw lots of their own"))
             cut = steps[sum_.name].cut
             entry = setup.enter(
-                sum_, sampler=lots.describe(), denominator=lots.denominator, dimension=place.stop - place.start,
+                sum_, sampler=drawn.describe(), denominator=drawn.denominator, dimension=place.stop - place.start,
                 indices=("round", "client"), holders=self._count,
                 plain=lambda dimension, cut=cut: _Cut(dimension=dimension, norm=cut or math.inf),
             )  # fmt: skip
-            phase = _Phase(sum_.name, steps[sum_.name], name, place, lots, entry, steps[sum_.name].begin(theta[place]))
+            phase = _Phase(sum_.name, steps[sum_.name], name, place, drawn, entry, steps[sum_.name].begin(theta[place]))
             self._phases.append(phase)
         self._places = [
-            [update.places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
+            [places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
             for sum_ in setup.own
         ]
-        self._told = update.told(run, net)
+        self._rounds = run.part(Participation).rounds
         self._row: Row = {}
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
@@ -115,9 +124,13 @@ class Parties(Clients):
                 row |= self._said(phase, found, total, first=phase is self._phases[0])
                 if phase.entry.sum.private:
                     phase.entry.write(index)
-                mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
+                mean = total / (phase.lots.denominator * (self._count if self._mean else 1))
                 phase.steps.step(
-                    model[phase.place], mean, phase.state, index=index, rounds=self._setup.run.participation.rounds
+                    model[phase.place],
+                    mean,
+                    phase.state,
+                    index=index,
+                    rounds=self._rounds,
                 )
         self._row = row | self._told(model)
         yield model[None], np.zeros(0), np.zeros(0)

@@ -10,28 +10,19 @@ one. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from dpfedbench.models.gradients import Found, Gradients, Workers
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
-from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
-    from dpfedbench.models.net import Net
-    from dpfedbench.parts.client_updates.maml import QueryGradient
+    from dpfedbench.models.gradients import Found, Gradients
 
 _CHUNK_PER_THREAD = 8
 
-Examples = tuple[np.ndarray, np.ndarray]
+Examples = tuple["np.ndarray", "np.ndarray"]
 """Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
-
-Worker = Gradients
-"""What takes gradients."""
 
 
 class TaskClients(Clients):
@@ -63,7 +54,7 @@ class TaskClients(Clients):
             )
             for name, sampler in samplers.items()
         }  # fmt: skip
-        self._workers: Workers[Worker] = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
+        self._workers = setup.workers(lambda gradients: gradients)
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
@@ -93,7 +84,13 @@ class TaskClients(Clients):
             return self.contribute(client, theta, support, query, worker, out)
 
     def contribute(
-        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker, out: torch.Tensor
+        self,
+        client: Client,
+        theta: np.ndarray,
+        support: Examples,
+        query: Examples,
+        worker: Gradients,
+        out: torch.Tensor,
     ) -> np.ndarray:
         """Write one client's contribution to `out` [each, d]; returns mean loss and accuracy [2]."""
         raise NotImplementedError
@@ -106,7 +103,7 @@ class Client:
         self._clients, self.round, self.client = clients, round_, client
 
     def mean(
-        self, name: str, theta: np.ndarray, examples: Examples, worker: Worker, step: int = 0
+        self, name: str, theta: np.ndarray, examples: Examples, worker: Gradients, step: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         """The (private) mean gradient float32 [d] of some of its examples; with losses and right shares [n, 2].
 
@@ -127,35 +124,3 @@ def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: t
 
 def _measures(found: Found) -> np.ndarray:
     return np.stack([found.losses, found.right / found.of], axis=1)
-
-
-class MamlByRecord(TaskClients):
-    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
-
-    def __init__(self, update: QueryGradient, setup: Setup) -> None:
-        run = setup.run
-        self._by_server = run.sums_query_examples
-        query = run.task.ways * run.clients.query_per_class
-        super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
-        self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
-
-    def contribute(
-        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker, out: torch.Tensor
-    ) -> np.ndarray:
-        adapted = theta.copy()
-        for step in range(self._update.inner_steps):
-            mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
-            adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
-        if self._by_server:
-            return measured(worker, adapted, query, out).mean(axis=0)
-        mean, found = client.mean(QUERY, adapted, query, worker)
-        out[0] = torch.from_numpy(mean)
-        return found.mean(axis=0)
-
-
-def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
-    """The coordinates that inner steps move: those of the named tensors; None: all."""
-    if names is None:
-        return slice(None)
-    marks = [np.full(size, name in names) for name, size in zip(net.tensor_names, net.sizes, strict=True)]
-    return np.concatenate(marks)

@@ -14,10 +14,9 @@ from dpfedbench.settings.part import (
     shapes,
     spelled_out,
     unknown_key,
-    unknown_kind,
 )
 from dpfedbench.settings.values import bad_value
-from dpfedbench.settings.words import dotted, shown
+from dpfedbench.settings.words import dotted, shown, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""

@@ -7,7 +7,6 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
-import copy
 import dataclasses
 import functools
 import importlib
@@ -17,52 +16,17 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Never, Self
 
 import pydantic
 
 from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.discovery import check_functions, check_kind, imported
+from dpfedbench.settings.keys import NOTHING, introduced, keep_inherited, refuse_other_meanings, refuse_shadowing
+from dpfedbench.settings.keys import setting as setting
 from dpfedbench.settings.values import as_wanted, bare, said_of
-from dpfedbench.settings.words import dotted, looks_like, members, nearest, shown
-
-_NOTHING: Any = object()
-
-
-def setting(
-    default: Any = _NOTHING,
-    *,
-    gt: float | None = None,
-    ge: float | None = None,
-    lt: float | None = None,
-    le: float | None = None,
-    pattern: str | None = None,
-    doc: str = "",
-    paper: str = "",
-    introduced: Any = _NOTHING,
-) -> Any:
-    """A key of a section.
-
-    Args:
-        default: its value where none is given; without one the key has to be given.
-        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and `le` (at most).
-        ge: see `gt`.
-        lt: see `gt`.
-        le: see `gt`.
-        pattern: a regular expression for text.
-        doc: what it means, for docs/configuration.md.
-        paper: the paper's value, where there is one.
-        introduced: the default when the key was introduced, where `default` is another by now. A run's identity holds
-            what differs from this, so neither a new key nor a new default moves a run that is there.
-    """
-    extra: dict[str, Any] = {"paper": paper}
-    if introduced is not _NOTHING:
-        extra["introduced"] = introduced
-    limits: dict[str, Any] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "pattern": pattern}
-    return pydantic.Field(
-        *(() if default is _NOTHING else (default,)), description=doc, json_schema_extra=extra, **limits
-    )
+from dpfedbench.settings.words import dotted, looks_like, members, nearest, shown, unknown_kind
 
 
 class Settings(pydantic.BaseModel):
@@ -91,44 +55,13 @@ class Settings(pydantic.BaseModel):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a key that has the name of something that its bases have and that is no key."""
         super().__init_subclass__(**options)
-        for key, annotation in inspect.get_annotations(cls).items():
-            if key == "kind" or "ClassVar" in str(annotation):
-                continue
-            for base in cls.__mro__[1:-1]:
-                # A section may set the fields of a dataclass that gives it its behaviour.
-                fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
-                if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
-                    said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
-                    if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
-                        raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
-                    raise BenchError(f"{said}: give it another name")
-        cls._keep_inherited()
-
-    @classmethod
-    def _keep_inherited(cls) -> None:
-        """Keep the bounds of inherited keys where a dataclass that gives the behaviour has a field of that name.
-
-        pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
-        """
-        own = inspect.get_annotations(cls)
-        plain = {key for base in cls.__mro__ if dataclasses.is_dataclass(base) for key in base.__dataclass_fields__}
-        for base in reversed(cls.__mro__[1:]):
-            for key, field in getattr(base, "__pydantic_fields__", {}).items():
-                if key in plain and key not in own:
-                    cls.__annotations__ = {**inspect.get_annotations(cls), key: field.annotation}
-                    setattr(cls, key, copy.copy(field))
+        refuse_shadowing(cls)
+        keep_inherited(cls)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         """Refuse a key that means something else in a base."""
-        for key in inspect.get_annotations(cls):
-            for base in cls.__mro__[1:]:
-                above = getattr(base, "model_fields", {}).get(key)
-                if key != "kind" and above and not _narrows(cls.model_fields[key].annotation, above.annotation):
-                    raise BenchError(
-                        f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
-                        "with another meaning: give it another name"
-                    )
+        refuse_other_meanings(cls)
 
     @classmethod
     def read(cls, values: Any, where: str = "") -> Self:
@@ -152,9 +85,9 @@ class Settings(pydantic.BaseModel):
     def identity(self) -> dict[str, Any]:
         """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
         found: dict[str, Any] = {}
-        for key, before in _introduced(type(self)).items():
+        for key, before in introduced(type(self)).items():
             value = getattr(self, key)
-            if key == "kind" or before is _NOTHING or value != before:
+            if key == "kind" or before is NOTHING or value != before:
                 found[key] = value.identity() if isinstance(value, Settings) else _plain(value)
         return found
 
@@ -170,14 +103,16 @@ class Settings(pydantic.BaseModel):
 class Section(Settings):
     """A section of a run, which may say something of the whole run."""
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Never) -> None:
         """Check what has to hold between this section and the rest of the run.
+
+        This class knows no run, so that its parameter is of no type. A section that overrides it says which: `Run`.
 
         Raises:
             BenchError: it does not hold; says which keys, and how to mend them.
         """
 
-    def notices(self, run: Any) -> tuple[str, ...]:
+    def notices(self, run: Never) -> tuple[str, ...]:
         """What a reader of a private run's results must be told because of this section."""
         return ()
 
@@ -297,41 +232,6 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
         if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
     return Shape(annotation, nullable, sections, item, kind_of(type(default)) if isinstance(default, Part) else None)
-
-
-def _narrows(new: Any, old: Any) -> bool:
-    """Whether every value that `new` takes is one of `old`'s."""
-
-    def root(one: Any) -> Any:
-        """The base of a part's family: a method may take another of the family than the method that it extends."""
-        bases = [cls for cls in getattr(one, "__mro__", ()) if getattr(cls, "place", "")]
-        return bases[-1] if bases else None
-
-    def options(annotation: Any) -> list[Any]:
-        split: list[Any] = []
-        for one in members(annotation):
-            split += typing.get_args(one) if typing.get_origin(one) is Literal else [one]
-        return split
-
-    above = options(old)
-    return all(
-        one in above
-        or (isinstance(one, type) and any(isinstance(cls, type) and issubclass(one, cls) for cls in above))
-        or (isinstance(one, str) and str in above)
-        or (root(one) is not None and root(one) in map(root, above))
-        for one in options(new)
-    )
-
-
-@functools.cache
-def _introduced(cls: type[Settings]) -> dict[str, Any]:
-    """For each key, its default at its introduction; `_NOTHING` where it had none."""
-    found: dict[str, Any] = {}
-    for key, field in cls.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        default = _NOTHING if field.is_required() else field.get_default(call_default_factory=True)
-        found[key] = extra.get("introduced", default)
-    return found
 
 
 def _plain(value: Any) -> Any:
@@ -467,13 +367,6 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if cls is None:
         raise BenchError(unknown_kind(where, value["kind"], parts))
     return _read(cls, {"kind": kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
-
-
-def unknown_kind(where: str, kind: Any, parts: Mapping[str, Any]) -> str:
-    """What to say of a kind that no part has."""
-    return (
-        f"{where}.kind is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
-    )
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:

@@ -5,17 +5,26 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
-from dpfedbench.settings.initial import Initial, RandomInitial
 from dpfedbench.settings.part import Part, Section, Settings, setting
+from dpfedbench.settings.sections import Clients, Evaluation, Validation
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LOWER_CASE
+from dpsum.accounting.claims import Claims
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpsum.sums import Sum
+
+Kind = TypeVar("Kind", bound=Section)
 
 
 class Task(Section):
@@ -42,47 +51,6 @@ class Task(Section):
         return self.ways if self.text is None else self.text.words + 1
 
 
-class Clients(Section):
-    """The clients of the federation and what each holds."""
-
-    count: int = setting(ge=1, le=10_000_000, doc="clients of the federation, N")
-    examples_per_class: int = setting(ge=2, le=100_000, doc="images of a class that a client holds")
-    support_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it adapts on")
-    query_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it takes its gradient on")
-    partition: Literal["shared", "disjoint", "fragments"] = setting(
-        "shared",
-        doc="shared: two clients may hold one image; disjoint: they do not; fragments: all records, sorted by label "
-        "and cut into `fragments`, are dealt out, and the sizes above are not used",
-    )
-    fragments: int | None = setting(None, ge=1, le=10_000_000, doc="of partition fragments: how many")
-
-    def model_post_init(self, _: Any) -> None:
-        """Refuse a client that would need more than it holds, and fragments that cannot be dealt out."""
-        if self.partition == "fragments":
-            self._check_fragments()
-            return
-        need = self.support_per_class + self.query_per_class
-        if need > self.examples_per_class:
-            raise BenchError(
-                f"clients.support_per_class + clients.query_per_class is {need}, more than "
-                f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
-            )
-
-    def _check_fragments(self) -> None:
-        if self.fragments is None:
-            raise BenchError("clients.fragments is null: partition fragments needs their number")
-        if self.count > self.fragments:
-            raise BenchError(
-                f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
-                "lower it or raise that"
-            )
-        if self.fragments % self.count:
-            raise BenchError(
-                f"clients.fragments ({self.fragments}) is not a multiple of clients.count ({self.count}): "
-                f"try {self.count * round(self.fragments / self.count)} fragments"
-            )
-
-
 class ModelSettings(Part):
     """A network; see `models.zoo`."""
 
@@ -98,7 +66,7 @@ class ModelSettings(Part):
         """A digest of the network's text where that is not dpfedbench's; else empty."""
         return ""
 
-    def references(self, run: Any) -> "dict[str, Run]":
+    def references(self, run: "Run") -> "dict[str, Run]":
         """Other runs that the network needs a file of, by the file's name in their folder."""
         return {}
 
@@ -131,35 +99,54 @@ class ModelSettings(Part):
         raise NotImplementedError
 
 
-class Validation(Section):
-    """Validation while training, and the checkpoints that are used."""
+class Initial(Part):
+    """Base of the starts.
 
-    every: int = setting(0, ge=0, doc="rounds between validations; 0: never")
-    tasks: int = setting(
-        100, ge=1, le=1_000_000, doc="few-shot tasks; or records, which are taken out of the test part"
-    )
-    ensemble: int = setting(1, ge=1, le=1_000, doc="how many of the best checkpoints are averaged at the meta-test")
-    public: bool = setting(True, doc="its data are nobody's secret; false: it may drive nothing")
+    What private data made of weights leaves with the first release of who starts from them. So a start says what it
+    has read: nothing private (`public_for`), the same records as the run under an account that is composed with it
+    (`references` has a ledger), or private data without an account (`without_account`), and then nothing finite holds.
+    """
 
-    def notices(self, run: "Run") -> tuple[str, ...]:
-        if run.task.shots:
-            return ()
-        return (f"{self.tasks} records of the test part are a public validation split; accuracy is on the rest",)
+    place: ClassVar[str] = "dpfedbench.models.initial"
+
+    @property
+    def told(self) -> str:
+        """For tables and figures: where the weights are from; "" where they are random."""
+        return ""
+
+    def references(self, run: "Run") -> "dict[str, Run]":
+        """The other runs whose files it needs, by the file's name in their folder."""
+        return {}
+
+    def without_account(self, run: "Run") -> tuple[str, ...]:
+        """Why what the weights tell of private data has no event in any ledger; none where it has, or tells nothing."""
+        return ()
+
+    def public_for(self, run: "Run") -> bool:
+        """Whether the weights tell nothing of what a run's clients hold, nor of anybody else's private data."""
+        return True
+
+    def weights(self, run: "Run", net: Any, files: Mapping[str, Path]) -> "np.ndarray":
+        """The weights that training starts from, float32 [d].
+
+        Args:
+            run: the run (a method).
+            net: the model (`models.net.Net`).
+            files: of other runs, by name (`Method.references`).
+
+        Raises:
+            BenchError: a file is missing, damaged, or another network's.
+        """
+        raise NotImplementedError
 
 
-class Evaluation(Section):
-    """The meta-test: tasks of the test classes. A model that is used as it is, is tested on the whole test part."""
+class RandomInitial(Initial):
+    """The network's own random weights, of the run's seed."""
 
-    every: int = setting(
-        0, ge=0, doc="rounds between tests while training, of models used as they are and of texts; they change nothing"
-    )
-    while_training: int = setting(
-        20, ge=1, le=1_000_000, doc="of a text: tasks of each of those tests, the first of `tasks`"
-    )
-    tasks: int = setting(200, ge=2, le=1_000_000, doc="meta-test tasks, all of test classes")
-    query_per_class: int = setting(15, ge=1, le=100_000, doc="examples of a class that a meta-test task is scored on")
-    steps: int = setting(5, ge=0, le=100_000, doc="adaptation steps of who uses the meta-model")
-    rate: float = setting(0.4, gt=0, le=1e6, doc="their learning rate")
+    kind: Literal["random"] = "random"
+
+    def weights(self, run: "Run", net: Any, files: Mapping[str, Path]) -> "np.ndarray":
+        return net.initial(stream(run.seed, "initial-weights"))  # type: ignore[no-any-return]
 
 
 class Run(Settings):
@@ -185,10 +172,15 @@ class Run(Settings):
     validation: Validation = Validation()
     evaluation: Evaluation = Evaluation()
 
+    claims: ClassVar[Claims] = {}
+    """The accounting of the method's paper, by sampler; empty where it claims no epsilon."""
+    pretrains: ClassVar[bool] = False
+    """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks."""
+
     def model_post_init(self, _: Any) -> None:
         """Ask every section what has to hold between it and the rest."""
         for section in self.sections:
-            section.check(self)
+            section.check(self)  # type: ignore[arg-type]  # what each section asks of is a run
         self.check()
 
     def check(self) -> None:
@@ -203,6 +195,57 @@ class Run(Settings):
         """All sections and parts, those within others too: the method's own first, then those of every run."""
         own = [key for key in type(self).model_fields if key not in Run.model_fields]
         return tuple(section for key in (*own, *Run.model_fields) for section in _within(getattr(self, key)))
+
+    def find(self, family: type[Kind]) -> Kind | None:
+        """The first of the run's own sections that is of a class; None where none is.
+
+        So parts ask for one another: `run.find(Noise)` in a clipping rule.
+        """
+        values = (getattr(self, key) for key in type(self).model_fields)
+        return next((value for value in values if isinstance(value, family)), None)
+
+    def part(self, family: type[Kind]) -> Kind:
+        """As `find`, of a class that the run has to have.
+
+        Raises:
+            LookupError: it has none.
+        """
+        found = self.find(family)
+        if found is None:
+            raise LookupError(f"{self.method} has no {family.__name__}")
+        return found
+
+    @property
+    def holds(self) -> str:
+        """What clients hold: "tasks" (few-shot) or "records"."""
+        return "tasks"
+
+    def own_sums(self) -> "tuple[Sum, ...]":
+        """The sums that each client takes over its own records, in the order of a round; none for most methods."""
+        return ()
+
+    def server_sum(self) -> "Sum":
+        """The sum that the server takes over what the clients send."""
+        raise NotImplementedError("of methods that are trained")
+
+    @property
+    def sums(self) -> "tuple[Sum, ...]":
+        """All sums of a round; what is private, its notices, its budget and its audit follow from these."""
+        return ()
+
+    @property
+    def references(self) -> "dict[str, Run]":
+        """Other runs that this one takes a file of, by the file's name in their folder."""
+        return {}
+
+    @staticmethod
+    def another(values: Mapping[str, Any]) -> "Run":
+        """The run that plain values name, `method` among them.
+
+        Raises:
+            BenchError: there is none.
+        """
+        raise NotImplementedError
 
     @property
     def private(self) -> bool:
@@ -219,7 +262,10 @@ class Run(Settings):
         """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:
             return ()
-        said = (notice for section in self.sections for notice in section.notices(self))
+        said = [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
+        if not self.task.shots:
+            held_out = self.validation.tasks
+            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
         return ("simulated privacy: the noise seed is public", *said)
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:

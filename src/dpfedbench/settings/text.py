@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
+from dpfedbench.settings.sections import HasSections
 from dpfedbench.settings.vocabularies.public import Public
 from dpfedbench.settings.vocabularies.vocabulary import Vocabulary
 
@@ -20,7 +19,7 @@ class Text(Section):
         20, ge=1, le=1_000_000, doc="records of a step of who uses the model", paper="10 to 120"
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: HasSections) -> None:
         if run.validation.ensemble != 1:
             raise BenchError(
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells the next word: set 1"

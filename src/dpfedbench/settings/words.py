@@ -38,6 +38,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def unknown_kind(where: str, kind: Any, parts: Mapping[str, Any]) -> str:
+    """What to say of a kind that no part has."""
+    return (
+        f"{where}.kind is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
+    )
+
+
 def members(annotation: Any) -> tuple[Any, ...]:
     """The types of a union, or the one type there is."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

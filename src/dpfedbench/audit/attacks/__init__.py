@@ -12,7 +12,7 @@ import pkgutil
 
 from dpfedbench.audit.mechanisms import ASSUMES, NAME, Score, many_runs
 from dpfedbench.errors import BenchError
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.discovery import imported
 from dpsum.audit.bounds import Bound

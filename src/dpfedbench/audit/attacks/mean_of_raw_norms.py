@@ -10,7 +10,7 @@ import numpy as np
 from dpfedbench.audit.canaries import RecordSource, run_rounds
 from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.audit.units import LARGE, Units
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
 
 RULE = MeanOfRawNorms
@@ -21,9 +21,7 @@ _ROUNDS = 16
 
 def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> Score:
     """The scores of a run, one for each client, since clients are independent: the widest spread after the first."""
-    loop = run.loop()
-    assert loop is not None
-    rounds = min(loop.participation.rounds, _ROUNDS)
+    rounds = min(run.participation.rounds, _ROUNDS)
 
     def score(present: bool, seed: int) -> list[float]:
         gradients = np.zeros((records, 1), np.float32)

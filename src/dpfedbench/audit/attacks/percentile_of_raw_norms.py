@@ -12,7 +12,7 @@ import numpy as np
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.errors import BenchError
-from dpfedbench.methods.method import Method
+from dpfedbench.method import Method
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
 from dpsum.accounting.analyses import find
 
@@ -25,11 +25,10 @@ def score(run: Method, rule: PercentileOfRawNorms, *, records: int, first: float
     Raises:
         BenchError: a plan whose blocks are secret, or too few rounds to fill the window and see the next release.
     """
-    loop = run.loop()
-    assert loop is not None and loop.server.noise is not None
-    participation, rounds = loop.participation, rule.window + 1
+    noise, participation, rounds = run.server_sum().noise, run.participation, rule.window + 1
+    assert noise is not None
     kind = participation.plan(clients=run.clients.count, seed=run.seed).describe()["kind"]
-    if not find(loop.server.noise.mechanism, kind).known or participation.rounds < rounds:
+    if not find(noise.mechanism, kind).known or participation.rounds < rounds:
         raise BenchError(
             f"the attack on the percentile needs one-pass blocks and {rounds} rounds, not {kind} and "
             f"{participation.rounds}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, read_genotype
@@ -12,6 +12,9 @@ from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.source import GenotypeSource
 from dpfedbench.models.genotypes.stated import StatedGenotype
 from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class FoundGenotype(GenotypeSource):
@@ -24,10 +27,10 @@ class FoundGenotype(GenotypeSource):
         doc="the run that searches, without its seed, which is this run's; a series' `searched_by` fills it in"
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.references(run)
 
-    def references(self, run: Any) -> dict[str, Any]:
+    def references(self, run: Run) -> dict[str, Run]:
         search = run.another({**self.search, "seed": run.seed})
         if search.dataset != run.dataset:
             raise BenchError(

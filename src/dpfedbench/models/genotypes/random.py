@@ -7,6 +7,7 @@ from typing import Literal
 from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.models.genotypes.source import GenotypeSource
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 
 class RandomGenotype(GenotypeSource):
@@ -16,6 +17,4 @@ class RandomGenotype(GenotypeSource):
     seed: int = setting(0, ge=0, doc="of the drawing, apart from the run's")
 
     def of(self, space: Space) -> Genotype:
-        from dpsum.randomness import stream
-
         return space.random(stream(self.seed, "random-genotype"))

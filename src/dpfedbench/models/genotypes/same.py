@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.models.genotype import Genotype, Space
-from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.models.genotypes.source import GenotypeSource, space_of
 from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class SameGenotype(GenotypeSource):
@@ -15,8 +18,8 @@ class SameGenotype(GenotypeSource):
     kind: Literal["same"] = "same"
     operation: str = setting("sep_conv_3x3", doc="of all edges; one of model.operations")
 
-    def check(self, run: Any) -> None:
-        self.of(run.model.space)
+    def check(self, run: Run) -> None:
+        self.of(space_of(run))
 
     def of(self, space: Space) -> Genotype:
         return space.same(self.operation)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.models.genotype import Genotype, Space
 from dpfedbench.settings.part import Part
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class GenotypeSource(Part):
@@ -15,7 +18,7 @@ class GenotypeSource(Part):
 
     place: ClassVar[str] = "dpfedbench.models.genotypes"
 
-    def references(self, run: Any) -> dict[str, Any]:
+    def references(self, run: Run) -> dict[str, Run]:
         """The other runs whose files it needs, by the file's name, for a run that trains a network of it."""
         return {}
 
@@ -37,3 +40,9 @@ class GenotypeSource(Part):
             BenchError: there is none, or it is of another search space.
         """
         raise NotImplementedError
+
+
+def space_of(run: Run) -> Space:
+    """The search space of the network that a run trains."""
+    space: Space = getattr(run.model, "space")  # noqa: B009  # `models.zoo.darts` has it, which imports this
+    return space

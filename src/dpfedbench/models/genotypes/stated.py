@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.errors import BenchError
 from dpfedbench.models.genotype import Genotype, Space, plain_cell
-from dpfedbench.models.genotypes.source import GenotypeSource
+from dpfedbench.models.genotypes.source import GenotypeSource, space_of
 from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 Cell = tuple[tuple[tuple[str | int, ...], ...], ...]
 
@@ -18,12 +22,10 @@ class StatedGenotype(GenotypeSource):
     normal: Cell = setting((), doc="the normal cell; [] where the network has none")
     reduction: Cell = setting((), doc="the reduction cell")
 
-    def check(self, run: Any) -> None:
-        self.of(run.model.space)
+    def check(self, run: Run) -> None:
+        self.of(space_of(run))
 
     def of(self, space: Space) -> Genotype:
-        from dpfedbench.errors import BenchError
-
         cells = {"normal": self.normal, "reduction": self.reduction}
         try:
             return Genotype(space, {kind: plain_cell(nodes) for kind, nodes in cells.items() if nodes})

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.initial import Initial
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Initial
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.settings.run import Run
 
 
 class FileInitial(Initial):
@@ -30,13 +32,13 @@ class FileInitial(Initial):
     def told(self) -> str:
         return f"from weights of {self.source}"
 
-    def without_account(self, run: Any) -> tuple[str, ...]:
+    def without_account(self, run: Run) -> tuple[str, ...]:
         return () if self.public else (f"training starts from weights of {self.source}, for which there is no account",)
 
-    def public_for(self, run: Any) -> bool:
+    def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_members
 
         path = Path(self.path)
@@ -49,5 +51,5 @@ class FileInitial(Initial):
         weights: np.ndarray = load_members(path, net)[0]
         return weights
 
-    def notices(self, run: Any) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         return (f"training starts from weights of {self.source}, declared public",) if self.public else ()

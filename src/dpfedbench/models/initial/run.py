@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.initial import Initial
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Initial
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.settings.run import Run
 
 
 class RunInitial(Initial):
@@ -39,7 +41,7 @@ class RunInitial(Initial):
     def told(self) -> str:
         return f"from {self.run.get('method')} on {self.run.get('dataset')}"
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         first = self._other(run)
         if run.task.text is not None and first.dataset != run.dataset:
             raise BenchError(
@@ -65,7 +67,7 @@ class RunInitial(Initial):
         if self._composed(run, first):
             self._check_composed(run, first)
 
-    def _check_composed(self, run: Any, first: Any) -> None:
+    def _check_composed(self, run: Run, first: Run) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
                 f"initial.run is {first.folder}, which rests on a private run itself: no analysis of three together"
@@ -88,21 +90,21 @@ class RunInitial(Initial):
                 "same cohorts and noise, and no account of both holds; set streams to own"
             )
 
-    def references(self, run: Any) -> dict[str, Any]:
+    def references(self, run: Run) -> dict[str, Run]:
         other = self._other(run)
         return {self.file: other} | ({"ledger.jsonl": other} if self._composed(run, other) else {})
 
-    def without_account(self, run: Any) -> tuple[str, ...]:
+    def without_account(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)
         if self.public or self._composed(run, other):
             return ()
         how = "on other private data" if other.private else "without privacy"
         return (f"training starts from what {other.folder} learnt of {other.dataset} {how}",)
 
-    def public_for(self, run: Any) -> bool:
+    def public_for(self, run: Run) -> bool:
         return self.public
 
-    def weights(self, run: Any, net: Any, files: Mapping[str, Path]) -> np.ndarray:
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         from dpfedbench.models.members import load_members
 
         if self.file not in files:
@@ -110,20 +112,20 @@ class RunInitial(Initial):
         found: np.ndarray = load_members(files[self.file], net)[0]
         return found
 
-    def notices(self, run: Any) -> tuple[str, ...]:
+    def notices(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)
         return (f"training starts from a model of {other.dataset}, declared public",) if self.public else ()
 
-    def _other(self, run: Any) -> Any:
+    def _other(self, run: Run) -> Run:
         return run.another({**self.run, "seed": run.seed})
 
-    def _composed(self, run: Any, other: Any) -> bool:
+    def _composed(self, run: Run, other: Run) -> bool:
         """Whether both have read the same records, the other one with privacy."""
         return bool(not self.public and other.private and other.dataset == run.dataset)
 
-    def _chain(self, run: Any) -> Iterator[tuple[RunInitial, Any]]:
+    def _chain(self, run: Run) -> Iterator[tuple[RunInitial, Run]]:
         """The run that is started from, the one that that starts from, and so on, each with the start that names it."""
-        start: Any = self
+        start: Initial = self
         while isinstance(start, RunInitial):
             run = start._other(run)
             yield start, run

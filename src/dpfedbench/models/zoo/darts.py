@@ -16,6 +16,8 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     from torch import nn
 
+    from dpfedbench.settings.run import Run
+
 
 class CellModel(ZooModel):
     """A stem, cells one after another, a mean over the last maps and a linear layer; all normalised per record."""
@@ -34,7 +36,7 @@ class CellModel(ZooModel):
     )
     pooling: int = setting(1, ge=1, doc="side of the squares of pixels whose mean the first layer reads", paper="1")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         for place in self.reductions or ():
             if not 0 <= place < self.cells:
@@ -89,7 +91,7 @@ class DartsCells(CellModel):
     affine: bool = setting(True, doc="whether normalised maps are scaled and shifted by weights", paper="true")
     genotype: GenotypeSource = setting(RandomGenotype(), doc="where its cells come from")
 
-    def references(self, run: Any) -> dict[str, Any]:
+    def references(self, run: Run) -> dict[str, Run]:
         return self.genotype.references(run)
 
     def resolved(self, files: Mapping[str, Path]) -> DartsCells:

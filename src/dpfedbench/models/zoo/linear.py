@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import nn
 
+    from dpfedbench.settings.run import Run
+
 
 class LinearModel(ZooModel):
     """One linear layer over features of each image, which are computed once: they read no other image."""
@@ -21,7 +23,7 @@ class LinearModel(ZooModel):
     kind: Literal["linear"] = "linear"
     features: Features = setting(Scattering(), doc="what it reads of an image")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         if run.holds != "records" or run.pretrains:
             raise BenchError(

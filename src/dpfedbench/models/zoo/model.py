@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.run import ModelSettings
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
 
 
 class ZooModel(ModelSettings):
@@ -21,7 +22,7 @@ class ZooModel(ModelSettings):
 
     reads: ClassVar[str] = "images"
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if (self.reads == "text") != (run.task.text is not None):
             held = "images: leave it null" if self.reads == "images" else "text: give its words"
             raise BenchError(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dpfedbench.lazy import np, torch
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from dpfedbench.models.gradients import Choice
+    from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
+    from dpsum import participation
     from dpsum.mechanism import Mechanism
     from dpsum.sums import Sum
+
+Worker = TypeVar("Worker")
 
 Row = dict[str, Any]
 """A row of history.csv."""
@@ -47,17 +50,23 @@ class Setup:
         weights: that training starts from, float32 [d]; None: whoever makes the clients does not train.
     """
 
-    run: Any
+    run: Run
     net: Net
     held: Any
     gradients: Choice
     own: Sequence[Sum]
     enter: Callable[..., Mechanism]
-    plan: Any
+    plan: participation.Participation
     threads: int = 1
     first: float | None = None
     processes: Processes = dataclasses.field(default_factory=Processes)
     weights: np.ndarray | None = None
+
+    def workers(self, make: Callable[[Gradients], Worker]) -> Workers[Worker]:
+        """Threads that each have what `make` makes of the run's gradients."""
+        from dpfedbench.models.gradients import Workers
+
+        return Workers(self.gradients, make, threads=self.threads)
 
 
 class Clients:
@@ -113,7 +122,7 @@ def each_holder(
     return [found[holder] for holder in range(mechanism.holders)]
 
 
-def within_task(run: Any, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
+def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
     """The sampler of a sum that each client takes, once in all, over its own examples.
 
     Args:
@@ -124,7 +133,7 @@ def within_task(run: Any, records: int, *, steps: int, batches: str = "full") ->
     from dpsum.accounting.analyses import own_records
 
     return own_records.describe(
-        clients=run.clients.count, rounds=run.participation.rounds, records=records, steps=steps, batches=batches
+        clients=run.clients.count, rounds=run.part(Participation).rounds, records=records, steps=steps, batches=batches
     )
 
 
@@ -150,15 +159,24 @@ class ClientUpdate(Part):
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
         """Which of a client's so many records a sum of its own is over: places, ascending. All, or a part of them."""
-        import numpy as np
-
         return np.arange(records)
 
-    def columns(self, run: Any) -> tuple[str, ...]:
+    @property
+    def mixes_records(self) -> bool:
+        """Whether what it learns of one example depends on others, whatever the model is."""
+        return False
+
+    def within_records(self, run: Run) -> bool:
+        """Whether few-shot clients take each example's gradient by itself, from that example alone."""
+        own = any(sum_.unit == "record" for sum_ in run.own_sums())
+        alone = self.by_record or own or (run.model.record_level and not self.mixes_records)
+        return self.holds == "tasks" and alone
+
+    def columns(self, run: Run) -> tuple[str, ...]:
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
         Asked of an update whose clients take private sums: the ledger is compared with it.

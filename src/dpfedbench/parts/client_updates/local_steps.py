@@ -12,15 +12,19 @@ import concurrent.futures
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.schedules.constant import ConstantRate
 from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    import numpy as np
+    from dpfedbench.settings.run import Run
+    from dpsum import participation
 
 
 class LocalSteps(ClientUpdate):
@@ -39,19 +43,20 @@ class LocalSteps(ClientUpdate):
     schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
     keep_state: bool = setting(True, doc="whether a client's optimiser remembers the round before")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.schedule.check_rate(self.inner_rate)
 
-    def columns(self, run: Any) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         if run.private:
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
-    def lots(self, run: Any, *, clients: int, records: int) -> Any:
+    def lots(self, run: Run, *, clients: int, records: int) -> participation.PoissonLots:
         """The lots of so many clients that hold so many records each."""
-        return run.participation.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
+        plan = run.part(PoissonLots)
+        return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:
@@ -74,15 +79,11 @@ class _Silos(Clients):
     divides = True
 
     def __init__(self, update: LocalSteps, setup: Setup) -> None:
-        import torch
-
-        from dpfedbench.models.gradients import Workers
-
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
         self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
         self._lots = update.lots(run, clients=self._count, records=len(setup.held.images[0]))
-        self._workers: Workers = Workers(setup.gradients, lambda gradients: gradients, threads=setup.threads)
+        self._workers = setup.workers(lambda gradients: gradients)
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own
@@ -98,14 +99,11 @@ class _Silos(Clients):
 
     def _first_threshold(self) -> float:
         """The mean gradient norm of the initial model on random images and labels: public (Section IV-A's C_0)."""
-        import numpy as np
-
         if self._setup.first is not None:
             return self._setup.first
 
         from dpfedbench.kernels.adding import Adding
         from dpsum.private_sum import PlainSum
-        from dpsum.randomness import stream
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")
@@ -120,9 +118,6 @@ class _Silos(Clients):
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """The clients' models; their losses are in the row of the history, if anywhere."""
-        import numpy as np
-        import torch
-
         with self._workers.running() as pool:
             if not self._update.keep_state:
                 self._states = self._begin()
@@ -135,8 +130,6 @@ class _Silos(Clients):
         yield self._models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
-        import numpy as np
-
         entry = self.entry
         found = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
         row: Row = {"clients": self._count}
@@ -156,9 +149,6 @@ class _Silos(Clients):
 
     def _client(self, index: int, step: int, client: int) -> _Step:
         """One client's lot, gradients, release, next threshold and step of its model."""
-        import numpy as np
-        import torch
-
         lot, model = self._lots.lot(index, step, client), self._models[client]
         images, labels = self._held.images[client][lot], self._held.labels[client][lot]
         total, found = self.entry.open(index, step=step, holder=client), _Step()
@@ -169,7 +159,7 @@ class _Silos(Clients):
         released = torch.from_numpy(total.release())
         found.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
-        update, rounds = self._update, self._setup.run.participation.rounds
+        update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
         update.optimizer.step(model, mean, self._states[client], rate)

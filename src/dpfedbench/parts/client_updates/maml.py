@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
+from dpfedbench.parts.within_task import Client, Examples, TaskClients, measured
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
 
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
@@ -52,25 +54,33 @@ class QueryGradient(ClientUpdate):
         paper="released code: 10 epochs",
     )
 
-    def check(self, run: Any) -> None:
-        if run.within_records and (self.learnable_rates or self.multi_step_rounds):
+    def check(self, run: Run) -> None:
+        within = self.within_records(run)
+        if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
                 "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "
                 "set them to false and 0"
             )
-        if run.within_records and self.order == 2:
+        if within and self.order == 2:
             raise BenchError(
                 "client_update.order is 2, but the client sums over its own records: the second order carries the "
                 "support set's Hessian into every query gradient, which no record-level noise covers; set order to 1"
             )
+
+    @property
+    def mixes_records(self) -> bool:
+        return self.order == 2 or self.learnable_rates or self.multi_step_rounds > 0
+
+    @staticmethod
+    def by_server(run: Run) -> bool:
+        """Whether the server's sum is over single query examples, and not over clients."""
+        return run.server_sum().unit == "record"
 
     def step_weights(self, index: int) -> np.ndarray | None:
         """Weight [inner_steps] of the query loss after each step in round `index`, from 0; None: the last alone.
 
         At first all are equal; those before the last then fall linearly, to 3 % of that (as in MAML++'s code).
         """
-        import numpy as np
-
         if index >= self.multi_step_rounds:
             return None
         share = max(1 - index / self.multi_step_rounds, 0.03) / self.inner_steps
@@ -81,15 +91,13 @@ class QueryGradient(ClientUpdate):
     def net(self, net: Net) -> Net:
         return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
         found = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
-        return found if run.sums_query_examples else found | {QUERY: within_task(run, query, steps=1)}
+        return found if self.by_server(run) else found | {QUERY: within_task(run, query, steps=1)}
 
     def clients(self, setup: Setup) -> Clients:
-        if setup.run.within_records:
-            from dpfedbench.parts.within_task import MamlByRecord
-
+        if self.within_records(setup.run):
             return MamlByRecord(self, setup)
         return _Tasks(self, setup)
 
@@ -104,23 +112,18 @@ class _Tasks(Clients):
     """Clients whose tasks are adapted to as a whole, a chunk of tasks at once."""
 
     def __init__(self, update: QueryGradient, setup: Setup) -> None:
-        from dpfedbench.models.gradients import Workers
         from dpfedbench.models.meta_gradient import MetaGradient
 
         self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
         adapted: Sequence[str] | None = update.adapted(setup.net)
-        self._workers = Workers(
-            setup.gradients,
+        self._workers = setup.workers(
             lambda gradients: MetaGradient(
                 gradients, steps=update.inner_steps, rate=update.inner_rate, order=update.order, adapted=adapted
-            ),
-            threads=setup.threads,
+            )
         )
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Query gradients, with losses and accuracies on the query sets. A tensor is overwritten two chunks later."""
-        import torch
-
         weights, chunk = self._update.step_weights(index), self._workers.chunk
         device = self._workers.device
         buffers = [torch.empty((chunk, self._dimension), device=device) for _ in range(2)]
@@ -151,7 +154,43 @@ class _Tasks(Clients):
 
     @staticmethod
     def _collect(out: Any, futures: list[concurrent.futures.Future]) -> tuple[Any, np.ndarray, np.ndarray]:
-        import numpy as np
-
         found = [future.result() for future in futures]
         return out, np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])
+
+
+class MamlByRecord(TaskClients):
+    """MAML of first order: (private) support steps, then the query gradient, summed by the client or by the server."""
+
+    def __init__(self, update: QueryGradient, setup: Setup) -> None:
+        run = setup.run
+        self._by_server = update.by_server(run)
+        query = run.task.ways * run.clients.query_per_class
+        super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
+        self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
+
+    def contribute(
+        self,
+        client: Client,
+        theta: np.ndarray,
+        support: Examples,
+        query: Examples,
+        worker: Gradients,
+        out: torch.Tensor,
+    ) -> np.ndarray:
+        adapted = theta.copy()
+        for step in range(self._update.inner_steps):
+            mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
+            adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
+        if self._by_server:
+            return measured(worker, adapted, query, out).mean(axis=0)
+        mean, found = client.mean(QUERY, adapted, query, worker)
+        out[0] = torch.from_numpy(mean)
+        return found.mean(axis=0)
+
+
+def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:
+    """The coordinates that inner steps move: those of the named tensors; None: all."""
+    if names is None:
+        return slice(None)
+    marks = [np.full(size, name in names) for name, size in zip(net.tensor_names, net.sizes, strict=True)]
+    return np.concatenate(marks)

@@ -5,15 +5,16 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
-    import numpy as np
+    from dpfedbench.settings.run import Run
 
 _CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
@@ -35,7 +36,7 @@ class ModelDifference(ClientUpdate):
     inner_rate: float = setting(0.1, gt=0, le=1e6, doc="their learning rate")
     optimizer: Optimizer = setting(Sgd(), doc="what takes them")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
     def clients(self, setup: Setup) -> Clients:
@@ -44,22 +45,13 @@ class ModelDifference(ClientUpdate):
 
 class _Trained(Clients):
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
-        import torch
-
-        from dpfedbench.models.gradients import Workers
-
         self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
-        self._workers: Workers = Workers(
-            setup.gradients,
-            lambda gradients: (gradients, torch.empty((_PIECE, self._dimension), device=gradients.device)),
-            threads=setup.threads,
+        self._workers = setup.workers(
+            lambda gradients: (gradients, torch.empty((_PIECE, self._dimension), device=gradients.device))
         )
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
-        import numpy as np
-        import torch
-
         chunk = _CHUNK_PER_THREAD * self._workers.count
         buffer = torch.empty((chunk, self._dimension))
         rows = buffer.numpy()
@@ -71,9 +63,6 @@ class _Trained(Clients):
 
     def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
         """Write theta less the model that the client's steps make of it to `out` [d]."""
-        import numpy as np
-        import torch
-
         images, labels = self._held.images[client], self._held.labels[client]
         model = torch.from_numpy(theta.copy())
         state = self._update.optimizer.begin(model)
@@ -82,6 +71,7 @@ class _Trained(Clients):
             for _ in range(self._update.inner_steps):
                 total = np.zeros(self._dimension)
                 for _, rows in gradients.pieces(model.numpy(), images, labels, room):
+                    assert isinstance(rows, torch.Tensor)
                     total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
                 mean = torch.from_numpy((total / len(labels)).astype(np.float32))
                 self._update.optimizer.step(model, mean, state, self._update.inner_rate)

@@ -7,17 +7,19 @@ tells.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
 
 OWN_UPDATE = "own-update"
 
@@ -39,21 +41,18 @@ class Noised(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
-        import dataclasses
-
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
 
 
-def _sampler(run: Any) -> dict[str, Any]:
+def _sampler(run: Run) -> dict[str, Any]:
     from dpsum.accounting.analyses import own_update
 
-    return own_update.describe(
-        clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
-    )
+    plan = run.part(Participation)
+    return own_update.describe(clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds)
 
 
 class NoisedClients(Clients):
@@ -77,9 +76,6 @@ class NoisedClients(Clients):
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """What the clients release; no loss of theirs is told."""
-        import numpy as np
-        import torch
-
         done = 0
         for rows, _, _ in self._inner.contributions(theta, cohort, index):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, within_task
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.within_task import Client, Examples, TaskClients
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    import numpy as np
+    from dpfedbench.models.gradients import Gradients
+    from dpfedbench.settings.run import Run
 
 TASK = "task-gradient-sum"
 
@@ -44,7 +48,7 @@ class Reptile(ClientUpdate):
         paper="0.3 to 1",
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         if self.batches == "disjoint" and examples % self.inner_steps:
@@ -53,48 +57,47 @@ class Reptile(ClientUpdate):
                 "into disjoint batches: change one of them"
             )
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
 
     def clients(self, setup: Setup) -> Clients:
-        import numpy as np
-        import torch
+        return _Trained(self, setup)
 
-        from dpfedbench.parts.within_task import Client, Examples, TaskClients, Worker
-        from dpsum.randomness import stream
 
-        update, run = self, setup.run
+class _Trained(TaskClients):
+    """Clients that train on all of their examples."""
 
-        class _Trained(TaskClients):
-            def contribute(
-                self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Worker,
-                out: torch.Tensor,
-            ) -> np.ndarray:  # fmt: skip
-                images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
-                batches = [np.arange(len(labels))] * update.inner_steps
-                if update.batches != "full":
-                    rng = stream(run.stream_seed, "task-batches", client.round, client.client)
-                    if update.batches == "disjoint":
-                        batches = np.split(rng.permutation(len(labels)), update.inner_steps)
-                    else:
-                        batches = sampled(rng, update.inner_steps, len(labels))
-                weights = torch.from_numpy(theta.copy())
-                state, measured = update.optimizer.begin(weights), []
-                for step, own in enumerate(batches):
-                    mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
-                    measured.append(found)
-                    if update.largest is not None:
-                        mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
-                    update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
-                out[0] = torch.from_numpy(theta - weights.numpy())
-                return measured[0].mean(axis=0) if len(measured[0]) else np.full(2, np.nan)
+    def __init__(self, update: Reptile, setup: Setup) -> None:
+        super().__init__(setup, update.samplers(setup.run, 0))
+        self._update = update
 
-        return _Trained(setup, self.samplers(run, 0))
+    def contribute(
+        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Gradients,
+        out: torch.Tensor,
+    ) -> np.ndarray:  # fmt: skip
+        update = self._update
+        images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
+        batches = [np.arange(len(labels))] * update.inner_steps
+        if update.batches != "full":
+            rng = stream(self.setup.run.stream_seed, "task-batches", client.round, client.client)
+            if update.batches == "disjoint":
+                batches = np.split(rng.permutation(len(labels)), update.inner_steps)
+            else:
+                batches = sampled(rng, update.inner_steps, len(labels))
+        weights = torch.from_numpy(theta.copy())
+        state, measured = update.optimizer.begin(weights), []
+        for step, own in enumerate(batches):
+            mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
+            measured.append(found)
+            if update.largest is not None:
+                mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
+            update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
+        out[0] = torch.from_numpy(theta - weights.numpy())
+        return measured[0].mean(axis=0) if len(measured[0]) else np.full(2, np.nan)
 
 
 def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:
     """For each step the places of the examples it reads: each of `count` with the chance 1/steps, apart from others."""
-    import numpy as np
 
     return [np.flatnonzero(drawn) for drawn in rng.random((steps, count)) < 1 / steps]

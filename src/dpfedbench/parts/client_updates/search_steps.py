@@ -9,20 +9,21 @@ A record is in one half, and so in one of the two sums. Halves are drawn at rand
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.client_updates.client_update import Row
 from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from dpfedbench.models.net import Net
+    from dpfedbench.settings.run import Run
     from dpsum.sums import Sum
 
 WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
@@ -47,29 +48,26 @@ class SearchSteps(SummedUpdate):
     def steps(self) -> Mapping[str, StepOfSum]:
         return {WEIGHTS: self.weights, ARCHITECTURE: self.architecture}
 
-    def check(self, run: Any) -> None:
-        if getattr(run.model, "kind", "") and not hasattr(run.model, "space"):
+    def check(self, run: Run) -> None:
+        if not isinstance(run.model, CellModel):
             raise BenchError(
                 f"model.kind is {run.model.kind}, which has no architecture to search: set it to darts-search"
             )
 
-    def columns(self, run: Any) -> tuple[str, ...]:
-        return (*(f"entropy_{kind}" for kind in run.model.space.kinds), *super().columns(run))
+    def columns(self, run: Run) -> tuple[str, ...]:
+        return (*(f"entropy_{kind}" for kind in run.part(CellModel).space.kinds), *super().columns(run))
 
     def block_of(self, sum_: Sum) -> str:
         return _BLOCKS[sum_.name]
 
     def places(self, sum_: Sum, *, seed: int, client: int, records: int) -> np.ndarray:
-        import numpy as np
-
-        from dpsum.randomness import stream
-
         half = records // 2
         order = stream(seed, "halves", client).permutation(records)
         return np.sort(order[:half] if sum_.name == WEIGHTS else order[half : 2 * half])
 
-    def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
-        space, place = getattr(run.model, "space", None), net.blocks["architecture"]
+    def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
+        model, place = run.find(CellModel), net.blocks["architecture"]
+        space = None if model is None else model.space
         if space is None or space.size != place.stop - place.start:
             return lambda theta: {}  # an audit's drawn coordinates
         return lambda theta: {f"entropy_{kind}": e for kind, e in space.entropy(theta[place].numpy()).items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup
+from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     import torch
 
     from dpfedbench.models.net import Net
-    from dpsum.participation import PoissonLots
+    from dpfedbench.settings.run import Run
+    from dpsum import participation
     from dpsum.sums import Sum
 
 
@@ -39,30 +42,34 @@ class SummedUpdate(ClientUpdate):
         """The block of the model that a sum is of; "": all of it."""
         return ""
 
-    def told(self, run: Any, net: Net) -> Callable[[torch.Tensor], Row]:
+    def told(self, run: Run, net: Net) -> Callable[[torch.Tensor], Row]:
         """What the history says of a model that was released, given its weights [d]."""
         return lambda theta: {}
 
-    def lots(self, run: Any, sum_: Sum, *, clients: int, records: int) -> PoissonLots:
+    def lots(self, run: Run, sum_: Sum, *, clients: int, records: int) -> participation.PoissonLots:
         """The lots of a sum, of so many clients that each hold so many records which it may read."""
-        return run.participation.lots(
+        return run.part(PoissonLots).lots(
             clients=clients, seed=run.stream_seed, steps=1, records=records,
             purpose=f"lot/{sum_.part}" if sum_.part else "lot",
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
         )  # fmt: skip
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
-        lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.loop().own)
-        return {sum_.name: each.describe() for sum_, each in zip(run.loop().own, lots, strict=True)}
+    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+        lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.own_sums())
+        return {sum_.name: each.describe() for sum_, each in zip(run.own_sums(), lots, strict=True)}
 
-    def columns(self, run: Any) -> tuple[str, ...]:
+    def columns(self, run: Run) -> tuple[str, ...]:
         told = ("released_norm", "noise_multiplier" if run.private else "mean_norm")
         return tuple(f"{name}_{what}" for name in list(self.steps)[1:] for what in told)
 
     def clients(self, setup: Setup) -> Clients:
         from dpfedbench.parts.summed import Parties
 
-        return Parties(self, setup)
+        run = setup.run
+        return Parties(
+            setup, steps=self.steps, block_of=self.block_of, lots=functools.partial(self.lots, run), places=self.places,
+            told=self.told(run, setup.net), mean=self.parties == "mean",
+        )  # fmt: skip
 
 
 class SummedSteps(SummedUpdate):

@@ -6,9 +6,10 @@ import csv
 import math
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.clipping.rule import CohortRule
 from dpfedbench.settings.part import setting
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
@@ -39,8 +40,8 @@ class MedianOfRun(CohortRule):
     def finds_threshold(self) -> bool:
         return True
 
-    def check(self, run: Any) -> None:
-        if run.client_update.kind != "maml":
+    def check(self, run: Run) -> None:
+        if run.part(ClientUpdate).kind != "maml":
             raise BenchError("clipping.kind median-of-run is for client_update.kind maml")
         if self.threshold is not None:
             raise BenchError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ByFactor
+from dpfedbench.parts.noise.noise import Noise
 from dpsum import clipping
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class NoisedMeanNorm(ByFactor, clipping.NoisedMeanNorm):
@@ -17,9 +21,9 @@ class NoisedMeanNorm(ByFactor, clipping.NoisedMeanNorm):
 
     kind: Literal["noised-mean-norm"] = "noised-mean-norm"
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
-        if getattr(run.noise, "multiplier", 1.0) is None:
+        if run.part(Noise).multiplier is None:
             raise BenchError(
                 "noise.multiplier is null, but noised-mean-norm is a release more a lot: give a multiplier"
             )

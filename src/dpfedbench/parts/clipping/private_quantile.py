@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import CohortRule, LotRule
+from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpsum import clipping
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
@@ -30,10 +35,10 @@ class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):
         doc="deviation of the noise on its count of norms below C; null: a twentieth of the cohort or lot",
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
-        multiplier = getattr(run.noise, "multiplier", None)
-        deviation = self.deviation(run.participation.cohort)
+        multiplier = run.part(Noise).multiplier
+        deviation = self.deviation(run.part(Participation).cohort)
         if multiplier is not None and not deviation / clipping.INDICATOR > multiplier:
             given = "null, so a twentieth of the cohort, " if self.count_noise is None else ""
             raise BenchError(

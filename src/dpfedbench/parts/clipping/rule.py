@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
@@ -34,7 +34,7 @@ class ClippingRule(Part, clipping.ClippingRule):
         paper="0.2 (DP-FedMeta's released code)",
     )  # fmt: skip
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if self.threshold is None and not self.finds_threshold:
             raise BenchError(f"clipping.threshold is null: the rule {self.kind} needs a first threshold")
 

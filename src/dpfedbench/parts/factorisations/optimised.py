@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.factorisations.factorisation import Factorisation
+from dpfedbench.parts.participation.participation import Participation
+from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.parts.server.step import Step
 from dpfedbench.settings.part import setting
 from dpsum import factorisations
 from dpsum.factorisations import MOST
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from dpfedbench.parts.server.server_step import ServerStep
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+    from dpfedbench.settings.run import Run
 
 
 class Optimised(Factorisation):
@@ -30,16 +28,18 @@ class Optimised(Factorisation):
     kind: Literal["optimised"] = "optimised"
     workload: Literal["prefix", "server"] = setting("prefix", doc="what A is: prefix sums, or the server's steps")
 
-    def check(self, run: Any) -> None:
-        if run.participation.rounds > MOST:
+    def check(self, run: Run) -> None:
+        rounds = run.part(Participation).rounds
+        if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {run.participation.rounds}, but an optimised factorisation is found for at "
+                f"participation.rounds is {rounds}, but an optimised factorisation is found for at "
                 f"most {MOST}: take noise.factorisation.kind square-root"
             )
-        if self.workload == "server" and not run.server.linear:
+        if self.workload == "server" and not run.part(ServerStep).linear:
+            optimizer = run.part(Step).optimizer
             raise BenchError(
-                f"noise.factorisation.workload is server, but server.optimizer {run.server.optimizer.kind} takes steps "
-                "that are not linear in the sums: take sgd, or workload prefix"
+                f"noise.factorisation.workload is server, but server.optimizer {optimizer.kind} takes steps that are "
+                "not linear in the sums: take sgd, or workload prefix"
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
@@ -49,7 +49,6 @@ class Optimised(Factorisation):
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:
     """How far the model has moved after each round for a unit in the mean of each, float64 [after, of]."""
-    import torch
 
     model = torch.zeros(rounds, dtype=torch.float64)
     state, moved = step.begin(model), np.zeros((rounds, rounds))

@@ -10,12 +10,14 @@ rounds of 112,000; a `band` of p makes it at most p T.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
 from dpsum import noise
@@ -23,6 +25,8 @@ from dpsum.factorisations import scaled
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpfedbench.settings.run import Run
 
 
 class Correlated(Noise, noise.Encoded):
@@ -38,8 +42,8 @@ class Correlated(Noise, noise.Encoded):
     factorisation: Factorisation = setting(SquareRoot(), doc="which encoder")
     rounds: int | None = setting(None, ge=1, le=10_000, doc="rounds that the encoder is for; null: those planned")
 
-    def check(self, run: Any) -> None:
-        plan, clipping = run.participation, run.clipping
+    def check(self, run: Run) -> None:
+        plan, clipping = run.part(Participation), run.part(ClippingRule)
         if not plan.correlated:
             raise BenchError(
                 f"participation.kind is {plan.kind}, but correlated noise is accounted for where each client's rounds "

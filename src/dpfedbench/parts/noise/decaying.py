@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
 from dpsum import noise
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class Decaying(Noise, noise.Decaying):
@@ -20,7 +23,7 @@ class Decaying(Noise, noise.Decaying):
     decay: float = setting(0.9999, gt=0, lt=1, doc="beta", paper="0.9999 (MNIST), 0.9998 (Fashion-MNIST)")
     falls: int = setting(3, ge=1, le=1_000_000, doc="falls in a row of the validation loss", paper="3")
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if not run.validation.public:
             raise BenchError(
                 "validation.public is false, but its loss drives the noise (noise.kind decaying): what it tells "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpsum import skellam
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class Skellam(Noise, skellam.Skellam):
@@ -36,8 +40,8 @@ class Skellam(Noise, skellam.Skellam):
         0.0, ge=0, lt=0.5, doc="share of a cohort whose noise is not counted since it may tell the server: below half"
     )
 
-    def check(self, run: Any) -> None:
-        plan = run.participation
+    def check(self, run: Run) -> None:
+        plan = run.part(Participation)
         if not (plan.once and plan.known):
             raise BenchError(
                 f"participation.kind is {plan.kind}, but the server of a secure sum knows who takes part, and the "

@@ -13,13 +13,11 @@ is computed of what was released: post-processing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from dpfedbench.lazy import torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    import torch
 
 _FIRST, _SECOND = 0.9, 0.999
 
@@ -34,8 +32,6 @@ class AdamBC(Optimizer):
     )
 
     def begin(self, weights: torch.Tensor) -> State:
-        import torch
-
         moments = {"mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
         return {"steps": 0, "noise": 0.0, "deviation": 0.0, **moments}
 

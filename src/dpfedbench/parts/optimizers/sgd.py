@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from dpfedbench.lazy import torch
 from dpfedbench.parts.optimizers.optimizer import Optimizer, State
 from dpfedbench.settings.part import setting
+from dpsum.lazy import Lazy
 
-if TYPE_CHECKING:
-    import torch
+_steps = Lazy("torch.optim.sgd")  # torch.optim itself does not name that module
 
 
 class Sgd(Optimizer):
@@ -22,10 +23,8 @@ class Sgd(Optimizer):
         return {"velocity": None}
 
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
-        from torch.optim.sgd import sgd
-
         velocity = [state["velocity"]]
-        sgd(
+        _steps.sgd(
             [weights], [gradient], velocity, foreach=False, weight_decay=0.0, momentum=self.momentum, lr=rate,
             dampening=0.0, nesterov=False, maximize=False,
         )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation
 from dpsum import participation
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class BallsAndBins(Participation):
@@ -20,7 +23,7 @@ class BallsAndBins(Participation):
     once: ClassVar[bool] = True
     correlated: ClassVar[bool] = True
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         count = run.clients.count
         if self.rounds and count % self.cohort == 0 and self.cohort * self.rounds != count:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.parts.participation.participation import Participation
 from dpsum import participation
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class MinSeparation(Participation):
@@ -23,6 +26,6 @@ class MinSeparation(Participation):
         separation = max(clients // self.cohort, 1)
         return separation, max(-(-self.rounds // separation), 1)
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         self.check_blocks(run)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.parts.participation.participation import Participation
 from dpsum import participation
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class OnePass(Participation):
@@ -20,6 +23,6 @@ class OnePass(Participation):
     known: ClassVar[bool] = True
     correlated: ClassVar[bool] = True
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         self.check_divides(run)

@@ -5,7 +5,7 @@ What a plan draws, and how it describes itself for the ledger, is in `dpsum.part
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
@@ -47,14 +47,14 @@ class Participation(Part):
         """How many rounds a client's lie apart at least, and in how many of them it is at most."""
         return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         if self.cohort > run.clients.count:
             raise BenchError(
                 f"participation.cohort is {self.cohort}, more than clients.count ({run.clients.count}): lower it or "
                 "raise that"
             )
 
-    def check_blocks(self, run: Any) -> None:
+    def check_blocks(self, run: Run) -> None:
         """Refuse a cohort that does not divide the clients, where passes go on."""
         if run.clients.count % self.cohort:
             raise BenchError(

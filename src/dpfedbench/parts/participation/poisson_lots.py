@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
 from dpsum import participation
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class PoissonLots(Participation):
@@ -23,7 +26,7 @@ class PoissonLots(Participation):
     def at_once(self, clients: int) -> int:
         return clients
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         """A lot is compared with the records of a client when these are known."""
 
     def plan(self, *, clients: int, seed: int) -> participation.Participation:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dpfedbench.parts.participation.participation import Participation
 from dpsum import participation
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class ShuffledEpochs(Participation):
@@ -18,6 +21,6 @@ class ShuffledEpochs(Participation):
     planned: ClassVar[type[participation.Participation]] = participation.ShuffledEpochs
     known: ClassVar[bool] = True
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         super().check(run)
         self.check_blocks(run)

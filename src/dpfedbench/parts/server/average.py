@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from dpfedbench.lazy import np, torch
 from dpfedbench.parts.server.server_step import ServerStep, State
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
 
 
 class Average(ServerStep):
@@ -39,7 +36,5 @@ class _Rows:
         self._rows.append(contributions.copy())
 
     def release(self, generator: None = None) -> np.ndarray:
-        import torch
-
         # By torch, whose mean in single precision has other last bits than numpy's.
         return torch.cat([torch.from_numpy(rows) for rows in self._rows]).mean(dim=0).numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
@@ -13,6 +13,8 @@ from dpfedbench.settings.part import setting
 
 if TYPE_CHECKING:
     import torch
+
+    from dpfedbench.settings.run import Run
 
 
 class Step(ServerStep):
@@ -27,7 +29,7 @@ class Step(ServerStep):
     def linear(self) -> bool:
         return self.optimizer.linear
 
-    def check(self, run: Any) -> None:
+    def check(self, run: Run) -> None:
         self.schedule.check_rate(self.rate)
 
     def begin(self, theta: torch.Tensor) -> State:

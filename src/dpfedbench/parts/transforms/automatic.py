@@ -7,11 +7,15 @@ the paper's R may be any number is the server's learning rate here.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.settings.part import setting
+
+if TYPE_CHECKING:
+    from dpfedbench.settings.run import Run
 
 
 class Automatic(Transform):
@@ -20,8 +24,8 @@ class Automatic(Transform):
     kind: Literal["automatic"] = "automatic"
     gamma: float = setting(0.01, gt=0, le=1e6, doc="added to a contribution's norm", paper="0.01")
 
-    def check(self, run: Any) -> None:
-        rule = run.clipping
+    def check(self, run: Run) -> None:
+        rule = run.part(ClippingRule)
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(
                 "transform.kind is automatic, whose contributions have norms below 1: another threshold would cut them "

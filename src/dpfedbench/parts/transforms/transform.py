@@ -6,12 +6,10 @@ as it clips any. So the sum moves by at most C where a unit's contribution becom
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from dpfedbench.lazy import torch
 from dpfedbench.settings.part import Part
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Transform(Part):
@@ -27,8 +25,6 @@ class Transform(Part):
 
     def rows(self, contributions: torch.Tensor) -> torch.Tensor:
         """Contributions [n, d], each times its own factor; one that is not finite stays so, and counts as zero."""
-        import torch
-
         if self.trivial:
             return contributions
         norms = torch.linalg.vector_norm(contributions, dim=1, dtype=torch.float64)

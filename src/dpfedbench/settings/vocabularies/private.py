@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from dpfedbench.settings.sections import HasSections
 from dpfedbench.settings.vocabularies.public import most_frequent
 from dpfedbench.settings.vocabularies.vocabulary import SeenText, Vocabulary
 
@@ -21,7 +22,7 @@ class Private(Vocabulary):
         "the vocabulary is taken from the clients' words, which no event of the ledger covers: no finite epsilon holds"
     )
 
-    def check(self, run: Any) -> None:
+    def check(self, run: HasSections) -> None:
         """Nothing: it claims nothing."""
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from dpfedbench.lazy import np
 from dpfedbench.settings.vocabularies.vocabulary import SeenText, Vocabulary
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 class Public(Vocabulary):
@@ -21,7 +19,6 @@ class Public(Vocabulary):
 
 def most_frequent(counts: np.ndarray, size: int) -> np.ndarray:
     """The places of the largest counts above zero, the larger first, then in alphabetical order."""
-    import numpy as np
 
     found = np.argsort(-counts, kind="stable")[:size]
     return found[counts[found] > 0]

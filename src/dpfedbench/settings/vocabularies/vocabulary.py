@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part
+from dpfedbench.settings.sections import HasSections
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,7 @@ class Vocabulary(Part):
     reason: ClassVar[str] = ""
     notice: ClassVar[str] = ""
 
-    def check(self, run: Any) -> None:
+    def check(self, run: HasSections) -> None:
         if not self.private and not run.validation.public:
             raise BenchError(
                 "validation.public is false, but the validation tasks are a part of the public text that "
@@ -48,7 +49,7 @@ class Vocabulary(Part):
     def unaccounted(self) -> tuple[str, ...]:
         return (self.reason,) if self.private else ()
 
-    def notices(self, run: Any) -> tuple[str, ...]:
+    def notices(self, run: HasSections) -> tuple[str, ...]:
         return (self.notice,) if self.notice else ()
 
     def choose(self, seen: SeenText, size: int) -> np.ndarray:

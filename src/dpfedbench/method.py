@@ -1,4 +1,4 @@
-"""What every method is: a run's settings, whose fields are the composition, and the loop that they make.
+"""What every method is: a run's settings, whose fields are its parts, and the sums that the parts take.
 
 A method's class says which parts it takes by the types of its fields; what does not fit them cannot be written. Its
 paper's accounting, if it has one, is `claims`.
@@ -6,19 +6,23 @@ paper's accounting, if it has one, is `claims`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpfedbench import imports
+from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.run import Run
-from dpsum.accounting.claims import Claims
+from dpfedbench.manifest import mend
+from dpfedbench.settings.run import Run, read_yaml
+from dpfedbench.settings.words import nearest
+from dpsum.accounting.units import tells_rounds
+from dpsum.sums import Sum, together
 
 if TYPE_CHECKING:
-    from dpfedbench.federation.loop import Loop
     from dpfedbench.models.net import Net
-    from dpsum.sums import Sum
+    from dpfedbench.parts.client_updates.client_update import ClientUpdate
+    from dpfedbench.parts.participation.participation import Participation
+    from dpfedbench.parts.server.server_step import ServerStep
 
 
 class Method(Run):
@@ -26,8 +30,12 @@ class Method(Run):
 
     Class attributes: `name` is what configurations and folders call it, `title` what tables do, `paper` the name of
     the experiments that it belongs to. `version` is raised when results change: then this method's runs are trained
-    again, and no other's. `defaults` lie over the values that are said for all methods. `claims` is the accounting of
-    the method's paper, by sampler; empty where it claims no epsilon.
+    again, and no other's. `defaults` lie over the values that are said for all methods. `trained` is false where
+    nothing is trained: such a method has none of the parts below.
+
+    A method that is trained says by the types of its fields which `participation` it takes (who takes part in which
+    round), which `client_update` (what each client computes and sends) and which `server` (the step that the server
+    makes of the sum). Its sums are `own_sums` and `server_sum`.
     """
 
     name: ClassVar[str] = ""
@@ -35,19 +43,20 @@ class Method(Run):
     paper: ClassVar[str] = ""
     version: ClassVar[str] = "1"
     defaults: ClassVar[Mapping[str, Any]] = {}
-    claims: ClassVar[Claims] = {}
+    trained: ClassVar[bool] = True
+    known: ClassVar[dict[str, type[Method]]] = {}
+    """All methods by their names; `dpfedbench.methods` finds them."""
 
-    pretrains: ClassVar[bool] = False
-    """Whether records of all training classes are told apart first, and the body is then adapted to few-shot tasks."""
-    sums_query_examples: ClassVar[bool] = False
-    """Whether the server's sum is over single query examples, and not over clients."""
+    if TYPE_CHECKING:  # each method says which
+        participation: Participation
+        client_update: Any
+        server: ServerStep
 
-    if TYPE_CHECKING:
-        client_update: Any  # each method says which
-
-    def loop(self) -> Loop | None:
-        """The method's parts, put together; None where nothing is trained."""
-        raise NotImplementedError
+    @property
+    def client(self) -> ClientUpdate:
+        """What each client computes."""
+        update: ClientUpdate = self.client_update
+        return update
 
     @property
     def made_by(self) -> str:
@@ -71,15 +80,11 @@ class Method(Run):
 
     @property
     def holds(self) -> str:
-        """What clients hold: "tasks" (few-shot) or "records"."""
-        loop = self.loop()
-        return "tasks" if loop is None else loop.client.holds
+        return self.client.holds if self.trained else "tasks"
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        """All sums of a round."""
-        loop = self.loop()
-        return () if loop is None else loop.sums
+        return (*self.own_sums(), self.server_sum()) if self.trained else ()
 
     @property
     def private(self) -> bool:
@@ -88,13 +93,7 @@ class Method(Run):
     @property
     def within_records(self) -> bool:
         """Whether few-shot clients take each example's gradient by itself, from that example alone."""
-        loop = self.loop()
-        if loop is None or loop.client.holds != "tasks":
-            return False
-        update: Any = loop.client
-        plain = not getattr(update, "learnable_rates", False) and not getattr(update, "multi_step_rounds", 0)
-        alone = self.model.record_level and getattr(update, "order", 1) == 1 and plain
-        return any(sum_.unit == "record" for sum_ in loop.own) or update.by_record or alone
+        return self.trained and self.client.within_records(self)
 
     def check_processes(self, count: int) -> None:
         """Refuse more processes than a round has clients to divide among them, or than its sum can be taken by.
@@ -107,8 +106,7 @@ class Method(Run):
                 f"machine.processes is {count}, but the sum of {self.folder} takes each client's message by itself, in "
                 "one process: set it to 1"
             )
-        loop = self.loop()
-        most = count if loop is None else loop.participation.at_once(self.clients.count)
+        most = self.participation.at_once(self.clients.count) if self.trained else count
         if count > most:
             raise BenchError(
                 f"machine.processes is {count}, but a round of {self.folder} has {most} client{'s' * (most != 1)} to "
@@ -133,12 +131,9 @@ class Method(Run):
 
     @property
     def references(self) -> dict[str, Run]:
-        """Other runs that this one takes a file of, by the file's name in their folder."""
-        from dpfedbench.methods import METHODS
-
         rules = [sum_.clipping for sum_ in self.sums if sum_.clipping is not None]
         asked: list[Mapping[str, Run]] = [
-            {rule.reference_file: self._as(METHODS[rule.reference])} for rule in rules if rule.reference
+            {rule.reference_file: self._as(self.known[rule.reference])} for rule in rules if rule.reference
         ]
         found: dict[str, Run] = {}
         for files in (*asked, self.model.references(self), self.initial.references(self)):
@@ -152,13 +147,6 @@ class Method(Run):
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
-        """The run that plain values name, `method` among them.
-
-        Raises:
-            BenchError: there is none.
-        """
-        from dpfedbench.methods import read_run
-
         return read_run(values)
 
     @property
@@ -188,19 +176,16 @@ class Method(Run):
         """
         outputs = classes if self.pretrains else self.task.outputs
         net = self.model.resolved(files or {}).net(input_shape=image_shape, outputs=outputs)
-        loop = self.loop()
-        return net if loop is None else loop.client.net(net)
+        return self.client.net(net) if self.trained else net
 
     def tested_net(self, image_shape: tuple[int, ...]) -> Net:
         """The model that is adapted to the tasks of a meta-test."""
         net = self.model.net(input_shape=image_shape, outputs=self.task.outputs)
-        loop = self.loop()
-        return net if loop is None or self.pretrains else loop.client.net(net)
+        return self.client.net(net) if self.trained and not self.pretrains else net
 
-    def adapted(self, net: Net) -> Any:
+    def adapted(self, net: Net) -> Sequence[str] | None:
         """Names of the tensors that adapting to a task moves; None: all."""
-        loop = self.loop()
-        return None if loop is None or self.pretrains else loop.client.adapted(net)
+        return self.client.adapted(net) if self.trained and not self.pretrains else None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -215,25 +200,23 @@ class Method(Run):
         return tuple(said)
 
     def check(self) -> None:
-        loop = self.loop()
-        if loop is None:
-            return
-        self._check_data(loop)
-        self._check_records(loop)
-        self._check_sums(loop)
+        if self.trained:
+            self._check_data()
+            self._check_records()
+            self._check_sums()
 
-    def _check_data(self, loop: Loop) -> None:
-        records = loop.client.holds == "records"
+    def _check_data(self) -> None:
+        records = self.client.holds == "records"
         if records != (self.clients.partition == "fragments"):
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{loop.client.kind}: fragments and clients that hold records belong together"
+                f"{self.client.kind}: fragments and clients that hold records belong together"
             )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
                 f"task.shots is {self.task.shots}, which does not go with client_update.kind "
-                f"{loop.client.kind}: 0 and models that are used as they are belong together"
+                f"{self.client.kind}: 0 and models that are used as they are belong together"
             )
         if self.pretrains and (self.validation.every or self.evaluation.every):
             raise BenchError(
@@ -241,38 +224,35 @@ class Method(Run):
                 "a model whose last layer is replaced"
             )
 
-    def _check_records(self, loop: Loop) -> None:
+    def _check_records(self) -> None:
         """What sums over single records need of the model and of participation."""
-        by_record = loop.client.by_record or any(sum_.unit == "record" for sum_ in self.sums)
+        by_record = self.client.by_record or any(sum_.unit == "record" for sum_ in self.sums)
         if by_record and not self.model.record_level:
             raise BenchError(
                 f"model {self.model.kind} ties a record's gradient to the others of its batch, but {self.name} takes "
                 "records one by one: set model.normalisation to record, or take another model"
             )
-        within = [sum_ for sum_ in loop.own if sum_.within_task is not None]
-        if within and not loop.participation.once:
+        within = [sum_ for sum_ in self.own_sums() if sum_.within_task is not None]
+        if within and not self.participation.once:
             raise BenchError(
-                f"participation.kind is {loop.participation.kind}, but within_task accounts for one participation of "
+                f"participation.kind is {self.participation.kind}, but within_task accounts for one participation of "
                 "a client: use one-pass or balls-and-bins"
             )
 
-    def _check_sums(self, loop: Loop) -> None:
+    def _check_sums(self) -> None:
         """What has to hold of all sums together, so that there is one account of those that read the same units."""
-        from dpsum.accounting.units import tells_rounds
-        from dpsum.sums import together
-
-        together(loop.sums)
-        own = [sum_ for sum_ in loop.own if sum_.private and sum_.within_task is not None]
+        together(self.sums)
+        own = [sum_ for sum_ in self.own_sums() if sum_.private and sum_.within_task is not None]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
-        limits = [sum_.budget.epsilon for sum_ in loop.sums if sum_.private and sum_.budget is not None]
+        limits = [sum_.budget.epsilon for sum_ in self.sums if sum_.private and sum_.budget is not None]
         if any(limit is not None for limit in limits) and "ledger.jsonl" in self.references:
             raise BenchError(
                 f"budget.epsilon is {limits[0]:g}, but this run rests on a private run on the same records, and what "
                 "holds is of both runs together: no budget is kept over both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
-        plan, server = loop.participation, loop.server
+        plan, server = self.participation, self.server_sum()
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
 
@@ -285,3 +265,33 @@ def check_noise(noise: Any, budget: Any) -> None:
     """
     if noise.multiplier is None and budget.epsilon is None:
         raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
+
+
+def read_run(values: Mapping[str, Any]) -> Method:
+    """A run from plain values, `method` among them.
+
+    Raises:
+        BenchError: an unknown method, or values that do not fit it.
+    """
+    name = values.get("method")
+    if not isinstance(name, str) or name not in Method.known:
+        raise BenchError(
+            f"method is {name!r}: there is no such method, the nearest is {nearest(str(name), Method.known)!r}; let "
+            f"{own_code.CODE} name the folder of a method of your own"
+        )
+    return Method.known[name].read(values)
+
+
+def read_run_file(path: Path | str) -> Method:
+    """A run from the config.yaml in its folder.
+
+    Raises:
+        BenchError: it is missing, damaged, of the former format, holds a bad value, or is another run's than its
+            folder, whose name follows from what it says.
+    """
+    run, place = read_run(read_yaml(path)), Path(path).resolve().parent
+    if place.parts[-5:] != Path(run.folder).parts:
+        raise BenchError(
+            f"{path} does not belong there, its values are those of {run.folder}: {mend(Path(path), 'configure')}"
+        )
+    return run

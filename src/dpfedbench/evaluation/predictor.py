@@ -1,0 +1,163 @@
+"""A trained model on data of one's own: its class probabilities, its accuracy, and the model adapted to a task."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.few_shot import probabilities, tested_members
+from dpfedbench.evaluation.next_word import refined
+from dpfedbench.kernels import choose
+from dpfedbench.method import Method
+from dpfedbench.models.members import load_members
+from dpfedbench.models.meta_gradient import Adaptation
+from dpfedbench.models.net import Array, Net
+
+
+def trained(run: Method, model_path: Path, summary: Mapping[str, Any], references: Mapping[str, Path]) -> Predictor:
+    """A run's model as it was trained: of one that is adapted to each task, what adaptation starts from.
+
+    Args:
+        run: the run.
+        model_path: its model.safetensors.
+        summary: of its data set, as summary.json has it.
+        references: files of other runs, by name (`Method.references`).
+
+    Raises:
+        BenchError: the model is missing or damaged.
+    """
+    text = run.task.text
+    shape = tuple(summary["image_shape"]) if text is None else (text.record,)
+    if run.task.shots:
+        train_classes = summary.get("split_classes", {}).get("train", 0)
+        return Predictor(*tested_members(run, model_path, image_shape=shape, train_classes=train_classes))
+    net = run.net(shape, summary["classes"], references)
+    return Predictor(net, load_members(model_path, net))
+
+
+@dataclasses.dataclass(frozen=True)
+class Predictor:
+    """Networks whose class probabilities are averaged: `members` are the weights of each as a flat vector."""
+
+    net: Net
+    members: list[np.ndarray]
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """A torch module of each member, with its weights."""
+        found = []
+        for theta in self.members:
+            module = copy.deepcopy(self.net.module)
+            tensors = self.net.tensors(torch.from_numpy(theta[: self.net.weights].astype(np.float32)))
+            with torch.no_grad():
+                for name, parameter in module.named_parameters():
+                    parameter.copy_(tensors[name])
+            found.append(module)
+        return found
+
+    def adapted(
+        self, run: Method, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None
+    ) -> Predictor:
+        """The networks adapted to a task as the run's meta-test does; arguments as of `FinishedRun.adapt`."""
+        x, y = self.checked(x, y)
+        gradients = choose(self.net).make()
+        steps = run.evaluation.steps if steps is None else steps
+        rate = run.evaluation.rate if rate is None else rate
+        if (text := run.task.text) is not None:
+            own = [
+                refined(gradients, theta, x, batch=text.refine_batch, steps=steps, rate=rate) for theta in self.members
+            ]
+            return Predictor(self.net, own)
+        adaptation = Adaptation(gradients, adapted=run.adapted(self.net))
+        adapted = [adaptation.adapt(theta, x[None], y[None], steps=steps, rate=rate) for theta in self.members]
+        return Predictor(self.net, [np.asarray(weights[0]) for weights in adapted])
+
+    def predict(self, x: Array) -> np.ndarray:
+        """Class probabilities [n, classes] of images [n, H, W, C], uint8 or float in [0, 1].
+
+        Of a model of text: the probabilities float64 [n, L, words + 1] of what the word at each place is, given those
+        before it, for records int64 [n, L]. A model that normalises over the batch sees all images together.
+
+        Raises:
+            BenchError: images or records are of another shape, or the module's forward pass has no logits for words.
+        """
+        if self.net.vocabulary:
+            return self._predict_words(self._records(x))
+        x, gradients = self._images(x), choose(self.net).make()
+        total = np.zeros((len(x), self.net.outputs))
+        for theta in self.members:
+            logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
+            total += probabilities(logits)
+        return total / len(self.members)
+
+    def _predict_words(self, x: np.ndarray) -> np.ndarray:
+        total = np.zeros((*x.shape, self.net.outputs))
+        for module in self.modules:
+            with torch.no_grad():
+                logits = module(torch.from_numpy(x))
+            if tuple(logits.shape) != total.shape:
+                raise BenchError(
+                    f"{self.net.name} gives an array {list(logits.shape)} for {len(x)} records, not logits "
+                    f"{list(total.shape)}: let its forward pass give them"
+                )
+            total += torch.softmax(logits.double(), dim=-1).numpy()
+        return total / len(self.members)
+
+    def accuracy(self, x: Array, y: Array | None = None) -> float:
+        """The share of images, in percent, whose class is the most probable one; of texts, of words told right.
+
+        A text's words are counted as its test does: one that the model does not know (0) is never told.
+        """
+        x, y = self.checked(x, y)
+        if self.net.vocabulary:
+            gradients = choose(self.net).make()
+            return 100 * float(np.mean([gradients.evaluate(theta, x, y).accuracy for theta in self.members]))
+        return 100 * float((self.predict(x).argmax(axis=1) == y).mean())
+
+    def _images(self, x: Array) -> np.ndarray:
+        images, shape = np.asarray(x), self.net.input_shape
+        if images.ndim != 1 + len(shape) or images.shape[1:] != shape or not len(images):
+            raise BenchError(f"images of shape {list(images.shape)}: give [n, {', '.join(map(str, shape))}]")
+        if images.dtype == np.uint8:
+            return images
+        if not np.issubdtype(images.dtype, np.floating) or not (0 <= images.min() <= images.max() <= 1):
+            raise BenchError(f"images of type {images.dtype}: give uint8, or floats from 0 to 1")
+        return images.astype(np.float32)
+
+    def _records(self, x: Array) -> np.ndarray:
+        records, (length,) = np.asarray(x), self.net.input_shape
+        if records.ndim != 2 or records.shape[1] != length or not len(records):
+            raise BenchError(f"records of shape {list(records.shape)}: give [n, {length}]")
+        if not np.issubdtype(records.dtype, np.integer):
+            raise BenchError(f"words of type {records.dtype}: give whole numbers, 0 for a word that is not known")
+        if not 0 <= records.min() <= records.max() < self.net.outputs:
+            raise BenchError(f"words from {records.min()} to {records.max()}: give 0 to {self.net.outputs - 1}")
+        return records.astype(np.int64)
+
+    def checked(self, x: Array, y: Array | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Images and classes, or records of words twice, if they fit the network.
+
+        Raises:
+            BenchError: they do not; says how they should be.
+        """
+        if self.net.vocabulary:
+            records = self._records(x)
+            if y is not None and not np.array_equal(np.asarray(y), records):
+                raise BenchError("records of words are their own labels: leave out the second argument")
+            return records, records
+        if y is None:
+            raise BenchError("the classes of the images are missing: give them as the second argument")
+        images, labels = self._images(x), np.asarray(y)
+        if not np.issubdtype(labels.dtype, np.integer) or labels.shape != (len(images),):
+            raise BenchError(f"classes of type {labels.dtype}, shape {list(labels.shape)}: give {len(images)} integers")
+        if not 0 <= labels.min() <= labels.max() < self.net.outputs:
+            raise BenchError(f"classes from {labels.min()} to {labels.max()}: give 0 to {self.net.outputs - 1}")
+        return images, labels.astype(np.int64)

@@ -1,0 +1,74 @@
+"""The overlays of a configuration: which there are, and that each says only what its runs can take."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpfedbench.errors import BenchError
+from dpfedbench.experiments.configuration import Configuration
+from dpfedbench.experiments.datasets import known_name
+from dpfedbench.method import Method
+from dpfedbench.settings import layers
+from dpfedbench.settings.part import shapes
+from dpfedbench.settings.words import dotted
+
+Methods = Mapping[str, type[Method]]
+"""By name."""
+
+
+def check_overlays(configuration: Configuration, methods: Methods) -> None:
+    """Refuse what no method knows in overlays for all methods, and what does not fit in those for one.
+
+    Raises:
+        BenchError: by the full name of the key.
+    """
+    everything = list(methods.values())
+    for where, overlay in general_overlays(configuration):
+        check_given(overlay, where)
+        layers.check(everything, overlay, where)
+    for where, overlay in method_overlays(configuration):
+        method = where.rpartition(".")[2]
+        known_name(method, methods, where, "method")
+        check_given(overlay, where)
+        check_fits(methods, method, overlay, where)
+        layers.check(methods[method], overlay, where, owner=method)
+
+
+def general_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
+    """The overlays that are for all methods, by their keys."""
+    found: list[tuple[str, Mapping[str, Any]]] = [("run", configuration.run)]
+    for paper, experiment in configuration.experiments.items():
+        if experiment is not None:
+            where = f"experiments.{paper}"
+            found += [(f"{where}.run", experiment.run), (f"{where}.published_at", experiment.published_at)]
+            found += [(f"{where}.tasks.{name}", overlay) for name, overlay in experiment.tasks.items()]
+            found += [(f"{where}.variants.{name}", overlay) for name, overlay in experiment.variants.items()]
+    return found
+
+
+def method_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
+    """The overlays that are for one method, by their keys."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    found += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
+    for paper, experiment in configuration.experiments.items():
+        if experiment is not None:
+            found += [(f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()]
+    return found
+
+
+def check_given(overlay: Mapping[str, Any], where: str) -> None:
+    """Refuse an overlay that says the method or the seed of a run."""
+    for key in ("method", "seed"):
+        if key in overlay:
+            raise BenchError(f"unknown key {where}.{key}: a run has its method from its series and its seed from seeds")
+
+
+def check_fits(methods: Methods, name: str, overlay: Mapping[str, Any], where: str) -> None:
+    """Refuse a section that a method does not have and others have: it would be another method."""
+    for key in overlay:
+        if key in shapes(methods[name]) or key == "method":
+            continue
+        having = [other for other, cls in methods.items() if key in shapes(cls)]
+        if having:
+            raise BenchError(
+                f"{dotted(where, key)}: {name} has no {key}; leave it out, or take one of {', '.join(having)}"
+            )

@@ -1,0 +1,258 @@
+"""The rounds of one run: the method's parts at work on a model.
+
+Sums, noise and budgets are kept by mechanisms (`dpsum`); what is computed from private data leaves only as a release of
+one. Training loss, raw norms and how many contributions were not finite are therefore kept of runs that claim no
+privacy, and of no others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.data.holdings import Records, Tasks
+from dpfedbench.data.text_tasks import TextTasks
+from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.few_shot import FewShotMeasures
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
+from dpfedbench.evaluation.next_word import TextMeasures
+from dpfedbench.federation.finite import check_finite
+from dpfedbench.federation.together import add_together
+from dpfedbench.federation.untrained import Untrained
+from dpfedbench.kernels import choose
+from dpfedbench.kernels.adding import TORCH
+from dpfedbench.method import Method
+from dpfedbench.models.gradients import Choice, chunk_of
+from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
+from dpfedbench.processes import Processes
+from dpfedbench.results_format import NORMS
+from dpsum.budget import Budget
+from dpsum.ledger import Ledger
+from dpsum.mechanism import Mechanism, Observer
+from dpsum.randomness import stream
+
+
+def first_threshold(run: Method, references: Mapping[str, Path]) -> float | None:
+    """The threshold of a rule that finds it in another run; None where there is none."""
+    for rule in (sum_.clipping for sum_ in run.sums):
+        if rule is not None and rule.reference:
+            name = rule.reference_file
+            if name not in references:
+                raise BenchError(f"{run.folder} needs {name} of {run.references[name].folder}: give it as a reference")
+            return float(rule.first_threshold(references[name], run))
+    return None
+
+
+class Rounds:
+    """The rounds of one run: the method's parts at work on a model.
+
+    Args:
+        run: the run (a method).
+        net: the model.
+        held: what clients hold.
+        gradients: how gradients of the model are taken.
+        measures: what the model is measured on while it trains.
+        ledger: where releases are written down.
+        threads: CPU threads; changes no bit of the result.
+        observer: shown each release of a private sum.
+        clients: in place of those that the client update makes; an audit's.
+        first: the first threshold, where it was found and not configured.
+        processes: those that take the run together.
+        weights: that training starts from, float32 [d]; None: the network's own random ones.
+    """
+
+    def __init__(
+        self, run: Method, *, net: Any, held: Any, gradients: Choice, measures: Any, ledger: Ledger,
+        threads: int = 1, observer: Observer | None = None, clients: Clients | None = None,
+        first: float | None = None, plan: Any = None, processes: Processes | None = None,
+        weights: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        if weights is None:  # an audit's: its releases say nothing of where training starts
+            weights = net.initial(stream(run.seed, "initial-weights"))
+        self.run, self.net, self.gradients, self.measures = run, net, gradients, measures
+        self.step, self.planned, self.threads = run.server, run.participation.rounds, threads
+        self.processes = processes or Processes()
+        self.plan = plan or run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
+        self.ledger = ledger
+        self.budget = Budget(
+            claims=run.claims, sums=run.sums,
+            unaccounted=tuple(dict.fromkeys((*run.unaccounted, *getattr(held, "unaccounted", ())))),
+        )  # fmt: skip
+        self._enter = functools.partial(
+            Mechanism.of, budget=self.budget, ledger=ledger, seed=run.stream_seed, observer=observer, arithmetic=TORCH
+        )
+        setup = Setup(
+            run=run, net=net, held=held, gradients=gradients, own=run.own_sums(), enter=self._enter, plan=self.plan,
+            threads=threads, first=first, processes=self.processes, weights=weights,
+        )  # fmt: skip
+        self.clients = clients or run.client.clients(setup)
+        self.server = self._enter_server(first)
+        self.budget.settle()
+        self._elsewhere = 0
+        self.theta = torch.from_numpy(weights.copy())
+        self._state = self.step.begin(self.theta)
+        norms = () if run.private or self.clients.served == "records" else NORMS
+        told = () if self.server.sum.noise is None else self.server.sum.noise.columns
+        self.columns = (*measures.columns, *run.client.columns(run), *told, *norms)
+
+    @classmethod
+    def of(
+        cls, run: Method, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
+        kernels: bool = True, first: float | None = None, observer: Observer | None = None,
+        references: Mapping[str, Path] | None = None, processes: Processes | None = None,
+    ) -> Rounds | Untrained:  # fmt: skip
+        """The rounds of a run on its own data.
+
+        Raises:
+            BenchError: data missing or damaged, or a model that does not fit them.
+        """
+        held = _held(run, data_dir, clients_dir)
+        net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
+        net.check()
+        weights = run.initial.weights(run, net, references or {})
+        gradients = choose(net, device=device, enabled=kernels)
+        by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
+        # A kernel's network is known, and the settings have said which one; to load Opacus takes a second.
+        if by_record and gradients.name.startswith("torch"):
+            net.refuse_record_level()
+        if not run.trained:
+            return Untrained(net, gradients, run, processes, weights=weights)
+        if run.pretrains:
+            # Nothing is held out: the classes of the meta-test are others.
+            measures: Any = NoMeasures()
+        elif run.holds == "records":
+            check_classes(run, held.dataset)
+            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
+        elif run.task.text is not None:
+            measures = TextMeasures(run, held.dataset, gradients, threads=threads)
+        else:
+            measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
+        return cls(
+            run, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
+            observer=observer, first=first, processes=processes, weights=weights,
+        )  # fmt: skip
+
+    def _enter_server(self, first: float | None) -> Mechanism:
+        denominator = self.plan.denominator * self.clients.each
+        return self._enter(
+            self.run.server_sum(), sampler=self.plan.describe(), denominator=denominator, dimension=self.net.dimension,
+            cohort=self.plan.denominator, plain=self.step.plain_sum,
+            first=None if first is None else lambda: first,
+        )  # fmt: skip
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """One round: its row of the history, and how much it served.
+
+        Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
+        """
+        self.processes.tell(("round", index, self.theta.numpy(), self._states()))
+        cohort, total, losses = self._contributed(index)
+        released = torch.from_numpy(self.server.release(total))
+        row = self.clients.row()
+        if row is None:
+            row = self._row(total, released, cohort, losses)
+        self.step.told(self._state, total.deviation / self.server.denominator)
+        mean = self.step.mean(released, self.server.denominator)
+        self.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
+        check_finite(self.run, self.theta, row, index=index, count=getattr(total.sum, "count", 0), bad=self.non_finite)
+        served = self.clients.work(cohort)
+        if served is None:
+            served = int(self.plan.denominator) if self.server.sum.private else len(cohort)
+        return row, served
+
+    @property
+    def non_finite(self) -> int:
+        """Contributions of the round, of all processes, that were not finite and counted as zero."""
+        return self._elsewhere + sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+
+    def help(self, what: str, *told: Any) -> None:
+        """Take this process's part in what the first one does: a round, a checkpoint or the way back to one."""
+        if what == "round":
+            self.theta.copy_(torch.from_numpy(told[1]))
+            self._take_states(told[2])
+            self._contributed(told[0])
+        elif what == "state":
+            self.clients.state()
+        else:
+            self.clients.restore(*told)
+
+    def _contributed(self, index: int) -> tuple[np.ndarray, Any, list[np.ndarray]]:
+        """The cohort of a round, the server's sum of what it sends, and losses; all of it in the first process."""
+        for mechanism in self.budget.mechanisms:
+            mechanism.non_finite = 0
+        cohort, total, losses = self.plan.cohort(index), self.server.open(index), list[np.ndarray]()
+
+        def stream_of(some: np.ndarray) -> Stream:
+            return self.clients.contributions(self.theta.numpy(), some, index)
+
+        if self.processes.count > 1 and not self.clients.divides:
+            size = chunk_of(self.gradients, self.threads)
+            blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
+            losses = add_together(self.processes, total, stream_of, cohort, blocks, each=self.clients.each)
+        else:
+            for contributions, chunk_losses, _ in stream_of(cohort):
+                if self.processes.first:
+                    total.add(contributions)
+                    losses.append(chunk_losses)
+        counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
+        self._elsewhere = sum(self.processes.collected(counted)) - counted
+        return cohort, total, losses
+
+    def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
+        norm = float(released.norm())
+        if self.server.sum.private:
+            return {
+                "clients": self.plan.denominator, "threshold": total.sum.threshold, "released_norm": norm,
+                "noise_multiplier": total.sum.noise_multiplier, **total.sum.told,
+            }  # fmt: skip
+        if self.run.private:
+            # Each contribution is a client's own release, so that the sum is free to be told; losses are not.
+            return {"clients": self.plan.denominator, "released_norm": norm}
+        quantiles = np.quantile(total.norms, [0.1, 0.5, 0.9]) if len(total.norms) else [np.nan] * 3
+        loss = float(np.mean(np.concatenate(losses))) if losses else np.nan
+        return {"clients": len(cohort), "loss": loss, **dict(zip(NORMS, map(float, quantiles), strict=True))} | {
+            "released_norm": norm
+        }
+
+    def state(self) -> dict[str, Any]:
+        """Everything a restart needs."""
+        self.processes.tell(("state",))
+        return {
+            "theta": self.theta.clone(), "step": self._state, "clients": self.clients.state(),
+            "mechanisms": self._states(),
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self.theta.copy_(state["theta"])
+        self._state = state["step"]
+        self.processes.tell(("restore", state["clients"]))
+        self.clients.restore(state["clients"])
+        self._take_states(state["mechanisms"])
+
+    def _states(self) -> list[dict[str, Any]]:
+        return [mechanism.state() for mechanism in self.budget.mechanisms]
+
+    def _take_states(self, states: Sequence[Mapping[str, Any]]) -> None:
+        for mechanism, state in zip(self.budget.mechanisms, states, strict=True):
+            mechanism.restore(state)
+
+
+def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
+    if run.holds == "records":
+        held = Records(data_dir, clients_dir)
+        held.images = [run.model.prepared(images) for images in held.images]
+        return held
+    support, query = run.clients.support_per_class, run.clients.query_per_class
+    if run.task.text is not None:
+        return TextTasks(data_dir, clients_dir, run.task.text, support=support, query=query)
+    return Tasks(data_dir, clients_dir, support_per_class=support, query_per_class=query)
+
+
+def _classes(run: Method, dataset: Any) -> int:
+    return len(dataset.class_names) if run.holds == "records" else run.task.ways

@@ -1,0 +1,135 @@
+"""The keys of a section: how one is declared, and what a section may not do to those that it inherits."""
+
+import copy
+import dataclasses
+import functools
+import inspect
+import typing
+from typing import Any, Literal
+
+import pydantic
+
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.words import members
+
+NOTHING: Any = object()
+"""In place of a default that is not there."""
+
+
+def setting(
+    default: Any = NOTHING,
+    *,
+    gt: float | None = None,
+    ge: float | None = None,
+    lt: float | None = None,
+    le: float | None = None,
+    pattern: str | None = None,
+    doc: str = "",
+    paper: str = "",
+    introduced: Any = NOTHING,
+) -> Any:
+    """A key of a section.
+
+    Args:
+        default: its value where none is given; without one the key has to be given.
+        gt: the value has to be above this; so for `ge` (at least), `lt` (below) and `le` (at most).
+        ge: see `gt`.
+        lt: see `gt`.
+        le: see `gt`.
+        pattern: a regular expression for text.
+        doc: what it means, for docs/configuration.md.
+        paper: the paper's value, where there is one.
+        introduced: the default when the key was introduced, where `default` is another by now. A run's identity holds
+            what differs from this, so neither a new key nor a new default moves a run that is there.
+    """
+    extra: dict[str, Any] = {"paper": paper}
+    if introduced is not NOTHING:
+        extra["introduced"] = introduced
+    limits: dict[str, Any] = {"gt": gt, "ge": ge, "lt": lt, "le": le, "pattern": pattern}
+    return pydantic.Field(
+        *(() if default is NOTHING else (default,)), description=doc, json_schema_extra=extra, **limits
+    )
+
+
+def refuse_shadowing(cls: Any) -> None:
+    """Refuse a key that has the name of something that its bases have and that is no key.
+
+    Raises:
+        BenchError: says whose.
+    """
+    for key, annotation in inspect.get_annotations(cls).items():
+        if key == "kind" or "ClassVar" in str(annotation):
+            continue
+        for base in cls.__mro__[1:-1]:
+            # A section may set the fields of a dataclass that gives it its behaviour.
+            fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
+            if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
+                said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
+                if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
+                    raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
+                raise BenchError(f"{said}: give it another name")
+
+
+def keep_inherited(cls: Any) -> None:
+    """Keep the bounds of inherited keys where a dataclass that gives the behaviour has a field of that name.
+
+    pydantic would take the dataclass's default for a new value of the key, and lose what `setting` said.
+    """
+    own = inspect.get_annotations(cls)
+    plain = {key for base in cls.__mro__ if dataclasses.is_dataclass(base) for key in base.__dataclass_fields__}
+    for base in reversed(cls.__mro__[1:]):
+        for key, field in getattr(base, "__pydantic_fields__", {}).items():
+            if key in plain and key not in own:
+                cls.__annotations__ = {**inspect.get_annotations(cls), key: field.annotation}
+                setattr(cls, key, copy.copy(field))
+
+
+def refuse_other_meanings(cls: Any) -> None:
+    """Refuse a key that means something else in a base.
+
+    Raises:
+        BenchError: says whose.
+    """
+    for key in inspect.get_annotations(cls):
+        for base in cls.__mro__[1:]:
+            above = getattr(base, "model_fields", {}).get(key)
+            if key != "kind" and above and not _narrows(cls.model_fields[key].annotation, above.annotation):
+                raise BenchError(
+                    f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
+                    "with another meaning: give it another name"
+                )
+
+
+def _narrows(new: Any, old: Any) -> bool:
+    """Whether every value that `new` takes is one of `old`'s."""
+
+    def root(one: Any) -> Any:
+        """The base of a part's family: a method may take another of the family than the method that it extends."""
+        bases = [cls for cls in getattr(one, "__mro__", ()) if getattr(cls, "place", "")]
+        return bases[-1] if bases else None
+
+    def options(annotation: Any) -> list[Any]:
+        split: list[Any] = []
+        for one in members(annotation):
+            split += typing.get_args(one) if typing.get_origin(one) is Literal else [one]
+        return split
+
+    above = options(old)
+    return all(
+        one in above
+        or (isinstance(one, type) and any(isinstance(cls, type) and issubclass(one, cls) for cls in above))
+        or (isinstance(one, str) and str in above)
+        or (root(one) is not None and root(one) in map(root, above))
+        for one in options(new)
+    )
+
+
+@functools.cache
+def introduced(cls: Any) -> dict[str, Any]:
+    """For each key, its default at its introduction; `NOTHING` where it had none."""
+    found: dict[str, Any] = {}
+    for key, field in cls.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        default = NOTHING if field.is_required() else field.get_default(call_default_factory=True)
+        found[key] = extra.get("introduced", default)
+    return found
