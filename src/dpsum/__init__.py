@@ -32,15 +32,17 @@ _NAMES = {
     ),
     "errors": ("DpsumError",),
     "ledger": ("Ledger", "Release", "read_ledger"),
-    "mechanism": ("Arithmetic", "Mechanism", "Released", "Total"),
+    "mechanism": ("Mechanism",),
     "noise": ("Correlated", "Decaying", "Independent", "Noise"),
     "participation": (
         "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
         "RepeatedPasses", "ShuffledEpochs",
     ),
     "private_sum": ("PrivateSum",),
+    "sampling": ("Sampling",),
     "skellam": ("Skellam",),
     "sums": ("Sum",),
+    "total": ("Arithmetic", "Released", "Total"),
 }  # fmt: skip
 """Public names by the module that has them."""
 

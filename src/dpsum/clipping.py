@@ -10,16 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpsum.lazy import np
 
 SMALLEST_THRESHOLD = 1e-20
 """Some rules shrink C without end; below this the products z C would leave the range of single precision."""

@@ -9,22 +9,18 @@ is made.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
+from dpsum.lazy import np
+from dpsum.sampling import Sampler, Sampling
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dpsum.accounting.budgets import BudgetPlan
     from dpsum.accounting.claims import Claims
     from dpsum.accounting.context import Budget
     from dpsum.private_sum import PrivateSum
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -74,9 +70,22 @@ class Noise:
         if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
             raise DpsumError(f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another")
 
+    @property
+    def fall(self) -> tuple[float, int]:
+        """What the multiplier is multiplied by, and after how many falls of a loss in a row."""
+        return 1.0, 3
+
+    def sampled(self, sampler: Sampler) -> Sampler:
+        """A sampler with what an accountant needs to know of this noise besides.
+
+        Raises:
+            DpsumError: the noise is not for it.
+        """
+        return sampler
+
     def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
+        self, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, uncounted: int, stepwise: bool,
+        beside: Sequence[float | None] = (),
     ) -> BudgetPlan:  # fmt: skip
         """The noise of each round, what it costs, and how many rounds the budget allows.
 
@@ -89,11 +98,11 @@ class Noise:
             stepwise: whether a round is a holder's local step, of which there are too many to account for each.
             beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
         """
-        from dpsum.accounting.budgets import BudgetPlan
+        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
 
-        return BudgetPlan(
-            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
-            counted=counted, every_round=not stepwise, beside=beside,
+        return planned(
+            self, budget, self.sampled(sampler), claims=claims, counted=counted, uncounted=uncounted,
+            stepwise=stepwise, beside=beside,
         )  # fmt: skip
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
@@ -139,22 +148,6 @@ class Noise:
 class Independent(Noise):
     """Gaussian noise of deviation z times the sensitivity, drawn anew in each round."""
 
-    def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        from dpsum.accounting.budgets import DecayingBudget
-
-        if uncounted:
-            assert self.multiplier is not None
-            return DecayingBudget(
-                budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
-                mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
-            )  # fmt: skip
-        return super().plan(
-            budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise, beside=beside
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class Decaying(Noise):
@@ -165,20 +158,12 @@ class Decaying(Noise):
     decay: float = 0.9999
     falls: int = 3
 
+    @property
+    def fall(self) -> tuple[float, int]:
+        return self.decay, self.falls
+
     def successors(self, multiplier: float) -> tuple[float, ...]:
         return multiplier, multiplier * self.decay
-
-    def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        from dpsum.accounting.budgets import DecayingBudget
-
-        assert self.multiplier is not None
-        return DecayingBudget(
-            budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
-            mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
-        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,15 +187,13 @@ class Encoded(Noise):
         """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
-    def plan(self, budget: Budget, sampler: Mapping[str, Any], **given: Any) -> BudgetPlan:
-        """As of any noise, for an encoder whose sensitivity is C under the sampler.
+    def sampled(self, sampler: Sampler) -> Sampler:
+        """With how far columns overlap, where that is what an account is of.
 
         Raises:
-            DpsumError: units come several times, and all of their columns move the encoded sums by more.
+            DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
         """
-        # Not at the head: a plan of the workflow is read where scipy is not installed.
-        from dpsum.accounting.analyses import known
-        from dpsum.accounting.correlated_bins import overlaps
+        from dpsum.accounting.analyses import correlated_balls_and_bins, known  # without scipy, as above
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
@@ -223,8 +206,9 @@ class Encoded(Noise):
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
             encoder = np.abs(np.linalg.inv(self.inverse()))
-            sampler = {**sampler, "overlaps": overlaps(encoder.T @ encoder)}
-        return super().plan(budget, sampler, **given)
+            overlaps = correlated_balls_and_bins.overlaps(encoder.T @ encoder)
+            return dataclasses.replace(Sampling.of(sampler), overlaps=overlaps)
+        return sampler
 
     def combines(self, index: int) -> list[float]:
         weights = self.inverse()

@@ -1,4 +1,4 @@
-"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`secure_sum`).
+"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`secure`).
 
 Skellam variables add up to Skellam variables, so that the noise of any set of shares is known exactly, also where
 clients drop out; a sum of discrete Gaussians is none, and its account has a divergence term of its own (Kairouz et al.
@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from dpsum.lattice import Lattice, said
 from dpsum.noise import Noise
-
-if TYPE_CHECKING:
-    from dpsum.private_sum import PrivateSum
+from dpsum.private_sum import PrivateSum
+from dpsum.secure import Lattice, SecureSum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +65,6 @@ class Skellam(Noise):
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
     ) -> PrivateSum:
-        from dpsum.secure_sum import SecureSum  # a plan is read without it
-
         size, _ = int(cohort), values.pop("adjacency")
         lattice = self.lattice(cohort=size, **values)
         return SecureSum(
@@ -76,5 +72,4 @@ class Skellam(Noise):
         )
 
     def secure(self, **values: Any) -> dict[str, Any]:
-        given = {name: values[name] for name in ("threshold", "noise_multiplier")}
-        return said(self.lattice(**values), **given)
+        return self.lattice(**values).said(**{name: values[name] for name in ("threshold", "noise_multiplier")})

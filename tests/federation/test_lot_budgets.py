@@ -13,10 +13,11 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
+from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import HOLDING_ORDERS
-from dpsum.accounting.poisson import epsilon_of, renyi, upper_epsilon
+from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.ledger import read_ledger
 from tests.privacy.test_ledger import EVENT
 

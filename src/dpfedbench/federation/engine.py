@@ -49,9 +49,10 @@ from dpfedbench.processes import Processes
 from dpfedbench.results_format import FORMAT, HISTORY, NORMS, VERSION
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger
-from dpsum.mechanism import Mechanism, Observer
+from dpsum.mechanism import Mechanism
 from dpsum.progress import Progress
 from dpsum.randomness import stream
+from dpsum.total import Observer
 
 
 def train(

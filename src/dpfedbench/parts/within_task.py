@@ -11,7 +11,7 @@ one. Nothing else leaves a client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch
 from dpfedbench.models.gradients import Found, Gradients, Workers
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
+from dpsum.sampling import Sampler
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class TaskClients(Clients):
         BenchError: an epsilon that no noise meets.
     """
 
-    def __init__(self, setup: Setup, samplers: dict[str, dict[str, Any]], *, each: int = 1) -> None:
+    def __init__(self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1) -> None:
         self.setup, self.each = setup, each
         run, self.dimension = setup.run, setup.net.dimension
         own = {sum_.name: sum_ for sum_ in setup.own}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,11 +13,24 @@ from dpsum.accounting.analyses import find, own_records
 from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import Budget
-from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, orders_of
+from dpsum.accounting.filters import filter_order, orders_of
 from dpsum.accounting.gaussian import joint_multiplier, rounded_up
-from dpsum.accounting.poisson import epsilon_of, renyi
-from dpsum.accounting.schedule import Sampler
+from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
 from dpsum.errors import DpsumError
+from dpsum.sampling import Sampler
+
+
+class Noise(Protocol):
+    """What a plan asks of a noise; see `dpsum.noise.Noise`."""
+
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def multiplier(self) -> float | None: ...
+    @property
+    def follows_loss(self) -> bool: ...
+    @property
+    def fall(self) -> tuple[float, int]: ...
 
 
 class BudgetPlan:
@@ -239,6 +252,27 @@ class DecayingBudget(BudgetPlan):
         self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
         self._losses, self._seen = list(state["losses"]), state["seen"]
         self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
+
+
+def planned(
+    noise: Noise, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, uncounted: int, stepwise: bool,
+    beside: Sequence[float | None],
+) -> BudgetPlan:  # fmt: skip
+    """The plan of a noise's budget: round by round where the noise moves, or is released more often than is claimed.
+
+    Arguments and errors as of `dpsum.noise.Noise.plan`.
+    """
+    if not noise.follows_loss and not uncounted:
+        return BudgetPlan(
+            budget, sampler=sampler, multiplier=noise.multiplier, claims=claims, mechanism=noise.mechanism,
+            counted=counted, every_round=not stepwise, beside=beside,
+        )  # fmt: skip
+    assert noise.multiplier is not None
+    decay, falls = noise.fall
+    return DecayingBudget(
+        budget, sampler=sampler, multiplier=noise.multiplier, decay=decay, falls=falls, claims=claims,
+        mechanism=noise.mechanism, counted=counted, extra=uncounted, beside=beside,
+    )  # fmt: skip
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:

@@ -46,6 +46,11 @@ class ImageUse:
         found = np.bincount(self.images.ravel())
         return found[found > 0]
 
+    @property
+    def most(self) -> int:
+        """How many clients use the most used image."""
+        return int(self.counts().max())
+
     def worst_square(self, multipliers: Sequence[float], *, apart: bool = False) -> float:
         """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
 

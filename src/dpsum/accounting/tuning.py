@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsum.accounting.poisson import epsilon_of
+from dpsum.accounting.renyi import epsilon_of
 from dpsum.errors import DpsumError
 
 NUMBERS = ("fixed", "geometric", "poisson")

@@ -18,6 +18,7 @@ from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.schedules.constant import ConstantRate
 from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +52,7 @@ class LocalSteps(ClientUpdate):
         """The lots of so many clients that hold so many records each."""
         return run.participation.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Any, records: int) -> dict[str, Sampler]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +82,7 @@ class QueryGradient(ClientUpdate):
     def net(self, net: Net) -> Net:
         return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Any, records: int) -> dict[str, Sampler]:
         support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
         found = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
         return found if run.sums_query_examples else found | {QUERY: within_task(run, query, steps=1)}

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
 from dpfedbench.settings.part import setting
+from dpsum import participation
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +41,7 @@ class Noised(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Any, records: int) -> dict[str, Sampler]:
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
@@ -48,10 +50,8 @@ class Noised(ClientUpdate):
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
 
 
-def _sampler(run: Any) -> dict[str, Any]:
-    from dpsum.accounting.analyses import own_update
-
-    return own_update.describe(
+def _sampler(run: Any) -> Sampler:
+    return participation.own_update(
         clients=run.clients.count, cohort=run.participation.cohort, rounds=run.participation.rounds
     )
 

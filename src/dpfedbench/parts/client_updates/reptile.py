@@ -9,6 +9,7 @@ from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate,
 from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +54,7 @@ class Reptile(ClientUpdate):
                 "into disjoint batches: change one of them"
             )
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Any, records: int) -> dict[str, Sampler]:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
 

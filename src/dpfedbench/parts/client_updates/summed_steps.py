@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class SummedUpdate(ClientUpdate):
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
         )  # fmt: skip
 
-    def samplers(self, run: Any, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Any, records: int) -> dict[str, Sampler]:
         lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.loop().own)
         return {sum_.name: each.describe() for sum_, each in zip(run.loop().own, lots, strict=True)}
 
