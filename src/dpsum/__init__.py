@@ -33,14 +33,13 @@ _NAMES = {
     "errors": ("DpsumError",),
     "ledger": ("Ledger", "Release", "read_ledger"),
     "mechanism": ("Mechanism",),
-    "noise": ("Correlated", "Decaying", "Independent", "Noise"),
+    "noise": ("Correlated", "Decaying", "Independent", "Noise", "Skellam"),
     "participation": (
         "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
         "RepeatedPasses", "ShuffledEpochs",
     ),
     "private_sum": ("PrivateSum",),
     "sampling": ("Sampling",),
-    "skellam": ("Skellam",),
     "sums": ("Sum",),
     "total": ("Arithmetic", "Released", "Total"),
 }  # fmt: skip

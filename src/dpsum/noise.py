@@ -9,18 +9,15 @@ is made.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
+from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
-
-if TYPE_CHECKING:
-    from dpsum.accounting.budgets import BudgetPlan
-    from dpsum.accounting.claims import Claims
-    from dpsum.accounting.context import Budget
-    from dpsum.private_sum import PrivateSum
+from dpsum.secure import Lattice, SecureSum
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -82,28 +79,6 @@ class Noise:
             DpsumError: the noise is not for it.
         """
         return sampler
-
-    def plan(
-        self, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, uncounted: int, stepwise: bool,
-        beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        """The noise of each round, what it costs, and how many rounds the budget allows.
-
-        Args:
-            budget: the limit.
-            sampler: how units are drawn, as the ledger says it.
-            claims: the method's.
-            counted: whether every release has an event; without, no finite epsilon holds.
-            uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
-            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
-            beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
-        """
-        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
-
-        return planned(
-            self, budget, self.sampled(sampler), claims=claims, counted=counted, uncounted=uncounted,
-            stepwise=stepwise, beside=beside,
-        )  # fmt: skip
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
         """The multipliers that a round may have after one that had this."""
@@ -193,7 +168,8 @@ class Encoded(Noise):
         Raises:
             DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
         """
-        from dpsum.accounting.analyses import correlated_balls_and_bins, known  # without scipy, as above
+        # Not at the head: a plan of the workflow is read where scipy is not installed.
+        from dpsum.accounting.analyses import correlated_balls_and_bins, known
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
@@ -256,3 +232,65 @@ class Correlated(Encoded):
 
     def inverse(self) -> np.ndarray:
         return self.weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Skellam(Noise):
+    """Discrete noise that clients add in shares under secure aggregation, of deviation z over the rounded sensitivity.
+
+    Skellam variables add up to Skellam variables, so that the noise of any set of shares is known exactly, also where
+    clients drop out; a sum of discrete Gaussians is none, and its account has a divergence term of its own (Kairouz et
+    al. 2021). Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private Federated Learning.
+
+    Attributes:
+        bits: of a coordinate; clients' messages are added modulo 2^bits.
+        deviations: of a coordinate of the sum, that half the modulus holds.
+        dropped: share of each cohort that drops out, and its noise with it.
+        dropped_at_most: share of a cohort whose noise is not counted, since it may drop out: the others add more.
+        colluding: share of a cohort whose noise is not counted, since it may tell the server.
+    """
+
+    mechanism: ClassVar[str] = "skellam"
+    by_dimension: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
+
+    bits: int = 16
+    deviations: float = 4.0
+    dropped: float = 0.0
+    dropped_at_most: float = 0.0
+    colluding: float = 0.0
+
+    def gone(self, cohort: int) -> int:
+        """Clients of a cohort who drop out."""
+        return math.ceil(self.dropped * cohort - 1e-9)
+
+    def colluders(self, cohort: int) -> int:
+        """Clients of a cohort who may tell the server their noise."""
+        return math.ceil(self.colluding * cohort - 1e-9)
+
+    def counted(self, cohort: int) -> int:
+        """Shares of noise that the account counts."""
+        return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self.colluders(cohort)
+
+    def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
+        """The whole numbers of a round.
+
+        Raises:
+            DpsumError: the modulus is too small.
+        """
+        return Lattice.of(
+            dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
+            deviations=self.deviations, clients=cohort, counted=self.counted(cohort),
+        )  # fmt: skip
+
+    def private_sum(
+        self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
+    ) -> PrivateSum:
+        size, _ = int(cohort), values.pop("adjacency")
+        lattice = self.lattice(cohort=size, **values)
+        return SecureSum(
+            **values, lattice=lattice, dropped=self.gone(size), streams=streams, colluding=self.colluders(size)
+        )
+
+    def secure(self, **values: Any) -> dict[str, Any]:
+        return self.lattice(**values).said(**{name: values[name] for name in ("threshold", "noise_multiplier")})

@@ -31,6 +31,7 @@ class Noise(Protocol):
     def follows_loss(self) -> bool: ...
     @property
     def fall(self) -> tuple[float, int]: ...
+    def sampled(self, sampler: Sampler) -> Sampler: ...
 
 
 class BudgetPlan:
@@ -255,24 +256,28 @@ class DecayingBudget(BudgetPlan):
 
 
 def planned(
-    noise: Noise, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, uncounted: int, stepwise: bool,
-    beside: Sequence[float | None],
+    noise: Noise, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool,
+    uncounted: int = 0, beside: Sequence[float | None] = (),
 ) -> BudgetPlan:  # fmt: skip
-    """The plan of a noise's budget: round by round where the noise moves, or is released more often than is claimed.
+    """What a noise costs, round by round where it moves or is released more often than is claimed.
 
-    Arguments and errors as of `dpsum.noise.Noise.plan`.
+    Args:
+        noise: see above.
+        budget: the limit.
+        sampler: how units are drawn, as the ledger says it.
+        claims, counted, beside: as in `BudgetPlan`.
+        stepwise: whether a round is a holder's local step, of which there are too many to account for each.
+        uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
     """
+    given: dict[str, Any] = {
+        "sampler": noise.sampled(sampler), "claims": claims, "mechanism": noise.mechanism, "counted": counted,
+        "beside": beside,
+    }  # fmt: skip
     if not noise.follows_loss and not uncounted:
-        return BudgetPlan(
-            budget, sampler=sampler, multiplier=noise.multiplier, claims=claims, mechanism=noise.mechanism,
-            counted=counted, every_round=not stepwise, beside=beside,
-        )  # fmt: skip
+        return BudgetPlan(budget, multiplier=noise.multiplier, every_round=not stepwise, **given)
     assert noise.multiplier is not None
     decay, falls = noise.fall
-    return DecayingBudget(
-        budget, sampler=sampler, multiplier=noise.multiplier, decay=decay, falls=falls, claims=claims,
-        mechanism=noise.mechanism, counted=counted, extra=uncounted, beside=beside,
-    )  # fmt: skip
+    return DecayingBudget(budget, multiplier=noise.multiplier, decay=decay, falls=falls, extra=uncounted, **given)
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:

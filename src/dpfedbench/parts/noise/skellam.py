@@ -1,4 +1,4 @@
-"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.skellam`)."""
+"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.noise.Skellam`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Literal
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.settings.part import setting
-from dpsum import skellam
+from dpsum import noise
 
 
-class Skellam(Noise, skellam.Skellam):
+class Skellam(Noise, noise.Skellam):
     """Discrete noise that clients add in shares, of deviation z over the sensitivity after rounding."""
 
     kind: Literal["skellam"] = "skellam"
