@@ -31,10 +31,8 @@ class Extra:
     """A release of one coordinate that a rule makes beside the sum's own, over the same cohort or lot.
 
     Attributes:
-        name: in the ledger.
-        stream: purpose of its noise's random stream.
+        name: in the ledger; `stream`: purpose of its noise's random stream.
         threshold: what each value is clipped to, and so the sensitivity of their sum (zero-out).
-        noise_multiplier: of its noise.
         counted: whether the method's paper counts it.
         within: whether it is paid out of the sum's own multiplier, which then rises (Andrew et al. 2019, Theorem 1).
     """

@@ -54,8 +54,8 @@ class Mechanism:
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
         dimension: coordinates d.
-        participation: draws the cohorts; it describes itself for the ledger and says what the sum is divided by.
-        clipping: how the threshold moves; `noise`: what is added.
+        participation: draws the cohorts, describes itself for the ledger and says what the sum is divided by.
+        clipping, noise: how the threshold moves, and what is added.
         ledger: a new file's path, or the `Ledger` of several mechanisms.
         seed: None: noise is drawn from the operating system's entropy, and the ledger says so. A number: from streams
             that it names, so that a run can be repeated; privacy is simulated then, since who knows the seed knows the

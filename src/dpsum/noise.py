@@ -1,9 +1,8 @@
 """Noise: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
 
-An accountant finds its analysis by that name (`mechanism`) and by the sampler. So a name stands for the code that an
-analysis is of: a class that draws, sums or combines in its own way has to name a mechanism of its own, and without an
-analysis of that no epsilon is printed. A class that does not, or that takes the name of another's, is refused when it
-is made.
+Accountants are found by that name (`mechanism`) and by the sampler, so that a name stands for the code that a proof is
+of. A class that draws, sums or combines in its own way has to name a mechanism of its own, and is refused when it is
+made if it does not; without an accountant of that name no epsilon is printed.
 """
 
 from __future__ import annotations
@@ -85,9 +84,9 @@ class Noise:
         return (multiplier,)
 
     def combines(self, index: int) -> list[float] | None:
-        """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
+        """With which weights the noise of round `index` combines independent draws of rounds 0 to it, for the ledger.
 
-        None: it is a draw of its own. The ledger says it, and an analysis reads it there.
+        None: it is a draw of its own.
         """
         return None
 
@@ -98,23 +97,18 @@ class Noise:
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
     ) -> PrivateSum:
-        """What takes a round's contributions.
+        """What takes a round's contributions: an `ordinary` sum, or one of its own, of the same `values`.
 
         Args:
-            ordinary: the class of a sum whose noise whoever takes it adds.
             streams: random streams of the round, by what they are for and further indices.
             cohort: expected number of units.
-            values: dimension, threshold, noise_multiplier and adjacency, as `PrivateSum` has them.
         """
         return ordinary(**values)
 
     def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
-        """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.
+        """Noise of deviation 1 on each coordinate, float64 [d], for round `index` (from 0).
 
-        Args:
-            stream_of: the random stream of a round's noise; each call gives it from its start.
-            index: the round, from 0.
-            dimension: d.
+        `stream_of` gives the random stream of a round's noise, from its start at each call.
         """
         return stream_of(index).standard_normal(dimension)
 

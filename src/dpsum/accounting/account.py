@@ -1,21 +1,16 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `as_claimed`: the accounting that the run's paper did (`claims`), or the reason why there is none. For a sampler that
-  the paper does not account for (balls-and-bins, Poisson: our repaired variants), the claim is what holds.
+- `as_claimed`: the accounting that the run's paper did (`claims`); what holds, for a sampler that the paper does not
+  account for.
 - `holds`: what the sampler and the observer justify (`analyses`).
-- `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
-  by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
+- `replace_one`: the same where a unit's contribution becomes any other and not zero, so that the sum moves by up to 2C.
 - `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
 - `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
 
 Where a profile says nothing of a run, the account has a reason in place of a number. All but `replace_one` are for
 zero-out adjacency, with the sensitivity that the ledger states. Brackets are proved: the low end is below, the high end
-above the exact epsilon. Several releases of one round that read the same cohort are one Gaussian of multiplier
-(sum of z^-2)^-1/2.
-
-Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`), and by the
-schedule that falls at every chance where there were few of them; without either the account is of the schedule that
-was run, and says so.
+above the exact epsilon. Noise that followed a validation loss is covered by a proof of `filters`, or the account is of
+the schedule that was run, and says so.
 """
 
 from __future__ import annotations
@@ -144,11 +139,7 @@ def account(
     releases: Sequence[Release] | Path | str, *, delta: float, claims: Claims | None = None,
     own_delta: float | None = None, given: AccountContext | None = None,
 ) -> Account:  # fmt: skip
-    """All profiles of a run's releases.
-
-    Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
-    together on the safe side; one pass is exact, since the client of the least noisy round is the worst off; for
-    balls-and-bins the high end takes the smallest for all rounds and the low end the largest.
+    """All profiles of a run's releases, whose multipliers may differ between rounds.
 
     Args:
         releases: the run's ledger, or its path; empty for a run that released nothing under privacy.

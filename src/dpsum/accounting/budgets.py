@@ -37,23 +37,20 @@ class Noise(Protocol):
 class BudgetPlan:
     """The noise of a run whose noise stays, and the rounds it may take, fixed before the first round.
 
-    Attributes:
-        sampler: the participation plan's description.
-        noise_multiplier: z, configured or calibrated.
-        delta: at which epsilon is counted.
-        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
-        counted: whether every release has an event; without, no finite epsilon holds.
-        beside: z of the other sums of a round that read the same units.
-
     Args:
         budget: what may be spent.
-        sampler, counted: see above.
+        sampler: how units are drawn.
         multiplier: z; None: the smallest that meets the budget.
-        beside: of the other sums of a round that read the same units; None likewise, and all that are None cost the
-            same.
         claims: the method's.
         mechanism: what the ledger will call the noise.
+        counted: whether every release has an event; without, no finite epsilon holds.
         every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
+        beside: z of the other sums of a round that read the same units; None as above, and all that are None cost the
+            same.
+
+    Attributes:
+        noise_multiplier, beside: as above, with what was found.
+        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
 
     Raises:
         DpsumError: no noise meets the budget, the mechanism and sampler have no analysis, or the budget is of a claim
@@ -122,9 +119,7 @@ class OwnBudget:
 
     Args:
         budget: of the other sum; a record may be in the one or in the other, so it is for both.
-        name: of the sum.
-        sampler: of the sum.
-        multiplier: z_0.
+        name, sampler: of the sum; `multiplier`: z_0.
         claims, counted: as in `BudgetPlan`.
 
     Raises:
@@ -160,12 +155,11 @@ class DecayingBudget(BudgetPlan):
     (`accounting.filters`).
 
     Args:
-        budget, sampler, claims, mechanism, counted: as in `BudgetPlan`; the sampler is Poisson lots.
+        sampler: Poisson lots; what is not here is as in `BudgetPlan`.
         multiplier: z of the first lot.
-        decay: the noise is multiplied by it,
-        falls: after so many falls of the loss in a row.
+        decay: the noise is multiplied by it, after so many `falls` of the loss in a row.
         extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
-        beside: as in `BudgetPlan`, of noise that stays as it is.
+        beside: of noise that stays as it is.
     """
 
     def __init__(

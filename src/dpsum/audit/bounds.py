@@ -3,9 +3,8 @@
 All are one-sided: on a mechanism for which the bound's assumptions hold, it is above the true epsilon with a chance
 of at most 1 - confidence. A low bound proves nothing.
 
-- `ranks.rank_test`: the order of all scores, against a family of trade-off curves.
-- `one_run_dp`: Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (2023), Theorem 5.2.
-- `clopper_pearson`: exact limits of the error rates of one threshold, chosen on other data.
+`one_run_dp` is Steinke, Nasr and Jagielski, Privacy Auditing with One (1) Training Run (2023), Theorem 5.2;
+`clopper_pearson` has exact limits of the error rates of one threshold, chosen on other data. See also `ranks`.
 """
 
 from __future__ import annotations

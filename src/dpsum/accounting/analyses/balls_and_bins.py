@@ -159,8 +159,7 @@ def grid_of(noise_multiplier: float, rounds: int, delta: float, upper: bool, add
 class Removal:
     """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
-    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased, which keeps relative accuracy where S has a
-    heavy tail (small z).
+    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also where S has a heavy tail (small z).
     """
 
     def __init__(self, grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> None:
@@ -206,8 +205,8 @@ def _all_small(noise_multiplier: float, rounds: int, done: int, epsilon: float) 
     at = rounds * math.expm1(-epsilon) + done
     at += 2 * FUNCTION * (rounds + done)
     s = 1.0 / noise_multiplier
-    place, shift = math.log(at) / s, s / 2
-    below, off = upper_tail(np.array(-place - shift), (FUNCTION + 4 * ROUNDING) * (abs(place) + s))
+    place = math.log(at) / s
+    below, off = upper_tail(np.array(-place - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(place) + s))
     share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
     return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
 
@@ -311,12 +310,9 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
     epsilon = crossing(
-        lambda near: Removal(grid, rounds, done, upper=True, near=near),
-        delta=delta,
-        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta),
-        ceiling=ceiling,
-        upper=True,
-    )
+        lambda near: Removal(grid, rounds, done, upper=True, near=near), delta=delta,
+        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta), ceiling=ceiling, upper=True,
+    )  # fmt: skip
     # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
     return raised(epsilon, ceiling, lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta)
 
@@ -350,12 +346,9 @@ def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
     upper = upper_epsilon(noise_multiplier, rounds, done, delta)
     grid = grid_of(noise_multiplier, rounds, delta, False, False)
     return crossing(
-        lambda near: Removal(grid, rounds, done, upper=False, near=near),
-        delta=delta,
-        start=upper,
-        ceiling=upper,
+        lambda near: Removal(grid, rounds, done, upper=False, near=near), delta=delta, start=upper, ceiling=upper,
         upper=False,
-    )
+    )  # fmt: skip
 
 
 class BallsAndBins(Accountant):
