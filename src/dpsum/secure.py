@@ -83,7 +83,7 @@ class Lattice:
     def bound(self, threshold: float) -> float:
         """The largest norm, in units, of a contribution of norm `threshold` after rounding.
 
-        Kairouz et al. 2021, Proposition 22, with beta = e^-1/2: two of five draws or more are within it.
+        Kairouz et al. 2021, with beta = e^-1/2: two of five draws or more are within it.
         """
         norm, root = threshold / self.granularity, math.sqrt(self.coordinates)
         return math.sqrt(min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2))

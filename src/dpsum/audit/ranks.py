@@ -2,7 +2,7 @@
 
 Canaries lie in coordinates of their own, and what is released of one is drawn apart from the others, so that of each a
 mechanism with the trade-off curve f shows what can be made of one draw of f's canonical pair (Dong, Roth and Su,
-Gaussian Differential Privacy, 2022, Theorem 2). Given these draws the coins are independent, each with a posterior.
+Gaussian Differential Privacy, 2022). Given these draws the coins are independent, each with a posterior.
 Of all orders of the canaries, whatever they are made of but the coins, that by posterior makes
 
     T = sum of a_r over the ranks r at which a canary was present,     a_1 >= a_2 >= ... fixed beforehand,

@@ -15,7 +15,7 @@ with e^eps = 1 + q (e^eps0 - 1) and beta = e^(eps - eps0), says
 
 the second line by joint convexity, since R, A and A' are means over the same (T, j). Inside stands one normal law
 against a mixture of two whose means are |x - x_j| and |x - x'| away. It is largest where both are as far as they can
-be, on one side of one line (Choquette-Choo et al. 2024, Corollary 4.7): under the first law the ratio of densities is a
+be, on one side of one line (Choquette-Choo et al. 2024): under the first law the ratio of densities is a
 mean of two log-normal variables, a divergence is the mean of a convex function of it, and such a sum is largest in
 convex order where both rise with one normal variable, and grows with the deviations. So, up to a shift and a sign:
 
@@ -30,7 +30,7 @@ Each is reached, so these are the exact trade-off curves of one round at eps >= 
 
 **Several rounds.** Composition takes the curve at eps < 0 too, and that is the one of the other order turned around:
 H_eps(M || M') = 1 - e^eps + e^eps H_-eps(M' || M). Its two halves belong to two data sets. A supremum of convex curves
-is convex, so there is a dominating pair with just this curve (Zhu, Dong and Wang 2022, Proposition 6 and Theorem 10):
+is convex, so there is a dominating pair with just this curve (Zhu, Dong and Wang 2022):
 losses above 0 are distributed as the first pair's, losses below 0 as those of the other order's pair turned around, the
 rest is at 0. It is composed over rounds, also where contributions follow earlier releases: the high end. That no one
 data set has both halves leaves a gap: the low end is of one data set in all rounds. Taking its pair for the high end

@@ -4,8 +4,8 @@ One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N
 Q = N(0, z^2), in both directions. Where k clients that take part independently are zeroed together (`uses`: the
 clients that use one image), N of them come, N ~ Binomial(k, q), their contributions add up to a vector of norm at most
 N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q (Choquette-Choo et al., Privacy
-Amplification for Matrix Mechanisms, 2024, Corollary 4.7: vectors may be replaced by bounds of their norms). It is
-attained where all k point the same way.
+Amplification for Matrix Mechanisms, 2024: vectors may be replaced by bounds of their norms). It is attained where all k
+point the same way.
 """
 
 from __future__ import annotations
