@@ -1,4 +1,4 @@
-"""How each sampler is accounted for, one file each, found by place.
+"""Accountants, found by place: one for each pair of a mechanism and a way of sampling.
 
 | sampler | analysis | guarantee |
 |---|---|---|
