@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ def _said(releases: Sequence[Release]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else str(value)
+    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 # audit

@@ -96,7 +96,10 @@ class Account:
                 name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
                 for name, entry in values[key].items()
             }
-        values |= {"notices": list(self.notices), "also": [account.to_json() for account in self.also]}
+        values |= {
+            "sampler": dict(self.sampler or {}), "notices": list(self.notices),
+            "also": [account.to_json() for account in self.also],
+        }  # fmt: skip
         return {name: value for name, value in values.items() if value or name not in ("also", "groups")}
 
     @classmethod
@@ -215,7 +218,7 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
         unit=unit,
         rounds=len(found.events.multipliers),
         noise_multiplier=min(ends(schedule)[0] for schedule, _ in found.events.claimed),
-        sampler=dict(sampler),
+        sampler=sampler,
         profiles=profiles,
         groups=found.groups(profiles),
         reasons=reasons,
