@@ -19,6 +19,7 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.manifest import checked, listed, rule_job, seal
 from dpfedbench.verification import faults
+from dpsum.accounting.budgets import planned
 from dpsum.ledger import chain_of
 from tests.federation.conftest import LOTS, federation, make_config, silos, train  # noqa: F401
 
@@ -397,8 +398,8 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
     run = make_config({"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}})
     sampler = run.participation.plan(clients=48, seed=0).describe()
     (sum_,) = run.sums
-    z = sum_.noise.plan(
-        sum_.budget, sampler, claims=run.claims, counted=True, uncounted=0, stepwise=False
+    z = planned(
+        sum_.noise, sum_.budget, sampler, claims=run.claims, counted=True, uncounted=0, stepwise=False
     ).noise_multiplier  # fmt: skip
     from tests.privacy.test_ledger import EVENT
 

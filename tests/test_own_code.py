@@ -182,12 +182,11 @@ def test_a_package_that_is_gone_and_a_module_by_two_names_are_named(installed: P
 
 
 ANALYSIS = """
-from typing import ClassVar
-from dpsum.accounting.analyses.one_pass import OnePass
+from dpsum.accounting.analyses.known_rounds import OnePass
 
 
 class Mine(OnePass):
-    mechanism: ClassVar[str] = "mine"
+    pair = "mine", "one-pass"
 """
 
 

@@ -16,11 +16,11 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import Seen
-from dpsum.accounting import balls_and_bins, poisson
+from dpsum.accounting import renyi
+from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import POISSON_MOMENTS, TF_PRIVACY_ORDERS, WHOLE_ORDERS
-from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier
-from dpsum.accounting.schedule import Schedule
+from dpsum.accounting.gaussian import Schedule, gaussian_epsilon, joint_multiplier
 
 DP_ACCOUNTING_ORDERS = (*(1 + x / 10.0 for x in range(1, 100)), *range(11, 64), 128, 256, 512, 1024)
 """dp-accounting's own."""
@@ -68,7 +68,7 @@ def literal_rounds(noise_multiplier: float, rate: float, epsilon: float, delta: 
 
 def renyi_epsilon_tight(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
     """Upper end by Renyi divergences and dp-accounting's conversion (Canonne et al. 2020, Prop. 12)."""
-    divergences = np.sum([count * poisson.renyi(z, rate, orders) for z, count in schedule], axis=0)
+    divergences = np.sum([count * renyi.renyi(z, rate, orders) for z, count in schedule], axis=0)
     return float(compute_epsilon(list(orders), divergences, delta)[0])
 
 
@@ -258,22 +258,22 @@ def _others() -> Iterator[Figure]:
     factor = quantile_noise_factor(1.0, 80.0)
     yield "private quantile, L = 1,600", "1.00002", f"{factor:.6f}", "quantile_noise_factor"
     claimed = [
-        poisson.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS) for lot in (10, 50, 100)
+        renyi.renyi_epsilon(((1.0, 23_000 // lot),), lot / 23_000, 1e-5, TF_PRIVACY_ORDERS) for lot in (10, 50, 100)
     ]
     text = " / ".join(f"{value:.3f}" for value in claimed)
-    yield "DP-MAML, sample level, lots of 10 / 50 / 100 records", "1.177", text, "poisson.renyi_epsilon"
+    yield "DP-MAML, sample level, lots of 10 / 50 / 100 records", "1.177", text, "renyi.renyi_epsilon"
     both = gaussian_epsilon(101**-0.5, 1e-5)
     yield "the same, second order, mu = sqrt(1 + 10^2)", "-", f"{both:.1f}", "gaussian.gaussian_epsilon(101^-1/2)"
     for steps, stated in ((5, "18.4"), (1, "6.18")):
         found = gaussian_epsilon(0.585 / steps**0.5, 1e-3)
         yield f"Reptile, z = 0.585, a record in {steps} steps", stated, f"{found:.2f}", "gaussian.gaussian_epsilon"
     steps_of_fifths = ((0.585, 5),)
-    claim = poisson.renyi_epsilon(steps_of_fifths, 0.2, 1e-3, TF_PRIVACY_ORDERS)
+    claim = renyi.renyi_epsilon(steps_of_fifths, 0.2, 1e-3, TF_PRIVACY_ORDERS)
     yield (
         "Reptile, z = 0.585, 5 steps of a sampled fifth, as claimed",
         "9.4964",
         f"{claim:.4f}",
-        "poisson.renyi_epsilon",
+        "renyi.renyi_epsilon",
     )
     found = poisson.upper_epsilon(steps_of_fifths, 0.2, 1e-3)
     yield "the same, holds", "6.455", f"{found:.3f}", "poisson.upper_epsilon"

@@ -32,15 +32,16 @@ _NAMES = {
     ),
     "errors": ("DpsumError",),
     "ledger": ("Ledger", "Release", "read_ledger"),
-    "mechanism": ("Arithmetic", "Mechanism", "Released", "Total"),
-    "noise": ("Correlated", "Decaying", "Independent", "Noise"),
+    "mechanism": ("Mechanism",),
+    "noise": ("Correlated", "Decaying", "Independent", "Noise", "Skellam"),
     "participation": (
         "BallsAndBins", "Everyone", "FixedSize", "OnePass", "Passes", "Participation", "Poisson", "PoissonLots",
         "RepeatedPasses", "ShuffledEpochs",
     ),
     "private_sum": ("PrivateSum",),
-    "skellam": ("Skellam",),
+    "sampling": ("Sampling",),
     "sums": ("Sum",),
+    "total": ("Arithmetic", "Released", "Total"),
 }  # fmt: skip
 """Public names by the module that has them."""
 

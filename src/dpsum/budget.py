@@ -94,7 +94,7 @@ class Budget:
                         raise DpsumError(cannot_compose(*names, first.sum.unit, first.sum.part))
                 rules = [sum_.clipping for sum_ in group.sums]
                 counted = counted and all(rule is not None and rule.private for rule in rules)
-                plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=first.stepwise)
+                plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
                 self._shared |= {id(entry): (group, plan) for entry in found}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:

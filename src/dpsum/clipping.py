@@ -10,16 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpsum.lazy import np
 
 SMALLEST_THRESHOLD = 1e-20
 """Some rules shrink C without end; below this the products z C would leave the range of single precision."""
@@ -37,10 +31,8 @@ class Extra:
     """A release of one coordinate that a rule makes beside the sum's own, over the same cohort or lot.
 
     Attributes:
-        name: in the ledger.
-        stream: purpose of its noise's random stream.
+        name: in the ledger; `stream`: purpose of its noise's random stream.
         threshold: what each value is clipped to, and so the sensitivity of their sum (zero-out).
-        noise_multiplier: of its noise.
         counted: whether the method's paper counts it.
         within: whether it is paid out of the sum's own multiplier, which then rises (Andrew et al. 2019, Theorem 1).
     """

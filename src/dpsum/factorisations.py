@@ -11,14 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpsum.lazy import np
 
 _STEPS, _CLOSE = 200, 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""

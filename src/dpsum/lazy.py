@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Lazy", "np"]
 
 
 class Lazy:
@@ -13,4 +15,12 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        found = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, found)  # the next time it is there at once
+        return found
+
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Lazy("numpy")

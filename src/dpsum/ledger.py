@@ -22,6 +22,7 @@ import numpy as np
 
 from dpsum.errors import DpsumError
 from dpsum.files import writing
+from dpsum.sampling import Sampling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Release:
         sensitivity: L2 sensitivity under the adjacency; likewise.
         noise_std: standard deviation of the noise on each coordinate; likewise.
         dimension: coordinates released.
-        sampler: how the cohort was drawn (`participation`): kind, clients, cohort, rounds, rate.
+        sampler: how the cohort was drawn (`participation`); a mapping is made a `Sampling`.
         denominator: public number the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise; known, so privacy is simulated.
         counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
@@ -56,7 +57,7 @@ class Release:
         adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
             more than his own; None: they are not.
         secure: of a sum that secure aggregation shows: granularity, bits, coordinates, clients, shares that are
-            counted, and the variance of a share in units (`secure_sum`); None: of no such sum.
+            counted, and the variance of a share in units (`secure`); None: of no such sum.
     """
 
     round: int
@@ -70,7 +71,7 @@ class Release:
     sensitivity: float | list[float]
     noise_std: float | list[float]
     dimension: int
-    sampler: dict[str, Any]
+    sampler: Sampling
     denominator: float
     noise_stream: str
     counted_by_paper: bool
@@ -87,6 +88,8 @@ class Release:
         Raises:
             ValueError: names the field.
         """
+        if isinstance(self.sampler, Mapping):
+            object.__setattr__(self, "sampler", Sampling.of(self.sampler))
         for name, wanted in _TYPES.items():
             if type(getattr(self, name)) is not wanted:
                 raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
@@ -100,7 +103,7 @@ class Release:
             _check_number(f"secure.{name}", one, LARGEST)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
-        if not isinstance(self.sampler.get("kind"), str):
+        if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
             raise ValueError("sampler has no kind")
         for name, most in _SAMPLED.items():
             if name in self.sampler:
@@ -109,7 +112,7 @@ class Release:
     def line(self, previous: str) -> str:
         """The ledger's line, after one whose `digest` is given."""
         said = {key: value for key, value in vars(self).items() if value is not None}
-        return json.dumps({_CHAIN: previous} | said, allow_nan=False) + "\n"
+        return json.dumps({_CHAIN: previous} | said | {"sampler": dict(self.sampler)}, allow_nan=False) + "\n"
 
 
 _CHAIN = "previous"
@@ -118,9 +121,9 @@ LARGEST = 1e150
 
 _TYPES: dict[str, type] = {
     "round": int, "name": str, "mechanism": str, "unit": str, "adjacency": str, "observer": str, "dimension": int,
-    "sampler": dict, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
+    "sampler": Sampling, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
 }  # fmt: skip
-_CALLED = {int: "a whole number", str: "text", dict: "a group of keys", bool: "true or false"}
+_CALLED = {int: "a whole number", str: "text", Sampling: "a group of keys", bool: "true or false"}
 _LISTS = ("threshold", "sensitivity", "noise_std")
 _SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
 

@@ -28,161 +28,15 @@ import numpy as np
 from dpsum.accounting.analyses import known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.budget import Budget
-from dpsum.clipping import ClippingRule, Seen, State
+from dpsum.clipping import ClippingRule, Extra, State
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
 from dpsum.private_sum import PlainSum, PrivateSum
 from dpsum.randomness import Seed, fresh, stream
+from dpsum.sampling import Sampler, Sampling
 from dpsum.sums import Sum
-
-
-@dataclasses.dataclass(frozen=True)
-class Arithmetic:
-    """How contributions are added and norms taken: numpy's way, or that of whoever has them elsewhere.
-
-    Attributes:
-        add: given a `PrivateSum` (or the like) and contributions [n, d], adds them and returns their norms [n].
-        norm: the L2 norm of a vector.
-    """
-
-    add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(contributions)
-    norm: Callable[[np.ndarray], float] = lambda values: float(np.linalg.norm(values))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Released:
-    """A release as it left.
-
-    Attributes:
-        holder: who took the sum, where several take one each.
-        step: its local step.
-        total: the sum that was taken; its threshold and noise multiplier are those of this release.
-        mean: what left over the denominator, float64 [d]; None where nobody looks.
-        extra, extra_mean: the same of what the clipping rule released beside it.
-    """
-
-    holder: int
-    step: int
-    total: PrivateSum
-    mean: np.ndarray | None
-    extra: PrivateSum | None = None
-    extra_mean: np.ndarray | None = None
-
-
-Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
-"""Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
-
-
-class Total:
-    """A sum that is being taken; `Mechanism.release` ends it.
-
-    Attributes:
-        sum: takes the contributions: a `PrivateSum`, or what stands in its place.
-    """
-
-    def __init__(self, mechanism: Mechanism, index: int, step: int, holder: int) -> None:
-        self._of, self.round, self.step, self.holder = mechanism, index, step, holder
-        self._state = mechanism.state_of(holder)
-        self._raw: list[float] = []
-        self.sum: Any = mechanism.new_sum(self._state, index)
-        self.extra, self._extra_sum = None, None
-        if mechanism.sum.private and (extra := mechanism.extra_of(self._state)) is not None:
-            self.extra = extra
-            self._extra_sum = PrivateSum(
-                dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier
-            )
-
-    @property
-    def dimension(self) -> int:
-        """Coordinates d."""
-        return self._of.dimension
-
-    @property
-    def norms(self) -> list[float]:
-        """The contributions' own norms, of a sum that claims no privacy."""
-        found: list[float] = self.sum.norms
-        return found
-
-    @property
-    def as_rows(self) -> bool:
-        """Whether contributions have to come as rows, since something is done to each before it is clipped."""
-        transform = self._of.sum.transform
-        return transform is not None and not transform.trivial
-
-    def transformed(self, contributions: Any) -> Any:
-        """Contributions [n, d] as they are clipped."""
-        return self._of.sum.transform.rows(contributions) if self.as_rows else contributions
-
-    @property
-    def deviation(self) -> float:
-        """Of the noise on each coordinate of the release; 0 where there is none."""
-        noise = self._of.sum.noise
-        if noise is None:
-            return 0.0
-        weights = noise.combines(self.round)
-        return float(self.sum.noise_std) * (1.0 if weights is None else float(np.linalg.norm(weights)))
-
-    def add(self, contributions: Any) -> np.ndarray:
-        """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
-
-        Raises:
-            DpsumError: they are no array of numbers, or not [n, d].
-        """
-        return self._seen(self._of.arithmetic.add(self.sum, self.transformed(contributions)))
-
-    def add_by(
-        self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
-    ) -> np.ndarray:
-        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`.
-
-        Args:
-            add, count: as there.
-            transformed: whether the loop makes of them what `transformed` does.
-        """
-        if self.as_rows and not transformed:
-            raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
-        return self._seen(self.sum.add_by(add, count))
-
-    def _seen(self, norms: np.ndarray) -> np.ndarray:
-        rule = self._of.sum.clipping
-        if rule is not None and not rule.private:
-            self._raw += norms.tolist()
-        if rule is not None and self._extra_sum is not None:
-            self._of.arithmetic.add(self._extra_sum, rule.values(self._state, norms))
-        return norms
-
-    def release(self) -> np.ndarray:
-        """As `Mechanism.release`, without the ledger's line: who takes many sums a round writes them at its end."""
-        own, rule = self._of, self._of.sum.clipping
-        released: np.ndarray = self.sum.release(own.noise_of(own.sum.stream, self))
-        own.noted_non_finite(self.sum.non_finite)
-        if rule is None:
-            return released
-        extra = None
-        if self.extra is not None and self._extra_sum is not None:
-            drawn = own.noise_of(self.extra.stream, self)
-            assert drawn is not None
-            extra = self._extra_sum.release(drawn)
-        seen = Seen(
-            released=released,
-            norm=own.arithmetic.norm,
-            extra=None if extra is None else float(extra[0]),
-            denominator=own.denominator,
-            raw_norms=None if rule.private else self._raw,
-        )
-        rule.observe(self._state, seen)
-        watched = own.observer is not None
-        own.note(
-            self.round, Released(
-                holder=self.holder, step=self.step, total=self.sum,
-                mean=released / own.denominator if watched else None, extra=self._extra_sum,
-                extra_mean=extra / own.denominator if extra is not None and watched else None,
-            )
-        )  # fmt: skip
-        if own.on_release is not None:
-            own.on_release(self, released)
-        return released
+from dpsum.total import Arithmetic, Observer, Released, Total
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +54,8 @@ class Mechanism:
         unit: whose contribution is protected: "client" or "record".
         observer: who sees the release: "server" or "everyone".
         dimension: coordinates d.
-        participation: draws the cohorts; it describes itself for the ledger and says what the sum is divided by.
-        clipping: how the threshold moves; `noise`: what is added.
+        participation: draws the cohorts, describes itself for the ledger and says what the sum is divided by.
+        clipping, noise: how the threshold moves, and what is added.
         ledger: a new file's path, or the `Ledger` of several mechanisms.
         seed: None: noise is drawn from the operating system's entropy, and the ledger says so. A number: from streams
             that it names, so that a run can be repeated; privacy is simulated then, since who knows the seed knows the
@@ -256,33 +110,27 @@ class Mechanism:
         return made
 
     def _set(
-        self, described: Sum, *, budget: Budget, sampler: Mapping[str, Any], denominator: float, dimension: int,
+        self, described: Sum, *, budget: Budget, sampler: Sampler, denominator: float, dimension: int,
         ledger: Any, seed: Seed, indices: Sequence[str] = ("round",), cohort: float | None = None, holders: int = 0,
         per_round: int = 1, multiplier: float | None = None, first: Callable[[], float] | None = None,
         plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
         observer: Observer | None = None, arithmetic: Arithmetic | None = None,
     ) -> None:  # fmt: skip
-        """Make one.
+        """Make one of a sum that is described; see the class for what is not here.
 
         Args:
             described: who is in the sum, and how it is clipped and noised; without noise nothing is claimed of it.
             budget: that of all mechanisms beside it.
-            sampler: how its units are drawn, as the ledger has it.
-            denominator: the public number that it is divided by.
-            dimension: coordinates d.
-            ledger: where releases are written down.
-            seed: see above.
+            sampler: how its units are drawn; `denominator`: the public number that the sum is divided by.
             indices: what tells the random streams of its noise apart: some of "round", "step" and "client".
             cohort: the expected number of units; the denominator by default.
-            holders: see above.
             per_round: releases of one holder in a round.
             multiplier: of its noise, where that follows from no budget.
             first: finds the first threshold where the rule does not say it.
             plain: makes what takes the contributions where the sum is not private.
             observer: shown each line of the ledger and what left.
-            arithmetic: see `Arithmetic`.
         """
-        self.sum, self.budget, self.sampler, self.denominator = described, budget, sampler, denominator
+        self.sum, self.budget, self.sampler, self.denominator = described, budget, Sampling.of(sampler), denominator
         self.dimension, self.ledger, self.observer = dimension, ledger, observer
         self.seed, self._drawn_by = fresh(seed), "the operating system" if seed is None else str(seed)
         self._indices, self._plain, self.holders, self.per_round = tuple(indices), plain, holders, per_round
@@ -305,11 +153,6 @@ class Mechanism:
         if seed is not None and isinstance(ledger, Ledger):
             for purpose in sorted(self.streams):
                 ledger.claim(f"{seed}/{purpose}")
-
-    @property
-    def stepwise(self) -> bool:
-        """Whether a round is a holder's local step."""
-        return bool(self.holders)
 
     @property
     def timed(self) -> bool:
@@ -397,6 +240,10 @@ class Mechanism:
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
+    def new_extra_sum(self, extra: Extra) -> PrivateSum:
+        """What takes the values of a rule's own release."""
+        return PrivateSum(dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier)
+
     def new_sum(self, state: State, index: int = 0) -> Any:
         """What takes the contributions."""
         if not self.sum.private:
@@ -482,7 +329,7 @@ class Mechanism:
             noise_multiplier=sums[0].noise_multiplier,
             **{field: each if self.holders else each[0] for field, each in values.items()},
             dimension=sums[0].dimension,
-            sampler=dict(self.sampler),
+            sampler=self.sampler,
             denominator=self.denominator,
             noise_stream="/".join([self._drawn_by, purpose, *(str(at.get(name, name)) for name in self._indices)]),
             counted_by_paper=counted,

@@ -1,30 +1,22 @@
 """Noise: the multiplier z of each round, what is drawn, and the name that the ledger gives to it.
 
-An accountant finds its analysis by that name (`mechanism`) and by the sampler. So a name stands for the code that an
-analysis is of: a class that draws, sums or combines in its own way has to name a mechanism of its own, and without an
-analysis of that no epsilon is printed. A class that does not, or that takes the name of another's, is refused when it
-is made.
+Accountants are found by that name (`mechanism`) and by the sampler, so that a name stands for the code that a proof is
+of. A class that draws, sums or combines in its own way has to name a mechanism of its own, and is refused when it is
+made if it does not; without an accountant of that name no epsilon is printed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dpsum.accounting.budgets import BudgetPlan
-    from dpsum.accounting.claims import Claims
-    from dpsum.accounting.context import Budget
-    from dpsum.private_sum import PrivateSum
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpsum.lazy import np
+from dpsum.private_sum import PrivateSum
+from dpsum.sampling import Sampler, Sampling
+from dpsum.secure import Lattice, SecureSum
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -74,36 +66,27 @@ class Noise:
         if (first := _NAMED_IN.setdefault(cls.mechanism, module)) != module:
             raise DpsumError(f"{said} and {first} both name the mechanism {cls.mechanism!r}: give one of them another")
 
-    def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        """The noise of each round, what it costs, and how many rounds the budget allows.
+    @property
+    def fall(self) -> tuple[float, int]:
+        """What the multiplier is multiplied by, and after how many falls of a loss in a row."""
+        return 1.0, 3
 
-        Args:
-            budget: the limit.
-            sampler: how units are drawn, as the ledger says it.
-            claims: the method's.
-            counted: whether every release has an event; without, no finite epsilon holds.
-            uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
-            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
-            beside: multipliers of a round's other sums that read the same units; None where the budget has to say.
+    def sampled(self, sampler: Sampler) -> Sampler:
+        """A sampler with what an accountant needs to know of this noise besides.
+
+        Raises:
+            DpsumError: the noise is not for it.
         """
-        from dpsum.accounting.budgets import BudgetPlan
-
-        return BudgetPlan(
-            budget, sampler=sampler, multiplier=self.multiplier, claims=claims, mechanism=self.mechanism,
-            counted=counted, every_round=not stepwise, beside=beside,
-        )  # fmt: skip
+        return sampler
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
         """The multipliers that a round may have after one that had this."""
         return (multiplier,)
 
     def combines(self, index: int) -> list[float] | None:
-        """With which weights the noise of round `index` combines independent draws of rounds 0 to `index`.
+        """With which weights the noise of round `index` combines independent draws of rounds 0 to it, for the ledger.
 
-        None: it is a draw of its own. The ledger says it, and an analysis reads it there.
+        None: it is a draw of its own.
         """
         return None
 
@@ -114,23 +97,18 @@ class Noise:
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
     ) -> PrivateSum:
-        """What takes a round's contributions.
+        """What takes a round's contributions: an `ordinary` sum, or one of its own, of the same `values`.
 
         Args:
-            ordinary: the class of a sum whose noise whoever takes it adds.
             streams: random streams of the round, by what they are for and further indices.
             cohort: expected number of units.
-            values: dimension, threshold, noise_multiplier and adjacency, as `PrivateSum` has them.
         """
         return ordinary(**values)
 
     def standard(self, stream_of: Callable[[int], np.random.Generator], index: int, dimension: int) -> np.ndarray:
-        """Noise of deviation 1 on each coordinate, float64 [d], for round `index`.
+        """Noise of deviation 1 on each coordinate, float64 [d], for round `index` (from 0).
 
-        Args:
-            stream_of: the random stream of a round's noise; each call gives it from its start.
-            index: the round, from 0.
-            dimension: d.
+        `stream_of` gives the random stream of a round's noise, from its start at each call.
         """
         return stream_of(index).standard_normal(dimension)
 
@@ -138,22 +116,6 @@ class Noise:
 @dataclasses.dataclass(frozen=True)
 class Independent(Noise):
     """Gaussian noise of deviation z times the sensitivity, drawn anew in each round."""
-
-    def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        from dpsum.accounting.budgets import DecayingBudget
-
-        if uncounted:
-            assert self.multiplier is not None
-            return DecayingBudget(
-                budget, sampler=sampler, multiplier=self.multiplier, decay=1.0, falls=3, claims=claims,
-                mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
-            )  # fmt: skip
-        return super().plan(
-            budget, sampler, claims=claims, counted=counted, uncounted=uncounted, stepwise=stepwise, beside=beside
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,20 +127,12 @@ class Decaying(Noise):
     decay: float = 0.9999
     falls: int = 3
 
+    @property
+    def fall(self) -> tuple[float, int]:
+        return self.decay, self.falls
+
     def successors(self, multiplier: float) -> tuple[float, ...]:
         return multiplier, multiplier * self.decay
-
-    def plan(
-        self, budget: Budget, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, uncounted: int,
-        stepwise: bool, beside: Sequence[float | None] = (),
-    ) -> BudgetPlan:  # fmt: skip
-        from dpsum.accounting.budgets import DecayingBudget
-
-        assert self.multiplier is not None
-        return DecayingBudget(
-            budget, sampler=sampler, multiplier=self.multiplier, decay=self.decay, falls=self.falls, claims=claims,
-            mechanism=self.mechanism, counted=counted, extra=uncounted, beside=beside,
-        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,15 +156,14 @@ class Encoded(Noise):
         """C^-1, lower triangular, float64 [T, T], for the planned rounds."""
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
-    def plan(self, budget: Budget, sampler: Mapping[str, Any], **given: Any) -> BudgetPlan:
-        """As of any noise, for an encoder whose sensitivity is C under the sampler.
+    def sampled(self, sampler: Sampler) -> Sampler:
+        """With how far columns overlap, where that is what an account is of.
 
         Raises:
-            DpsumError: units come several times, and all of their columns move the encoded sums by more.
+            DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
         """
         # Not at the head: a plan of the workflow is read where scipy is not installed.
-        from dpsum.accounting.analyses import known
-        from dpsum.accounting.correlated_bins import overlaps
+        from dpsum.accounting.analyses import correlated_balls_and_bins, known
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
@@ -223,8 +176,9 @@ class Encoded(Noise):
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
             encoder = np.abs(np.linalg.inv(self.inverse()))
-            sampler = {**sampler, "overlaps": overlaps(encoder.T @ encoder)}
-        return super().plan(budget, sampler, **given)
+            overlaps = correlated_balls_and_bins.overlaps(encoder.T @ encoder)
+            return dataclasses.replace(Sampling.of(sampler), overlaps=overlaps)
+        return sampler
 
     def combines(self, index: int) -> list[float]:
         weights = self.inverse()
@@ -272,3 +226,65 @@ class Correlated(Encoded):
 
     def inverse(self) -> np.ndarray:
         return self.weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Skellam(Noise):
+    """Discrete noise that clients add in shares under secure aggregation, of deviation z over the rounded sensitivity.
+
+    Skellam variables add up to Skellam variables, so that the noise of any set of shares is known exactly, also where
+    clients drop out; a sum of discrete Gaussians is none, and its account has a divergence term of its own (Kairouz et
+    al. 2021). Agarwal, Kairouz and Liu 2021, The Skellam Mechanism for Differentially Private Federated Learning.
+
+    Attributes:
+        bits: of a coordinate; clients' messages are added modulo 2^bits.
+        deviations: of a coordinate of the sum, that half the modulus holds.
+        dropped: share of each cohort that drops out, and its noise with it.
+        dropped_at_most: share of a cohort whose noise is not counted, since it may drop out: the others add more.
+        colluding: share of a cohort whose noise is not counted, since it may tell the server.
+    """
+
+    mechanism: ClassVar[str] = "skellam"
+    by_dimension: ClassVar[bool] = True
+    one_by_one: ClassVar[bool] = True
+
+    bits: int = 16
+    deviations: float = 4.0
+    dropped: float = 0.0
+    dropped_at_most: float = 0.0
+    colluding: float = 0.0
+
+    def gone(self, cohort: int) -> int:
+        """Clients of a cohort who drop out."""
+        return math.ceil(self.dropped * cohort - 1e-9)
+
+    def colluders(self, cohort: int) -> int:
+        """Clients of a cohort who may tell the server their noise."""
+        return math.ceil(self.colluding * cohort - 1e-9)
+
+    def counted(self, cohort: int) -> int:
+        """Shares of noise that the account counts."""
+        return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self.colluders(cohort)
+
+    def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
+        """The whole numbers of a round.
+
+        Raises:
+            DpsumError: the modulus is too small.
+        """
+        return Lattice.of(
+            dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
+            deviations=self.deviations, clients=cohort, counted=self.counted(cohort),
+        )  # fmt: skip
+
+    def private_sum(
+        self, ordinary: type[PrivateSum], *, streams: Callable[..., Any], cohort: float, **values: Any
+    ) -> PrivateSum:
+        size, _ = int(cohort), values.pop("adjacency")
+        lattice = self.lattice(cohort=size, **values)
+        return SecureSum(
+            **values, lattice=lattice, dropped=self.gone(size), streams=streams, colluding=self.colluders(size)
+        )
+
+    def secure(self, **values: Any) -> dict[str, Any]:
+        return self.lattice(**values).said(**{name: values[name] for name in ("threshold", "noise_multiplier")})

@@ -6,17 +6,13 @@ the same object's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import dataclasses
+from typing import ClassVar
 
 from dpsum.errors import DpsumError
+from dpsum.lazy import np
 from dpsum.randomness import Seed, fresh, stream
-
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
+from dpsum.sampling import Sampling
 
 
 class Participation:
@@ -50,6 +46,16 @@ class Participation:
             raise DpsumError(f"participation.rounds is {rounds}: it must be at least 0")
         self.kind = kind or self.kind
         self.units, self.size, self.rounds, self.seed = units, cohort, rounds, fresh(seed)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Refuse what this way cannot do, and draw what is drawn once."""
+
+    def _check_divides(self) -> None:
+        if self.units % self.size:
+            raise DpsumError(
+                f"{self.kind} participation needs a cohort that divides the {self.units} units, not {self.size}"
+            )
 
     def cohort(self, index: int) -> np.ndarray:
         """Numbers of the units of round `index` (from 0), the same whenever it is asked."""
@@ -60,15 +66,10 @@ class Participation:
         """What a round's sum is divided by: the expected cohort, never the realised one, which is private."""
         return float(self.size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Sampling:
         """The sampler, for the ledger; `rate` is a unit's chance of being in a given round."""
-        return {
-            "kind": self.kind,
-            "clients": self.units,
-            "cohort": self.size,
-            "rounds": self.rounds,
-            "rate": self.size / self.units,
-        }
+        rate = self.size / self.units
+        return Sampling(kind=self.kind, clients=self.units, cohort=self.size, rounds=self.rounds, rate=rate)
 
 
 class OnePass(Participation):
@@ -78,14 +79,13 @@ class OnePass(Participation):
     once = True
     known = True
 
-    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
-        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
-        if units % cohort or rounds > units // cohort:
+    def _begin(self) -> None:
+        if self.units % self.size or self.rounds > self.units // self.size:
             raise DpsumError(
                 "one-pass participation needs a cohort that divides the units and at most units/cohort rounds, not "
-                f"{rounds} rounds of {cohort} of {units}"
+                f"{self.rounds} rounds of {self.size} of {self.units}"
             )
-        self._order = stream(self.seed, "participation").permutation(units)
+        self._order = stream(self.seed, "participation").permutation(self.units)
 
     def cohort(self, index: int) -> np.ndarray:
         return self._order[index * self.size : (index + 1) * self.size]
@@ -100,13 +100,13 @@ class BallsAndBins(Participation):
     kind = "balls-and-bins"
     once = True
 
-    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
-        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
-        if cohort * rounds != units:
+    def _begin(self) -> None:
+        if self.size * self.rounds != self.units:
             raise DpsumError(
-                f"balls-and-bins participation needs cohort x rounds = units, not {cohort} x {rounds} and {units}"
+                f"balls-and-bins participation needs cohort x rounds = units, not {self.size} x {self.rounds} and "
+                f"{self.units}"
             )
-        self._drawn = stream(self.seed, "participation").integers(rounds, size=units)
+        self._drawn = stream(self.seed, "participation").integers(self.rounds, size=self.units)
 
     def cohort(self, index: int) -> np.ndarray:
         return np.flatnonzero(self._drawn == index)
@@ -143,13 +143,11 @@ class ShuffledEpochs(Passes):
     kind = "shuffled-epochs"
     known = True
 
-    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
-        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
-        if units % cohort:
-            raise DpsumError(f"{self.kind} participation needs a cohort that divides the {units} units, not {cohort}")
+    def _begin(self) -> None:
+        self._check_divides()
 
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"epoch": self.units // self.size, "batches": "known"}
+    def describe(self) -> Sampling:
+        return dataclasses.replace(super().describe(), epoch=self.units // self.size, batches="known")
 
 
 class RepeatedPasses(Participation):
@@ -161,11 +159,9 @@ class RepeatedPasses(Participation):
     kind = "min-separation"
     known = True
 
-    def __init__(self, *, units: int, cohort: int, rounds: int, seed: Seed = None, kind: str = "") -> None:
-        super().__init__(units=units, cohort=cohort, rounds=rounds, seed=seed, kind=kind)
-        if units % cohort:
-            raise DpsumError(f"{self.kind} participation needs a cohort that divides the {units} units, not {cohort}")
-        self._order = stream(self.seed, "participation").permutation(units)
+    def _begin(self) -> None:
+        self._check_divides()
+        self._order = stream(self.seed, "participation").permutation(self.units)
 
     def cohort(self, index: int) -> np.ndarray:
         start = index % self.separation * self.size
@@ -176,9 +172,9 @@ class RepeatedPasses(Participation):
         """Rounds from one participation of a unit to the next."""
         return self.units // self.size
 
-    def describe(self) -> dict[str, Any]:
-        said = {"separation": self.separation, "participations": max(-(-self.rounds // self.separation), 1)}
-        return super().describe() | said
+    def describe(self) -> Sampling:
+        most = max(-(-self.rounds // self.separation), 1)
+        return dataclasses.replace(super().describe(), separation=self.separation, participations=most)
 
 
 class FixedSize(Participation):
@@ -241,13 +237,32 @@ class PoissonLots:
         """What a lot's sum is divided by: the expected lot, never the realised one, which is private."""
         return float(self.size)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Sampling:
         """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots."""
-        return {
-            "kind": self.kind,
-            "clients": self.clients,
-            "records": self.records,
-            "cohort": self.size,
-            "rounds": self.rounds * self.steps,
-            "rate": self.size / self.records,
-        }
+        return Sampling(
+            kind=self.kind, clients=self.clients, records=self.records, cohort=self.size,
+            rounds=self.rounds * self.steps, rate=self.size / self.records,
+        )  # fmt: skip
+
+
+def own_records(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> Sampling:
+    """The sampler of sums that each client takes once over its own records, for the ledger.
+
+    Args:
+        clients: N, who take part at most once.
+        rounds: planned.
+        records: those of one client that its releases of this kind read.
+        steps: releases of this kind that one client makes.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each
+            reads each record with the chance 1/steps, so that `cohort` is the mean number.
+    """
+    cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
+    kind = "own-records-poisson" if batches == "poisson" else "own-records"
+    return Sampling(
+        kind=kind, clients=clients, records=records, cohort=cohort, rounds=rounds, rate=cohort / records, steps=steps
+    )
+
+
+def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
+    """The sampler of a client's own update, which it takes part with at most once, for the ledger."""
+    return Sampling(kind="own-update", clients=clients, cohort=cohort, rounds=rounds, rate=1.0, steps=1)

@@ -12,12 +12,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dpsum.errors import DpsumError
+from dpsum.lazy import np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray) -> None:

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    from dpsum.lazy import Lazy
-
-    np = Lazy("numpy")
-
+from dpsum.lazy import np
 
 Seed = int | None
 

@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from dpsum import export
 from dpsum.accounting import analyses
 from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.account import account as account_of
-from dpsum.accounting.analyses.base import Analysis, Contradiction
+from dpsum.accounting.accountant import Accountant, Contradiction, Events
 from dpsum.accounting.calibration import calibrate
 from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
@@ -119,34 +119,34 @@ def plan(given: argparse.Namespace) -> int:
     return _kept(given, [row["epsilon_high"] for row in found if row["epsilon_high"] is not None])
 
 
-def _planned(given: argparse.Namespace, analysis: Analysis) -> dict[str, Any]:
+def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
     sampler = _sampler(analysis, given)
     z = given.noise_multiplier
     if z is None:
         z = calibrate("holds", sampler, given.epsilon, given.delta)
     elif not 0 < z < math.inf:
         raise DpsumError(f"--noise-multiplier is {z}: it must be finite and above 0")
-    low, high = analysis.bracket(((float(z), int(given.rounds)),), sampler, given.delta)
+    low, high = analysis.bracket(Events.planned(((float(z), int(given.rounds)),), sampler), given.delta)
     return {"noise_multiplier": z, "epsilon_low": low, "epsilon_high": high, "takes": analysis.explanation}
 
 
-def _sampler(analysis: Analysis, given: argparse.Namespace) -> dict[str, Any]:
+def _sampler(analysis: Accountant, given: argparse.Namespace) -> dict[str, Any]:
     """The sampler of so many units, as a ledger has it: the cohort's share is its rate.
 
     Where a unit's contribution may become any other it is in the release for certain.
     """
     if analysis.own:
         raise DpsumError(
-            f"{analysis.sampler} is of sums that clients take over their own examples: choose another kind"
+            f"{analysis.pair[1]} is of sums that clients take over their own examples: choose another kind"
         )
     cohort, more = _whole(given.cohort), dict(_pair(text) for text in given.set or ())
     rate = cohort / given.units if given.units else math.nan
-    sampler = {"kind": analysis.sampler, "clients": 1, "cohort": cohort, "rounds": given.rounds, "rate": rate}
+    sampler = {"kind": analysis.pair[1], "clients": 1, "cohort": cohort, "rounds": given.rounds, "rate": rate}
     sampler[analysis.units] = given.units
     if analysis.adjacency == "replace-one":
         sampler |= {"rate": 1.0, "steps": 1}
     sampler |= more
-    analysis.check_sampler(sampler)
+    analysis.check(sampler)
     return sampler
 
 
@@ -212,7 +212,7 @@ def _said(releases: Sequence[Release]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else str(value)
+    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 # audit

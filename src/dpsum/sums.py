@@ -6,7 +6,7 @@ Which sums of a training share one budget follows from what they read (`together
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsum.accounting.units import by_part, by_unit, cannot_compose
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan
     from dpsum.accounting.claims import Claims
     from dpsum.accounting.context import Budget
+    from dpsum.sampling import Sampler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,18 +80,19 @@ class Together:
 
     sums: tuple[Sum, ...]
 
-    def plan(self, sampler: Mapping[str, Any], *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
-        """What all of them may spend, and their noise; arguments as of `Noise.plan`.
+    def plan(self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
+        """What all of them may spend, and their noise; arguments as of `accounting.budgets.planned`.
 
         Raises:
             DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
         """
+        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
+
         first, *others = self.sums
         assert first.noise is not None and first.clipping is not None and first.budget is not None
-        beside = {"beside": tuple(one.noise.multiplier for one in others if one.noise is not None)} if others else {}
-        return first.noise.plan(
-            first.budget, sampler, claims=claims, counted=counted, uncounted=int(first.clipping.uncounted),
-            stepwise=stepwise, **beside,
+        return planned(
+            first.noise, first.budget, sampler, claims=claims, counted=counted, stepwise=stepwise,
+            uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
         )  # fmt: skip
 
     def multiplier(self, plan: BudgetPlan, name: str) -> float:

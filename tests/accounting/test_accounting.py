@@ -21,14 +21,14 @@ from dpfedbench.settings.part import found
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
 from dpsum.accounting.account import PROFILES, Account
-from dpsum.accounting.analyses import one_pass
-from dpsum.accounting.analyses.one_pass import OnePass
+from dpsum.accounting.analyses import known_rounds
+from dpsum.accounting.analyses.known_rounds import OnePass
+from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import ONE_RELEASE
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier, rest_multiplier
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import Ledger, Release
 from dpsum.participation import PoissonLots
@@ -297,8 +297,8 @@ def test_two_analyses_of_one_pair_are_refused(monkeypatch):
     class Another(OnePass):
         pass
 
-    monkeypatch.setattr(Another, "__module__", one_pass.__name__)
-    monkeypatch.setattr(one_pass, "Another", Another, raising=False)
+    monkeypatch.setattr(Another, "__module__", known_rounds.__name__)
+    monkeypatch.setattr(known_rounds, "Another", Another, raising=False)
     analyses._known.cache_clear()
     try:
         with pytest.raises(BenchError, match="both for"):

@@ -10,6 +10,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.server.step import Step
 from dpsum.accounting.account import account
+from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import find, of
 from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.context import AccountContext
@@ -88,8 +89,9 @@ def test_an_image_in_several_rounds():
 
 
 def test_an_image_takes_the_weights_and_not_z_alone():
+    use = ImageUse(images=np.array([[7]]), rounds=np.array([0]))
     with pytest.raises(BenchError, match="takes the ledger's weights"):
-        of(ledger()).image_bracket(ImageUse(images=np.array([[7]]), rounds=np.array([0])), [Z] * 4, SAMPLER, DELTA)
+        of(ledger()).image(Events.planned(((Z, 4),), SAMPLER), use, DELTA)
 
 
 def test_an_encoder_with_entries_below_nothing_has_two_ends():

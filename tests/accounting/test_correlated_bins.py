@@ -14,8 +14,11 @@ from scipy.optimize import brentq
 import dpsum
 from dpfedbench.errors import BenchError
 from dpsum import factorisations
-from dpsum.accounting import analyses, balls_and_bins, correlated_bins
+from dpsum.accounting import analyses
 from dpsum.accounting.account import account
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import balls_and_bins
+from dpsum.accounting.analyses import correlated_balls_and_bins as correlated_bins
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.ledger import read_ledger
@@ -182,14 +185,14 @@ def test_weights_of_another_length_or_none_are_refused():
         with pytest.raises(BenchError, match="release 2 does not say which draws"):
             account(lines, delta=DELTA, claims={})
     with pytest.raises(BenchError, match="by the encoder's weights, not by z alone"):
-        analyses.find("correlated-gaussian", "balls-and-bins").high(((Z, 4),), SAMPLER, DELTA)
+        analyses.find("correlated-gaussian", "balls-and-bins").high(Events.planned(((Z, 4),), SAMPLER), DELTA)
 
 
 def test_an_image_of_several_clients():
     releases = ledger()
     analysis = analyses.of(releases)
     use = ImageUse(images=np.zeros((3, 1), int), rounds=None)
-    low, high = analysis.image_ends(analysis.read(releases), use, DELTA)
+    low, high = analysis.image(analysis.read(releases), use, DELTA)
     assert low == pytest.approx(ends(banded(4, 2), Z)[0], rel=1e-9)
     assert high == pytest.approx(gaussian_epsilon(Z / 3, DELTA), rel=1e-9)
 

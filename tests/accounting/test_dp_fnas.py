@@ -7,10 +7,10 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from dpfedbench.errors import BenchError
-from dpsum.accounting import poisson
 from dpsum.accounting.account import account
+from dpsum.accounting.analyses import poisson
+from dpsum.accounting.analyses.poisson import composed_ends
 from dpsum.accounting.claims import GDP_OF_HALVES
-from dpsum.accounting.composed import composed_ends
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import Release, digest, parse

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpsum.accounting import poisson
+from dpsum.accounting import renyi
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, filtered_epsilon, keeps, order_budgets
 
@@ -17,7 +17,7 @@ def test_one_order_is_the_tight_conversion_of_its_budget():
     for order in (2, 9, 40):
         budget = np.array([0.7])
         assert filtered_epsilon(budget, (order,), DELTA) == pytest.approx(
-            poisson.epsilon_of(budget, (order,), DELTA, tight=True), rel=1e-9
+            renyi.epsilon_of(budget, (order,), DELTA, tight=True), rel=1e-9
         )
         back = order_budgets(2.0, (order,), DELTA, tight=True)
         if back[0] > 0:
@@ -36,10 +36,10 @@ def test_the_papers_rule_of_many_orders_is_a_filter_too():
 
 def test_the_order_is_that_at_which_the_first_noise_would_last_longest():
     (order,) = filter_order(4.0, RATE, HOLDING_ORDERS, epsilon=2.0, delta=DELTA)
-    cost = poisson.renyi(4.0, RATE, HOLDING_ORDERS)
+    cost = renyi.renyi(4.0, RATE, HOLDING_ORDERS)
     lots = [
         max(n for n in (10_000, 14_000, 17_000, 18_000, 19_000, 20_000, 30_000) if n == 10_000
-            or poisson.epsilon_of(np.array([n * cost[a - 2]]), (a,), DELTA, tight=True) <= 2.0)
+            or renyi.epsilon_of(np.array([n * cost[a - 2]]), (a,), DELTA, tight=True) <= 2.0)
         for a in (order, order // 2, order * 2)
     ]  # fmt: skip
     assert lots[0] == max(lots)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from dpsum.accounting import analyses, fixed_draws, fixed_size
+from dpsum.accounting import analyses
+from dpsum.accounting.analyses import fixed_draws, fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.errors import DpsumError
 
@@ -77,7 +78,7 @@ def test_more_rounds_and_less_noise_cost_more() -> None:
 def test_the_sampler_is_checked() -> None:
     analysis = analyses.find("gaussian", "fixed-draws")
     right = {"kind": "fixed-draws", "clients": 50, "cohort": 10, "rounds": 6, "rate": 0.2}
-    analysis.check_sampler(right)
+    analysis.check(right)
     for wrong in ({"rate": 0.3}, {"cohort": 2.5, "rate": 0.05}, {"clients": 0}):
         with pytest.raises(DpsumError, match="do not fit together"):
-            analysis.check_sampler(right | wrong)
+            analysis.check(right | wrong)

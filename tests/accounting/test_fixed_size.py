@@ -15,8 +15,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.stats import binomtest
 
-from dpsum.accounting import analyses, fixed_size, poisson
+from dpsum.accounting import analyses, renyi
 from dpsum.accounting.account import account
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import fixed_size, poisson
 from dpsum.accounting.calibration import calibrate, epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.groups import squares_of_hypergeometrics
@@ -194,7 +196,7 @@ def test_renyi_divergences_are_above_those_of_any_data_set(z):
             total = np.exp(exponents - exponents.max()).sum() * (grid[1] - grid[0]) / (z * math.sqrt(2 * math.pi))
             assert (math.log(total) + exponents.max()) / (order - 1) <= ours[at] + 1e-9
     every = tuple(range(2, 257))
-    bound = poisson.epsilon_of(10 * fixed_size.renyi(z, q, every), every, DELTA, tight=True)
+    bound = renyi.epsilon_of(10 * fixed_size.renyi(z, q, every), every, DELTA, tight=True)
     assert fixed_size.upper_epsilon(((z, 10),), q, DELTA) <= bound
 
 
@@ -235,12 +237,12 @@ def test_rounds_of_different_noise_are_composed_as_they_were():
 def test_an_image_of_several_clients():
     """One client's at least; at most what one Gaussian of all of them in every round has."""
     analysis = analyses.find("gaussian", "fixed-size")
-    given = SAMPLER, DELTA
+    events = Events.planned(((4.0, 3),), SAMPLER)
     one = ImageUse(images=np.zeros((1, 1), int), rounds=None)
-    low, high = analysis.image_bracket(one, [4.0] * 3, *given)
-    assert [low, high] == list(analysis.bracket(((4.0, 3),), *given))
+    low, high = analysis.image(events, one, DELTA)
+    assert [low, high] == list(analysis.bracket(events, DELTA))
     three = ImageUse(images=np.zeros((3, 1), int), rounds=None)
-    assert low < analysis.image_bracket(three, [4.0] * 3, *given)[1] <= gaussian_epsilon(4 / 3 / 3**0.5, DELTA)
+    assert low < analysis.image(events, three, DELTA)[1] <= gaussian_epsilon(4 / 3 / 3**0.5, DELTA)
 
 
 def test_the_law_of_how_many_of_several_are_drawn():

@@ -2,8 +2,8 @@
 
 import math
 
+from dpsum import participation
 from dpsum.accounting.account import account
-from dpsum.accounting.analyses import own_records
 from dpsum.accounting.claims import REPTILE_STEPS
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_epsilon
@@ -16,7 +16,7 @@ def release(**changes: object) -> Release:
         "observer": "server", "noise_multiplier": 0.51, "threshold": 0.5, "sensitivity": 0.5, "noise_std": 0.255,
         "dimension": 3, "denominator": 80.0, "noise_stream": "0/x", "counted_by_paper": True,
         "data_dependent_threshold": False, "reason": "",
-        "sampler": own_records.describe(clients=10, rounds=2, records=80, steps=1, batches="full"),
+        "sampler": participation.own_records(clients=10, rounds=2, records=80, steps=1, batches="full"),
     }  # fmt: skip
     return Release(**values | changes)  # type: ignore[arg-type]
 

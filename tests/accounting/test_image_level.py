@@ -11,8 +11,10 @@ from dpfedbench.data.images import load_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import image_use, used_images
-from dpsum.accounting import analyses, balls_and_bins, poisson
-from dpsum.accounting.analyses import own_update
+from dpsum import participation
+from dpsum.accounting import analyses
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from tests.federation.conftest import make_config
@@ -24,8 +26,9 @@ def sampler(kind, rounds, rate):
     return {"kind": kind, "rounds": rounds, "rate": rate}
 
 
-def image_bracket(kind, *given):
-    return analyses.find("gaussian", kind).image_bracket(*given)
+def image_bracket(kind, use, multipliers, given, delta):
+    events = Events.planned(tuple((z, 1) for z in multipliers), given)
+    return analyses.find("gaussian", kind).image(events, use, delta)
 
 
 def one_image(uses):
@@ -57,7 +60,7 @@ def test_own_updates_of_one_block_are_seen_one_by_one():
         below, mu = statistics.NormalDist().cdf, square**0.5
         return below(mu / 2 - epsilon / mu) - math.exp(epsilon) * below(-mu / 2 - epsilon / mu)
 
-    given = own_update.describe(clients=6, cohort=2, rounds=3)
+    given = participation.own_update(clients=6, cohort=2, rounds=3)
     images = np.array([[0, 9], [0, 1], [2, 3], [4, 5], [6, 9], [7, 8]])
     use = ImageUse(images=images, rounds=np.array([0, 0, 1, 1, 2, 2]))
     low, high = image_bracket("own-update", use, [1.0] * 3, given, 1e-6)

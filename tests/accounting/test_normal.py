@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from dpsum.accounting import balls_and_bins
-from dpsum.accounting.normal import upper_tail
+from dpsum.accounting.analyses import balls_and_bins
+from dpsum.accounting.gaussian import upper_tail
 from dpsum.accounting.round_loss import RoundLoss
 
 mpmath.mp.dps = 60

@@ -8,6 +8,7 @@ import pytest
 from dpfedbench.audit.own_examples import one_own_run
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
+from dpsum import participation
 from dpsum.accounting import account as accounts
 from dpsum.accounting.analyses import own_records
 from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, REPTILE_STEPS
@@ -28,14 +29,14 @@ def release(name, z, *, round_=0, steps=1, batches="full"):
     return Release(
         round=round_, name=name, unit="record", adjacency="zero-out", observer="server", noise_multiplier=z,
         threshold=0.2, sensitivity=0.2, noise_std=z * 0.2, dimension=3,
-        sampler=own_records.describe(**PLAN, steps=steps, batches=batches), denominator=10.0, noise_stream="0",
+        sampler=participation.own_records(**PLAN, steps=steps, batches=batches), denominator=10.0, noise_stream="0",
         data_dependent_threshold=False, reason="", mechanism="gaussian", counted_by_paper=True,
     )  # fmt: skip
 
 
 def test_the_noise_of_dp_agrlr():
     """PRIVACY: (2.5, 1e-5) needs z_0 = 1.634; by hand the release of k full steps needs sqrt(k) times that."""
-    one, five = (own_records.describe(**PLAN, steps=steps, batches="full") for steps in (1, 5))
+    one, five = (participation.own_records(**PLAN, steps=steps, batches="full") for steps in (1, 5))
     given = {"epsilon": 2.5, "delta": 1e-5, "profile": "holds", "claims": CLAIMS}
     assert own_records.calibrate({"a": one}, **given) == pytest.approx(1.635)
     assert own_records.calibrate({"a": one, "b": five}, **given) == pytest.approx(1.634 * 5**0.5, rel=1e-3)
@@ -64,7 +65,7 @@ def test_a_paper_that_claims_nothing_of_own_sums_has_no_claim_and_no_budget_by_i
     found = account([release("support-gradient-sum", 2.0)], {}, delta=1e-5)
     assert "as_claimed" not in found["profiles"] and found["reasons"]["as_claimed"]
     given = {"epsilon": 2.5, "delta": 1e-5, "profile": "as_claimed"}
-    one = {"a": own_records.describe(**PLAN, steps=1, batches="full")}
+    one = {"a": participation.own_records(**PLAN, steps=1, batches="full")}
     with pytest.raises(BenchError, match="claims no epsilon"):
         own_records.calibrate(one, **given, claims={})
     # Where the paper claims something of another sampler, what holds is claimed.
@@ -130,7 +131,7 @@ def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
     from dp_accounting.pld import PLDAccountant
 
-    sampler = own_records.describe(**POISSON)
+    sampler = participation.own_records(**POISSON)
     assert (sampler["rate"], sampler["cohort"]) == (0.2, 2.0)
     claims = {"own-records-poisson": REPTILE_STEPS}
     rounds = [
@@ -151,7 +152,7 @@ def test_five_steps_of_a_fifth_of_the_records_are_dp_fedmetas_reading_of_gbml():
 
 def test_the_noise_of_poisson_steps_is_found_from_epsilon():
     """The claim 9.5 needs z = 0.585, which has 9.4964; what holds needs less noise for the same number."""
-    sampler = {"a": own_records.describe(**POISSON)}
+    sampler = {"a": participation.own_records(**POISSON)}
     given = {"epsilon": 9.5, "delta": 1e-3, "claims": {"own-records-poisson": REPTILE_STEPS}}
     z = own_records.calibrate(sampler, **given, profile="as_claimed")
     assert z == pytest.approx(0.5849, abs=2e-4)

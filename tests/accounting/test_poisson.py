@@ -10,14 +10,10 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from dpsum.accounting.analyses.poisson import lower_epsilon, upper_epsilon
 from dpsum.accounting.claims import TF_PRIVACY_ORDERS
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
-from dpsum.accounting.poisson import (
-    lower_epsilon,
-    renyi,
-    renyi_epsilon,
-    upper_epsilon,
-)
+from dpsum.accounting.renyi import renyi, renyi_epsilon
 from tools.published_epsilons import DP_ACCOUNTING_ORDERS, renyi_epsilon_tight, shuffled_lower_epsilon
 
 Q, T, DELTA = 1600 / 400_000, 250, 1e-6

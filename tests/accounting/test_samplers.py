@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dpfedbench.errors import BenchError
+from dpsum import participation
 from dpsum.accounting.account import account
-from dpsum.accounting.analyses import own_records, own_update
 from dpsum.ledger import Release
 from tests.accounting import test_correlated, test_skellam
 
@@ -22,10 +22,10 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "fixed-size": {"kind": "fixed-size", **COHORTS},
     "shuffled-epochs": {"kind": "shuffled-epochs", **COHORTS, "epoch": 10, "batches": "secret"},
     "min-separation": {"kind": "min-separation", **COHORTS, "separation": 5, "participations": 2},
-    "own-update": own_update.describe(clients=500, cohort=50, rounds=10),
-    "full": own_records.describe(**OWN, batches="full"),
-    "disjoint": own_records.describe(**OWN, batches="disjoint"),
-    "poisson-steps": own_records.describe(**OWN, batches="poisson"),
+    "own-update": participation.own_update(clients=500, cohort=50, rounds=10),
+    "full": participation.own_records(**OWN, batches="full"),
+    "disjoint": participation.own_records(**OWN, batches="disjoint"),
+    "poisson-steps": participation.own_records(**OWN, batches="poisson"),
 }
 
 

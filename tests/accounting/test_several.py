@@ -16,8 +16,10 @@ from scipy.linalg import toeplitz
 from scipy.stats import norm
 
 from dpfedbench.errors import BenchError
-from dpsum.accounting import analyses, poisson, shuffled
+from dpsum.accounting import analyses
 from dpsum.accounting.account import account
+from dpsum.accounting.analyses import poisson
+from dpsum.accounting.analyses.known_rounds import secret_batches
 from dpsum.accounting.calibration import epsilon_after
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
@@ -219,7 +221,7 @@ def test_images_of_clients_that_come_again():
     use = ImageUse(images=np.zeros((2, 1), int), rounds=None)
     for releases, one in ((ledger(), Z / 3**0.5), (ledger(scaled(3)[0]), Z / 3**0.5)):
         analysis = analyses.of(releases)
-        low, high = analysis.image_ends(analysis.read(releases), use, DELTA)
+        low, high = analysis.image(analysis.read(releases), use, DELTA)
         assert [low, high] == pytest.approx([gaussian_epsilon(one, DELTA), gaussian_epsilon(one / 2, DELTA)], rel=1e-9)
 
 
@@ -259,7 +261,7 @@ def test_one_secret_epoch_is_at_least_the_event_of_one_large_sum(z, epoch):
     cuts = np.linspace(-6 * z, 2 + 12 * z, 40_001)
     rest = (epoch - 1) * norm.logcdf(cuts / z)
     first, second = (-np.expm1(norm.logcdf((cuts - mean) / z) + rest) for mean in (2.0, 1.0))
-    low = shuffled.lower_epsilon(z, 1 / epoch, epoch, epoch, DELTA)
+    low = secret_batches(z, 1 / epoch, epoch, epoch, DELTA)
     assert float(np.max(first - math.exp(low + 5e-3) * second)) < DELTA < gaussian_delta(z, low)
     # And above what Poisson's account has at the same rate.
     assert low > poisson.upper_epsilon(((z, epoch),), 1 / epoch, DELTA)
@@ -292,7 +294,7 @@ def test_two_secret_epochs_of_two_rounds_by_quadrature():
     def above(epsilon):
         return float((both * np.maximum(-np.expm1(epsilon - losses), 0.0)).sum())
 
-    low = shuffled.lower_epsilon(z, 0.5, 2, 4, delta)
+    low = secret_batches(z, 0.5, 2, 4, delta)
     high = gaussian_epsilon(z / 2**0.5, delta)
     assert above(high) < delta < above(low + 2e-3)
     assert delta > above(1.3 * low)  # and not far above

@@ -12,14 +12,13 @@ from scipy.special import i0e, logsumexp, ndtri
 from dpfedbench.errors import BenchError
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses import find
-from dpsum.accounting.analyses.skellam_one_pass import FACTOR, LEAST_VARIANCE
+from dpsum.accounting.analyses.skellam import FACTOR, LEAST_VARIANCE, log_tails, lower_epsilon, step
 from dpsum.accounting.calibration import calibrate
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.skellam import log_tails, lower_epsilon, step
-from dpsum.lattice import Lattice, said
 from dpsum.ledger import Ledger, Release, read_ledger
+from dpsum.secure import Lattice
 
 VARIANCES = [1.0, 4.0, 30.0, 300.0]
 
@@ -127,7 +126,7 @@ def ledger(bits=16, counted=COHORT, **values):
             "observer": "server", "noise_multiplier": Z, "threshold": C, "sensitivity": reach, "noise_std": Z * reach,
             "dimension": 3000, "sampler": SAMPLER, "denominator": 100.0, "noise_stream": "0/noise",
             "counted_by_paper": True, "data_dependent_threshold": False, "reason": "",
-            "secure": said(lattice, threshold=C, noise_multiplier=Z),
+            "secure": lattice.said(threshold=C, noise_multiplier=Z),
         } | values) for index in range(4)
     ]  # fmt: skip
 
@@ -201,7 +200,7 @@ def test_too_little_noise_for_the_analysis_is_refused():
     reach = C * lattice.bound(C)
     one = ledger(
         dimension=1, sensitivity=reach, noise_std=Z * reach,
-        secure=said(lattice, threshold=C, noise_multiplier=Z),
+        secure=lattice.said(threshold=C, noise_multiplier=Z),
     )  # fmt: skip
     with pytest.raises(BenchError, match=r"noise of variance 11 units on a coordinate, below the 256 of its analysis"):
         account(one, delta=DELTA, claims={})

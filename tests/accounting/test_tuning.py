@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import dp_event, rdp
 
 from dpfedbench.errors import BenchError
-from dpsum.accounting import poisson
+from dpsum.accounting import renyi
 from dpsum.accounting.tuning import Search, searched_divergences, searched_epsilon
 
 ORDERS = tuple(range(2, 65))
@@ -26,9 +26,9 @@ def test_random_numbers_of_runs_agree_with_dp_accounting(number, shape, z, runs)
 
 
 def test_a_fixed_number_of_runs_is_a_composition():
-    divergences = poisson.renyi(1.0, 0.01, ORDERS)
+    divergences = renyi.renyi(1.0, 0.01, ORDERS)
     search = Search(runs=7, data="private")
-    wanted = poisson.epsilon_of(7 * divergences, ORDERS, 1e-6, tight=True)
+    wanted = renyi.epsilon_of(7 * divergences, ORDERS, 1e-6, tight=True)
     assert searched_epsilon(divergences, ORDERS, search, 1e-6) == wanted
 
 
@@ -46,7 +46,7 @@ def test_a_search_never_costs_less_than_its_run_and_more_runs_cost_more():
             for k in (1, 2, 10, 100)
         ]
         assert ends == sorted(ends)
-        assert ends[0] >= poisson.epsilon_of(divergences, ORDERS, 1e-6, tight=True)
+        assert ends[0] >= renyi.epsilon_of(divergences, ORDERS, 1e-6, tight=True)
 
 
 @pytest.mark.parametrize("values", [{"runs": 0, "data": "private"}, {"runs": 1, "data": "mine"},

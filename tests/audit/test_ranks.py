@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from dpsum.accounting import balls_and_bins, poisson
-from dpsum.accounting.analyses import find
-from dpsum.accounting.analyses.base import EPSILONS, Analysis, Deltas
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.analyses import balls_and_bins, find, poisson
 from dpsum.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from dpsum.audit.ranks import Family, RankTest, posteriors, rank_test
 
@@ -41,7 +40,8 @@ def drawn(kind, count, seed, z=1.0, present=None):
 def test_the_curve_is_the_samplers(kind):
     """Of 100,000 draws each; four deviations of a rate at eight places have a chance below 1e-3."""
     seen, unseen = (np.sort(drawn(kind, 100_000, 1, present=present)[1]) for present in (True, False))
-    table = posteriors(find("gaussian", kind).deltas(((1.0, ROUNDS),), {"rounds": ROUNDS, "rate": RATE, "kind": kind}))
+    events = Events.planned(((1.0, ROUNDS),), {"rounds": ROUNDS, "rate": RATE, "kind": kind})
+    table = posteriors(find("gaussian", kind).curve(events))
     assert (np.diff(table) <= 0).all()
     told = np.append(0.0, np.cumsum(table)) / len(table)  # half the true positives, over u
     for threshold in np.quantile(unseen, [0.05, 0.2, 0.35, 0.5, 0.7, 0.9, 0.98, 0.999]):
@@ -68,24 +68,29 @@ def test_deltas_are_those_of_epsilon():
 
 def test_posteriors_by_hand():
     """Randomised response at ln 3 answers rightly in 3 of 4: the higher half has 3/4, the lower 1/4."""
-    table = posteriors(Deltas(np.log([3.0]), np.zeros(1), np.zeros(1)))
+    table = posteriors(Curve(np.log([3.0]), np.zeros(1), np.zeros(1)))
     half = len(table) // 2
     assert table[:half] == pytest.approx(0.75) and table[half:] == pytest.approx(0.25)
     # One that tells all with a chance of 1/10 and else nothing, when present: u = 1/20 are surely there.
-    table = posteriors(Deltas(np.array([0.0, 20.0, math.inf]), np.array([0.1, 0.1, 0.1]), np.array([0.1, 0.0526, 0.0])))
+    table = posteriors(Curve(np.array([0.0, 20.0, math.inf]), np.array([0.1, 0.1, 0.1]), np.array([0.1, 0.0526, 0.0])))
     assert table[0] == pytest.approx(1.0, abs=1e-8) and table[-1] < 0.5
     # A Gaussian, exactly: at threshold t of the likelihood ratio's place.
-    table, t = posteriors(Deltas(EPSILONS, *[np.array([gaussian_delta(1.0, e) for e in EPSILONS])] * 2)), 0.8
+    table, t = posteriors(Curve(EPSILONS, *[np.array([gaussian_delta(1.0, e) for e in EPSILONS])] * 2)), 0.8
     place = (ndtr(-t) + ndtr(1 - t)) / 2
     assert table[int(place * len(table))] == pytest.approx(1 / (1 + math.exp(0.5 - t)), abs=0.01)
 
 
 def test_few_lines_are_a_curve_of_more_leak():
     """An analysis that says only epsilon at a delta: above the exact curve everywhere, and not far."""
-    analysis = find("gaussian", "one-pass")
+
+    class Few(Accountant):
+        def high(self, events, delta):
+            return gaussian_epsilon(events.ends[0], delta)
+
+    events = Events.planned(((1.0, 1),), {})
     few, exact = (
-        np.cumsum(posteriors(deltas)) / (1 << 14)
-        for deltas in (Analysis.deltas(analysis, ((1.0, 1),), {}), analysis.deltas(((1.0, 1),), {}))
+        np.cumsum(posteriors(accountant.curve(events))) / (1 << 14)
+        for accountant in (Few(), find("gaussian", "one-pass"))
     )
     assert (few >= exact - 1e-4).all() and few.max() - 0.5 < 1e-2 and (few - exact).max() < 0.02
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpsum.audit.rates import binomial_tail, largest_rate, least_rate
+from dpsum.audit.bounds import binomial_tail, largest_rate, least_rate
 
 
 @pytest.mark.parametrize(("trials", "rate"), [(1, 0.5), (7, 1e-9), (40, 0.3), (1000, 0.004), (5000, 0.9), (3, 1.0)])

@@ -17,8 +17,8 @@ from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpsum import mechanism
 from dpsum.accounting.analyses import find
+from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.accounting.poisson import upper_epsilon
 from dpsum.audit.bounds import guess_surest, one_run_dp
 from dpsum.audit.ranks import Family
 from dpsum.private_sum import PrivateSum

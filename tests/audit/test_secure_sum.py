@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from dpfedbench.audit.report import audit, bounds_of, family_of
-from dpsum import secure_sum
-from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum import secure
+from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.lattice import Lattice
 from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
-from dpsum.secure_sum import SecureSum
+from dpsum.secure import Lattice, SecureSum
 
 from .conftest import experiment, make_config
 
@@ -97,8 +96,8 @@ def test_the_audit_catches(monkeypatch, mutant, overlay):
 
 
 def test_the_audit_catches_contributions_that_are_not_clipped(monkeypatch):
-    honest = secure_sum.rounded
-    monkeypatch.setattr(secure_sum, "rounded", lambda values, bound, generator: honest(values, math.inf, generator))
+    honest = secure.rounded
+    monkeypatch.setattr(secure, "rounded", lambda values, bound, generator: honest(values, math.inf, generator))
     encoded = SecureSum._encoded
     monkeypatch.setattr(SecureSum, "_encoded", lambda self, row, norm, place: encoded(self, row, norm / 5, place))
     assert shown({"noise": {"deviations": 20.0}})[0].epsilon > HOLDS
@@ -109,7 +108,7 @@ def halves(rounding):
     lattice = Lattice(granularity=1 / 16, bits=8, coordinates=256, clients=1, counted=1)
     worst, row = 0.0, torch.zeros(1, 256)
     row[0, 3] = 10.0  # clipped to 0.5, which is 8 units, which a rotation makes half a unit on each coordinate
-    before, secure_sum.rounded = secure_sum.rounded, rounding
+    before, secure.rounded = secure.rounded, rounding
     try:
         for seed in range(300):
             total = SecureSum(
@@ -119,13 +118,13 @@ def halves(rounding):
             found = total._encoded(row[0].numpy().astype(float), 10.0, 0)
             worst = max(worst, float(np.linalg.norm(found)) / lattice.bound(0.5))
     finally:
-        secure_sum.rounded = before
+        secure.rounded = before
     return worst
 
 
 def test_a_bound_that_is_not_enforced_is_seen_in_what_a_client_sends():
     """No canary shows it, since its own coordinate hardly moves; the norm of what is sent does."""
-    honest = secure_sum.rounded
+    honest = secure.rounded
     assert halves(lambda values, bound, generator: honest(values, math.inf, generator)) > 1
     assert halves(honest) <= 1
 

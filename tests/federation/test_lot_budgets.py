@@ -13,10 +13,12 @@ from dpfedbench.parts.noise.decaying import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
+from dpsum.accounting.analyses.poisson import upper_epsilon
+from dpsum.accounting.budgets import planned
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import HOLDING_ORDERS
-from dpsum.accounting.poisson import epsilon_of, renyi, upper_epsilon
+from dpsum.accounting.renyi import epsilon_of, renyi
 from dpsum.ledger import read_ledger
 from tests.privacy.test_ledger import EVENT
 
@@ -170,7 +172,7 @@ def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
 
     budget = Budget(epsilon=limit, delta=delta, profile="holds")
     given = {"claims": CLAIMS, "counted": True, "uncounted": 0, "stepwise": True}
-    plan = Decaying(multiplier=4.0).plan(budget, sampler.describe(), **given)
+    plan = planned(Decaying(multiplier=4.0), budget, sampler.describe(), **given)
     for number, z in enumerate(multipliers):
         plan.noise_multiplier = z
         assert plan.allows(number + 1) == (number < len(multipliers) - 1)

@@ -18,7 +18,7 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum import mechanism
-from dpsum.accounting.poisson import upper_epsilon
+from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream

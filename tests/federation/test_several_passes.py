@@ -5,7 +5,7 @@ import pytest
 
 from dpfedbench.audit.report import bounds_of, family_of
 from dpfedbench.errors import BenchError
-from dpsum.accounting import fixed_size
+from dpsum.accounting.analyses import fixed_size
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from tests.audit import conftest as audits

@@ -17,7 +17,7 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import part
 from dpfedbench.settings.part import found
 from dpsum.accounting.analyses import find
-from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
+from dpsum.accounting.budgets import BudgetPlan, DecayingBudget, planned
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
@@ -28,7 +28,7 @@ GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": 
 
 
 def plan(noise, budget=None, *, uncounted=0):
-    return noise.plan(budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
+    return planned(noise, budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
 
 
 def test_independent_noise_is_drawn_from_the_rounds_own_stream():
@@ -84,7 +84,7 @@ class LaplaceDraws:
         ((Planned,), {"standard": laplace}, "standard of its own, but the mechanism 'correlated-gaussian' of Encoded"),
         ((Fixed,), {"standard": laplace, "mechanism": "gaussian"}, "both name the mechanism 'gaussian': give one of"),
         ((Planned,), {"mechanism": "gaussian"}, "and dpsum.noise both name the mechanism 'gaussian'"),
-        ((Fixed,), {"mechanism": "skellam"}, "and dpsum.skellam both name the mechanism 'skellam'"),
+        ((Fixed,), {"mechanism": "skellam"}, "and dpsum.noise both name the mechanism 'skellam'"),
     ],
 )  # fmt: skip
 def test_what_draws_or_sums_otherwise_names_a_mechanism_of_its_own(bases, changed, said):

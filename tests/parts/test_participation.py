@@ -87,7 +87,7 @@ def test_passes_take_each_client_once_and_go_on(kind, moves):
     same = [np.array_equal(cohorts[index], cohorts[index + 12]) for index in range(18)]
     assert not any(same) if moves else all(same)
     said = sampler.describe()
-    find("gaussian", kind).check_sampler(said)
+    find("gaussian", kind).check(said)
     if moves:
         assert (said["epoch"], said["batches"]) == (12, "known")
     else:

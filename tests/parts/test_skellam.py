@@ -10,7 +10,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.noise.skellam import Skellam
 from dpsum import mechanism
-from dpsum.accounting.analyses.skellam_one_pass import FACTOR
+from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
 from tests.federation.conftest import (

@@ -14,11 +14,10 @@ from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.one_pass import OnePass
-from dpsum.lattice import Lattice, said
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
-from dpsum.secure_sum import SecureSum, rotated, rounded
+from dpsum.secure import Lattice, SecureSum, rotated, rounded
 from dpsum.sums import Sum
 
 LEVEL = 1e-3  # of each statistical test, with fixed seeds
@@ -342,5 +341,5 @@ def test_what_does_not_fit_is_refused():
 
 def test_the_ledger_says_the_shares():
     total = sum_of(lattice_of(counted=8))
-    assert total.secure == said(total.lattice, **GIVEN)
+    assert total.secure == total.lattice.said(**GIVEN)
     assert total.secure["share_variance"] * 8 == pytest.approx((total.noise_std / total.lattice.granularity) ** 2)

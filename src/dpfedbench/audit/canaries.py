@@ -33,10 +33,10 @@ from dpsum.audit.ideal import Drawn
 from dpsum.audit.tally import Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
-from dpsum.mechanism import Observer, Released
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import Sum
+from dpsum.total import Observer, Released
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""

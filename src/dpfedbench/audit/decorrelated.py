@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 
 from dpsum.audit.ideal import gaussian
 from dpsum.ledger import Release
-from dpsum.mechanism import Released
+from dpsum.total import Released
 
 
 class Decorrelated:

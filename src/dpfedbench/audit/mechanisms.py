@@ -19,9 +19,9 @@ from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.method import Method
 from dpsum.audit.bounds import Bound, clopper_pearson, most_of
 from dpsum.ledger import Release
-from dpsum.mechanism import Released
 from dpsum.progress import Progress
 from dpsum.randomness import stream
+from dpsum.total import Released
 
 PROBES = 200
 """Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x 200) = 20."""

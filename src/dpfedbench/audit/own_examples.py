@@ -25,8 +25,9 @@ from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import gaussian, secret
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger, Release
-from dpsum.mechanism import Mechanism, Total
+from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
+from dpsum.total import Total
 
 
 class TaskSource:

@@ -24,8 +24,9 @@ from dpfedbench.parts.client_updates.noised import NoisedClients
 from dpsum.audit.ideal import gaussian
 from dpsum.budget import Budget
 from dpsum.ledger import Ledger, Release
-from dpsum.mechanism import Mechanism, Total
+from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
+from dpsum.total import Total
 
 _CHUNK = 256
 

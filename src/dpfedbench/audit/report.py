@@ -25,8 +25,8 @@ from dpfedbench.files import write_json
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
 from dpsum.accounting.account import others, seen_by
+from dpsum.accounting.accountant import rounds_of, schedule_of
 from dpsum.accounting.analyses import find, of, own_records
-from dpsum.accounting.analyses.base import rounds_of, schedule_of
 from dpsum.accounting.gaussian import joint_multiplier
 from dpsum.audit.bounds import Bound, clopper_pearson, guess_surest, one_run_dp
 from dpsum.audit.ranks import Family, rank_test
@@ -60,7 +60,7 @@ def family_of(releases: Sequence[Release]) -> Family:
         BenchError: there is no analysis, or the ledger is damaged.
     """
     analysis = of(releases)
-    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampler_of(releases))
+    return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampling_of(releases))
 
 
 def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:

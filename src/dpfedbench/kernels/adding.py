@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dpfedbench.kernels.clipped_sum import add_rows
-from dpsum.mechanism import Arithmetic
+from dpsum.total import Arithmetic
 
 
 def rows_of(contributions: torch.Tensor) -> np.ndarray:

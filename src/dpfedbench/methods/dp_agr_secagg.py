@@ -1,7 +1,7 @@
 """DP-AGR by secure aggregation: a client's privacy against the server itself, without noise that drowns its signal.
 
 As DP-AGR, but nobody is trusted with a client's gradient. Each client clips and rounds its own and adds a share of the
-noise, and the server sees nothing but the sum of all messages modulo 2^b (`privacy.secure_sum`). So what the server
+noise, and the server sees nothing but the sum of all messages modulo 2^b (`dpsum.secure`). So what the server
 learns is what DP-AGR tells everyone who gets the model, and all that a client holds is protected against both: each of
 its records too. DP-AGRLR and local Reptile protect records against the server by noise on each client's own message,
 which is as large as the message itself; here it is as large as one message in a sum of a whole cohort.

@@ -10,10 +10,11 @@ one. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpsum.sampling import Sampler
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class TaskClients(Clients):
         BenchError: an epsilon that no noise meets.
     """
 
-    def __init__(self, setup: Setup, samplers: dict[str, dict[str, Any]], *, each: int = 1) -> None:
+    def __init__(self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1) -> None:
         self.setup, self.each = setup, each
         run, self.dimension = setup.run, setup.net.dimension
         own = {sum_.name: sum_ for sum_ in setup.own}

@@ -1,21 +1,16 @@
 """The account of a run: from its ledger to epsilon under each profile.
 
-- `as_claimed`: the accounting that the run's paper did (`claims`), or the reason why there is none. For a sampler that
-  the paper does not account for (balls-and-bins, Poisson: our repaired variants), the claim is what holds.
+- `as_claimed`: the accounting that the run's paper did (`claims`); what holds, for a sampler that the paper does not
+  account for.
 - `holds`: what the sampler and the observer justify (`analyses`).
-- `replace_one`: the same as `holds`, where a unit's contribution becomes any other and not zero, so that the sum moves
-  by up to 2C. Exact for one Gaussian; else an upper end: zeroed, then put back (`groups`).
+- `replace_one`: the same where a unit's contribution becomes any other and not zero, so that the sum moves by up to 2C.
 - `image_level`: what holds for one image, which many simulated clients may use (`image_level`).
 - `tuning`: what holds for a declared search for hyper-parameters, this run among them (`tuning`).
 
 Where a profile says nothing of a run, the account has a reason in place of a number. All but `replace_one` are for
 zero-out adjacency, with the sensitivity that the ledger states. Brackets are proved: the low end is below, the high end
-above the exact epsilon. Several releases of one round that read the same cohort are one Gaussian of multiplier
-(sum of z^-2)^-1/2.
-
-Noise that followed a validation loss is covered by a filter where the run kept a budget (`filters`), and by the
-schedule that falls at every chance where there were few of them; without either the account is of the schedule that
-was run, and says so.
+above the exact epsilon. Noise that followed a validation loss is covered by a proof of `filters`, or the account is of
+the schedule that was run, and says so.
 """
 
 from __future__ import annotations
@@ -31,16 +26,13 @@ from typing import Any
 import numpy as np
 
 from dpsum.accounting import analyses
-from dpsum.accounting.analyses.base import Analysis, Reading
-from dpsum.accounting.analyses.poisson import Poisson
+from dpsum.accounting.accountant import Accountant, Events
+from dpsum.accounting.analyses.poisson import Poisson, composed_ends
 from dpsum.accounting.claims import Claims
-from dpsum.accounting.composed import composed_ends
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.filters import HOLDING_ORDERS
-from dpsum.accounting.gaussian import gaussian_epsilon, joint_multiplier
-from dpsum.accounting.poisson import epsilon_of
+from dpsum.accounting.gaussian import Bracket, ends, gaussian_epsilon, joint_multiplier
 from dpsum.accounting.profiles import Entry, Profiles
-from dpsum.accounting.schedule import Bracket, ends
+from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of
 from dpsum.accounting.units import by_part, by_unit, cannot_compose, tells_rounds
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release, read_ledger
@@ -104,7 +96,10 @@ class Account:
                 name: {key: value for key, value in dataclasses.asdict(entry).items() if value is not None}
                 for name, entry in values[key].items()
             }
-        values |= {"notices": list(self.notices), "also": [account.to_json() for account in self.also]}
+        values |= {
+            "sampler": dict(self.sampler or {}), "notices": list(self.notices),
+            "also": [account.to_json() for account in self.also],
+        }  # fmt: skip
         return {name: value for name, value in values.items() if value or name not in ("also", "groups")}
 
     @classmethod
@@ -147,11 +142,7 @@ def account(
     releases: Sequence[Release] | Path | str, *, delta: float, claims: Claims | None = None,
     own_delta: float | None = None, given: AccountContext | None = None,
 ) -> Account:  # fmt: skip
-    """All profiles of a run's releases.
-
-    Multipliers may differ between rounds: sampled lots and cohorts are composed as they were, near multipliers put
-    together on the safe side; one pass is exact, since the client of the least noisy round is the worst off; for
-    balls-and-bins the high end takes the smallest for all rounds and the low end the largest.
+    """All profiles of a run's releases, whose multipliers may differ between rounds.
 
     Args:
         releases: the run's ledger, or its path; empty for a run that released nothing under privacy.
@@ -198,7 +189,7 @@ def _kind(event: Release) -> tuple[str, str]:
     return event.mechanism, event.sampler["kind"]
 
 
-def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Analysis]) -> None:
+def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]) -> None:
     """Refuse a ledger of one unit whose releases no analysis puts together.
 
     Raises:
@@ -225,8 +216,8 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
     return Account(
         delta=delta,
         unit=unit,
-        rounds=len(found.reading.multipliers),
-        noise_multiplier=ends(found.reading.claimed)[0],
+        rounds=len(found.events.multipliers),
+        noise_multiplier=min(ends(schedule)[0] for schedule, _ in found.events.claimed),
         sampler=sampler,
         profiles=profiles,
         groups=found.groups(profiles),
@@ -276,7 +267,7 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
     found = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
-        found.append(_both([(analysis := analyses.of(events), analysis.read(events)) for events in stages], delta))
+        found.append(_both([(accountant := analyses.of(lines), accountant.read(lines)) for lines in stages], delta))
     low, high = (max(ends) for ends in zip(*found, strict=True))
     alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
     if uncovered or alone.status == "void":
@@ -299,33 +290,32 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
     )
 
 
-def _both(stages: Sequence[tuple[Analysis, Reading]], delta: float) -> Bracket:
+def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
     """Proved ends of epsilon of two runs' releases on the same units, whose draws are apart from one another.
 
-    Sampled rounds of both are composed as those of one run (`composed`), known blocks of both are one Gaussian for each
-    unit. Of other pairs Renyi divergences add up, and the low end is that of one run: to see less tells no more.
+    Sampled rounds of both are composed as those of one run, known blocks of both are one Gaussian for each unit. Of
+    other pairs Renyi divergences add up, and the low end is that of one run: to see less tells no more.
 
     Raises:
-        DpsumError: noise that is not independent Gaussian from round to round.
+        DpsumError: noise that is not independent Gaussian from round to round, or no divergences of one of them.
     """
-    names = " and of ".join(f"{analysis.mechanism} noise and {analysis.sampler}" for analysis, _ in stages)
+    names = " and of ".join(f"{' noise and '.join(accountant.pair)}" for accountant, _ in stages)
     refusal = DpsumError(f"a run that rests on another's releases: no analysis of {names} together")
-    if {(analysis.mechanism, analysis.adjacency) for analysis, _ in stages} != {("gaussian", "zero-out")}:
+    if {(accountant.pair[0], accountant.adjacency) for accountant, _ in stages} != {("gaussian", "zero-out")}:
         raise refusal
-    read = [(analysis, (reading.schedule, reading.sampler)) for analysis, reading in stages]
-    if all(type(analysis).bracket is Poisson.bracket for analysis, _ in read):
-        return composed_ends(tuple((schedule, float(sampler["rate"])) for _, (schedule, sampler) in read), delta)
-    each = [analysis.bracket(*of, delta) for analysis, of in read]
+    if all(isinstance(accountant, Poisson) for accountant, _ in stages):
+        return composed_ends(tuple((events.schedule, events.rate) for _, events in stages), delta)
+    each = [accountant.bracket(events, delta) for accountant, events in stages]
     least = max(low for low, _ in each)
-    ones = [analysis.as_one(*of) for analysis, of in read]
+    ones = [accountant.gaussian(events) for accountant, events in stages]
     if None not in ones:
         high = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
         # Of rounds of several z the unit that is worst off in one run need not be that of the other.
-        exact = all(low == most for low, most in each) and all(len(schedule) == 1 for _, (schedule, _) in read)
+        exact = all(low == most for low, most in each) and all(len(events.schedule) == 1 for _, events in stages)
         return high if exact else least, high
     try:
-        divergences = sum(analysis.renyi(*of, HOLDING_ORDERS) for analysis, of in read)
-    except NotImplementedError:
+        divergences = sum(accountant.renyi(events, HOLDING_ORDERS) for accountant, events in stages)
+    except DpsumError:
         raise refusal from None
     return least, epsilon_of(np.asarray(divergences), HOLDING_ORDERS, delta, tight=True)
 

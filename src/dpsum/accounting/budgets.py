@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,33 +13,44 @@ from dpsum.accounting.analyses import find, own_records
 from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import Budget
-from dpsum.accounting.filters import HOLDING_ORDERS, filter_order, orders_of
+from dpsum.accounting.filters import filter_order, orders_of
 from dpsum.accounting.gaussian import joint_multiplier, rounded_up
-from dpsum.accounting.poisson import epsilon_of, renyi
-from dpsum.accounting.schedule import Sampler
+from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
 from dpsum.errors import DpsumError
+from dpsum.sampling import Sampler
+
+
+class Noise(Protocol):
+    """What a plan asks of a noise; see `dpsum.noise.Noise`."""
+
+    @property
+    def mechanism(self) -> str: ...
+    @property
+    def multiplier(self) -> float | None: ...
+    @property
+    def follows_loss(self) -> bool: ...
+    @property
+    def fall(self) -> tuple[float, int]: ...
+    def sampled(self, sampler: Sampler) -> Sampler: ...
 
 
 class BudgetPlan:
     """The noise of a run whose noise stays, and the rounds it may take, fixed before the first round.
 
-    Attributes:
-        sampler: the participation plan's description.
-        noise_multiplier: z, configured or calibrated.
-        delta: at which epsilon is counted.
-        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
-        counted: whether every release has an event; without, no finite epsilon holds.
-        beside: z of the other sums of a round that read the same units.
-
     Args:
         budget: what may be spent.
-        sampler, counted: see above.
+        sampler: how units are drawn.
         multiplier: z; None: the smallest that meets the budget.
-        beside: of the other sums of a round that read the same units; None likewise, and all that are None cost the
-            same.
         claims: the method's.
         mechanism: what the ledger will call the noise.
+        counted: whether every release has an event; without, no finite epsilon holds.
         every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
+        beside: z of the other sums of a round that read the same units; None as above, and all that are None cost the
+            same.
+
+    Attributes:
+        noise_multiplier, beside: as above, with what was found.
+        lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
 
     Raises:
         DpsumError: no noise meets the budget, the mechanism and sampler have no analysis, or the budget is of a claim
@@ -108,9 +119,7 @@ class OwnBudget:
 
     Args:
         budget: of the other sum; a record may be in the one or in the other, so it is for both.
-        name: of the sum.
-        sampler: of the sum.
-        multiplier: z_0.
+        name, sampler: of the sum; `multiplier`: z_0.
         claims, counted: as in `BudgetPlan`.
 
     Raises:
@@ -146,12 +155,11 @@ class DecayingBudget(BudgetPlan):
     (`accounting.filters`).
 
     Args:
-        budget, sampler, claims, mechanism, counted: as in `BudgetPlan`; the sampler is Poisson lots.
+        sampler: Poisson lots; what is not here is as in `BudgetPlan`.
         multiplier: z of the first lot.
-        decay: the noise is multiplied by it,
-        falls: after so many falls of the loss in a row.
+        decay: the noise is multiplied by it, after so many `falls` of the loss in a row.
         extra: releases a lot beside the gradients', of the same multiplier; the paper's claim leaves them out.
-        beside: as in `BudgetPlan`, of noise that stays as it is.
+        beside: of noise that stays as it is.
     """
 
     def __init__(
@@ -239,6 +247,31 @@ class DecayingBudget(BudgetPlan):
         self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
         self._losses, self._seen = list(state["losses"]), state["seen"]
         self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
+
+
+def planned(
+    noise: Noise, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool,
+    uncounted: int = 0, beside: Sequence[float | None] = (),
+) -> BudgetPlan:  # fmt: skip
+    """What a noise costs, round by round where it moves or is released more often than is claimed.
+
+    Args:
+        noise: see above.
+        budget: the limit.
+        sampler: how units are drawn, as the ledger says it.
+        claims, counted, beside: as in `BudgetPlan`.
+        stepwise: whether a round is a holder's local step, of which there are too many to account for each.
+        uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
+    """
+    given: dict[str, Any] = {
+        "sampler": noise.sampled(sampler), "claims": claims, "mechanism": noise.mechanism, "counted": counted,
+        "beside": beside,
+    }  # fmt: skip
+    if not noise.follows_loss and not uncounted:
+        return BudgetPlan(budget, multiplier=noise.multiplier, every_round=not stepwise, **given)
+    assert noise.multiplier is not None
+    decay, falls = noise.fall
+    return DecayingBudget(budget, multiplier=noise.multiplier, decay=decay, falls=falls, extra=uncounted, **given)
 
 
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
+from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses import find
 from dpsum.accounting.claims import NO_CLAIM, Claims
-from dpsum.accounting.gaussian import rounded_up
-from dpsum.accounting.schedule import Sampler, Schedule
+from dpsum.accounting.gaussian import Schedule, rounded_up
 from dpsum.errors import DpsumError
+from dpsum.sampling import Sampler, Sampling
 
 _LEAST_DELTA = 1e-30
-_End = Callable[[Schedule, Sampler, float], float]
 
 
 class Given(TypedDict, total=False):
@@ -24,21 +24,13 @@ class Given(TypedDict, total=False):
     mechanism: str
 
 
-def _end(profile: str, kind: str, claims: Claims | None = None, mechanism: str = "gaussian") -> _End:
-    """What gives the high end of epsilon under a profile."""
-    analysis = find(mechanism, kind)
-    if profile not in ("as_claimed", "holds"):
-        raise DpsumError(f"no accounting profile {profile!r} for a plan: choose as_claimed or holds")
-    if profile == "holds" or (claims and kind not in claims):
-        return analysis.high
-    if not claims:
-        raise DpsumError(f"{NO_CLAIM}: set the profile to holds")
-    return claims[kind].epsilon
-
-
 @functools.lru_cache(maxsize=4096)
-def _high(end: _End, schedule: Schedule, sampler: tuple[tuple[str, Any], ...], delta: float) -> float:
-    return end(schedule, dict(sampler), delta)
+def _epsilon(
+    accountant: Accountant, claimed: Callable[..., float] | None, schedule: Schedule, sampling: Sampling, delta: float
+) -> float:
+    if claimed is not None:
+        return claimed(schedule, sampling, delta)
+    return accountant.high(Events.planned(schedule, sampling), delta)
 
 
 def epsilon_after(
@@ -61,11 +53,17 @@ def epsilon_after(
         raise DpsumError(f"delta is {delta}: it must lie between 0 and 1")
     if not 0 < noise_multiplier < math.inf:
         raise DpsumError(f"the noise multiplier is {noise_multiplier}: it must be finite and above 0")
-    end = _end(profile, sampler["kind"], **given)
+    kind, claims = str(sampler["kind"]), given.get("claims")
+    accountant = find(given.get("mechanism", "gaussian"), kind)
+    if profile not in ("as_claimed", "holds"):
+        raise DpsumError(f"no accounting profile {profile!r} for a plan: choose as_claimed or holds")
+    if profile == "as_claimed" and not claims:
+        raise DpsumError(f"{NO_CLAIM}: set the profile to holds")
+    claim = claims.get(kind) if claims and profile == "as_claimed" else None
     if done == 0:
         return 0.0
     schedule = ((float(noise_multiplier), int(done)),)
-    return _high(end, schedule, tuple(sampler.items()), float(delta))
+    return _epsilon(accountant, claim and claim.epsilon, schedule, Sampling.of(sampler), float(delta))
 
 
 def delta_after(

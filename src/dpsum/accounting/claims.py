@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpsum.accounting.schedule import Sampler, Schedule
+    from dpsum.accounting.gaussian import Schedule
+    from dpsum.sampling import Sampler
 
 TF_PRIVACY_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *range(5, 64), 128, 256, 512)
 """TensorFlow Privacy's orders (compute_dp_sgd_privacy), with which the one-pass papers' claims come out."""
@@ -59,7 +60,7 @@ NO_CLAIM = "the method's paper claims no epsilon"
 
 
 def _renyi(schedule: Schedule, sampler: Sampler, delta: float, *, orders: tuple[float, ...]) -> float:
-    from dpsum.accounting.poisson import renyi_epsilon
+    from dpsum.accounting.renyi import renyi_epsilon
 
     return renyi_epsilon(schedule, sampler["rate"], delta, orders)
 

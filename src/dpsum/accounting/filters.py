@@ -25,13 +25,15 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import logsumexp
 
-from dpsum.accounting.claims import Claim
-from dpsum.accounting.gaussian import least_root
-from dpsum.accounting.poisson import renyi
+from dpsum.accounting.accountant import Events
+from dpsum.accounting.claims import Claim, Claims
+from dpsum.accounting.context import Budget
+from dpsum.accounting.gaussian import Schedule, least_root
+from dpsum.accounting.renyi import HOLDING_ORDERS, renyi
 from dpsum.errors import DpsumError
 
-HOLDING_ORDERS = tuple(range(2, 257))
-"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and any of them is an upper end."""
+_LEAST_FLOOR = 0.5
+"""A floor of noise below this says nothing that anyone would want to read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,3 +112,37 @@ def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float)
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
     """Whether what was spent is within the budget at one of the orders, up to rounding of the sums."""
     return bool(np.any(spent <= budgets * (1 + 1e-9) + 1e-12))
+
+
+def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
+    """The filter that the budget was of Poisson lots whose noise may follow a loss, if the ledger is within it."""
+    if budget.epsilon is None or not budget.stop:
+        return None
+    orders, tight = orders_of(budget.profile, claims.get(events.sampling.kind))
+    if events.uncounted and not tight:
+        return None  # the claim's budget leaves a release out
+    if tight:
+        first = events.multipliers[0]
+        orders = filter_order(first, events.rate, orders, epsilon=budget.epsilon, delta=budget.delta)
+    budgets = order_budgets(budget.epsilon, orders, budget.delta, tight=tight)
+    spent = np.sum([count * renyi(z, events.rate, orders) for z, count in events.schedule], axis=0)
+    return Filter(orders=orders, budgets=budgets) if keeps(spent, budgets) else None
+
+
+def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
+    """The least noise that each planned lot can have had by the declared rule, if the ledger kept to it.
+
+    That is the schedule that falls at every chance, where it is not too far down. A lot of more noise tells no more
+    than one of less, whatever went before, so that what holds for this fixed schedule holds for any that stays above.
+
+    Args:
+        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots.
+    """
+    beta, every = fall
+    lots, first = int(events.sampling["rounds"]), events.multipliers[0]
+    falls = (lots - 1) // every
+    if first * beta**falls < _LEAST_FLOOR:
+        return None
+    if any(z < first * beta ** (index // every) * (1 - 1e-9) for index, z in enumerate(events.multipliers)):
+        return None  # the rule that was declared is not the one that ran
+    return tuple((first * beta**fallen, min(every, lots - fallen * every)) for fallen in range(falls + 1))

@@ -189,7 +189,7 @@ class UpperTail:
         return tail * scale, (error + 1e-12 * (self._copies + 1) * tail) * scale
 
 
-class Curve(Protocol):
+class End(Protocol):
     """One end of delta as a function of epsilon: true everywhere, sharp near some epsilon."""
 
     def delta(self, epsilon: float) -> float:
@@ -203,25 +203,23 @@ class Curve(Protocol):
 SHARP = 1e-5
 
 
-def crossing(curve_near: Callable[[float], Curve], *, delta: float, start: float, ceiling: float, upper: bool) -> float:
-    """A proved end of epsilon: the least that an upper curve puts at or under delta, or the largest that a
-    lower curve puts at or over it.
+def crossing(curve_near: Callable[[float], End], *, delta: float, start: float, ceiling: float, upper: bool) -> float:
+    """A proved end of epsilon: the least that an upper curve puts at or under delta, or the largest that a lower one
+    puts at or over it.
 
     Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one
     crossed, until it is sharp there.
 
     Args:
         curve_near: makes a curve that is sharp near an epsilon.
-        delta: in (0, 1).
-        start: a guess of epsilon.
-        ceiling: an upper end of epsilon that is known already.
+        start: a guess of epsilon; `ceiling`: an upper end that is known already.
         upper: whether the curves are upper ends.
     """
     best, near = (ceiling if upper else 0.0), min(start, ceiling)
     for _ in range(8):
         curve = curve_near(near)
 
-        def excess(epsilon: float, curve: Curve = curve) -> float:
+        def excess(epsilon: float, curve: End = curve) -> float:
             return math.log(min(max(curve.delta(epsilon), 1e-300), 1e300) / delta)
 
         # Far below `near` a lower curve may know nothing.

@@ -3,7 +3,8 @@
 Two upper ends that need nothing of the mechanism but what is said of each:
 
 - `group_epsilon`: one unit is changed after another. If each change alone is (eps_1, delta_1), k of them are
-  (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))) (Dwork and Roth 2014, Theorem 2.2, with the sum kept).
+  (k eps_1, delta_1 (1 + e^eps_1 + ... + e^((k-1) eps_1))): P_0(A) <= e^eps_1 P_1(A) + delta_1, and so on to
+  P_k.
 - `known_draws_epsilon`: whoever takes part when is told to the observer. Given the draws the releases are one Gaussian,
   and by joint convexity delta(eps) is at most the mean of its delta over the draws.
 """

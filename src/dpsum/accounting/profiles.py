@@ -10,9 +10,10 @@ from typing import Any
 from dpsum.accounting import analyses
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import AccountContext
-from dpsum.accounting.filters import HOLDING_ORDERS
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.filters import filter_of, floor_of
+from dpsum.accounting.gaussian import ends, gaussian_epsilon
 from dpsum.accounting.groups import group_epsilon
+from dpsum.accounting.renyi import HOLDING_ORDERS
 from dpsum.accounting.tuning import searched_epsilon
 from dpsum.ledger import Release
 
@@ -60,16 +61,17 @@ class Profiles:
 
     def __init__(self, releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> None:
         self.given, self.delta, self.claims, self.first = given, delta, claims, releases[0]
-        self.analysis = analyses.of(releases)
-        self.reading = reading = self.analysis.read(releases)
+        self.accountant = analyses.of(releases)
+        self.events = events = self.accountant.read(releases)
         uncovered = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
         self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncovered.items())
-        self.adaptive = len(reading.schedule) > 1 if given.adaptive is None else given.adaptive
+        self.adaptive = len(events.schedule) > 1 if given.adaptive is None else given.adaptive
         self.filter = self.floor = None
-        if self.adaptive and given.budget is not None and (claims or given.budget.profile == "holds"):
-            self.filter = self.analysis.filter_of(reading, given.budget, claims)
-        if self.adaptive and given.fall is not None:
-            self.floor = self.analysis.floor_of(reading, given.fall)
+        if self.adaptive and self.accountant.follows_loss:
+            if given.budget is not None and (claims or given.budget.profile == "holds"):
+                self.filter = filter_of(events, given.budget, claims)
+            if given.fall is not None:
+                self.floor = floor_of(events, given.fall)
 
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Each profile's entry, or the reason why it has none."""
@@ -96,26 +98,28 @@ class Profiles:
     def _as_claimed(self) -> Entry | str:
         if not self.claims:
             return NO_CLAIM
-        claim, reading = self.claims.get(self.analysis.sampler), self.reading
+        claim, events = self.claims.get(self.accountant.pair[1]), self.events
         if claim is None:
-            schedule = reading.claimed if reading.uncounted else reading.schedule
-            low, high = self.analysis.bracket(schedule, reading.sampler, self.delta)
-            status, text = "proved", self.analysis.explain(reading)
+            schedule = events.claimed[0][0] if events.uncounted else events.schedule
+            low, high = self.accountant.bracket(events.of_noise(schedule), self.delta)
+            status, text = "proved", self.accountant.explain(events)
         else:
-            low, status, text = self.analysis.claimed(claim, reading, self.delta)
-            high = low
+            low = high = max(claim.epsilon(*counted, self.delta) for counted in events.claimed)
+            schedule, sampling = max(events.claimed, key=lambda counted: ends(counted[0])[2])
+            status, text = claim.statement(sampling)
+            text += claim.read_otherwise(schedule, sampling, self.delta)
         if self.adaptive and status == "proved":
             status, text = "as run", text + _AS_RUN
-        if reading.uncounted:
-            names = ", ".join(reading.uncounted)
+        if events.uncounted:
+            names = ", ".join(events.uncounted)
             status, text = "void", f"{text}; the paper does not count the release {names}"
         return self._entry(low, high, status, text)
 
     def _holds(self) -> Entry:
         if self.missing:
             return self._entry(math.inf, math.inf, "void", "")
-        low, high = self.analysis.ends_of(self.reading, self.delta)
-        text = self.analysis.explain(self.reading)
+        low, high = self.accountant.bracket(self.events, self.delta)
+        text = self.accountant.explain(self.events)
         if not self.adaptive:
             return self._entry(low, high, "proved", text)
         if self.filter is None and self.floor is None:
@@ -136,19 +140,19 @@ class Profiles:
 
     def _high(self, delta: float) -> float:
         """The high end of `holds` at another delta."""
-        sampler, found = self.reading.sampler, []
+        found = []
         if self.filter is not None:
             found.append(self.filter.epsilon(delta))
         if self.floor is not None:
-            found.append(self.analysis.high(self.floor, sampler, delta))
-        return min(found) if found else self.analysis.high(self.reading.schedule, sampler, delta)
+            found.append(self.accountant.high(self.events.of_noise(self.floor), delta))
+        return min(found) if found else self.accountant.high(self.events, delta)
 
     def _replace_one(self, holds: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
-        if self.analysis.adjacency == "replace-one":
+        if self.accountant.adjacency == "replace-one":
             return holds
-        z, low = self._as_one(), holds.epsilon_low
-        own = self.analysis.replaced(self.reading.schedule, self.reading.sampler, self.delta)
+        z, low = self.accountant.gaussian(self.events), holds.epsilon_low
+        own = self.accountant.replaced(self.events, self.delta)
         if own is not None and not self.missing:
             text = f"{holds.explanation}; replaced by any other, which has an analysis of its own"
             return self._entry(*own, holds.status, text, adjacency="replace-one")
@@ -161,9 +165,6 @@ class Profiles:
             high = max(low, group_epsilon(self._high, 2, self.delta))
         return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
 
-    def _as_one(self) -> float | None:
-        return self.analysis.as_one(self.reading.schedule, self.reading.sampler)
-
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
         """What holds where so many units become zero at once, by their number; and what is claimed of them.
 
@@ -172,7 +173,7 @@ class Profiles:
         """
         found = {}
         for size in self.given.groups:
-            z, high = self._as_one(), math.inf
+            z, high = self.accountant.gaussian(self.events), math.inf
             if not self.missing:
                 high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
             one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
@@ -188,8 +189,8 @@ class Profiles:
 
     def _image_level(self, holds: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""
-        use, analysis, reading = self.given.images, self.analysis, self.reading
-        if self.first.unit == "record" and not analysis.shared_records:
+        use, accountant = self.given.images, self.accountant
+        if self.first.unit == "record" and not accountant.shared_records:
             if use is not None:
                 return (
                     "an image is an example of several simulated clients, in support and query sets: not accounted for"
@@ -200,15 +201,15 @@ class Profiles:
             return self.given.no_images
         low = high = math.inf
         if not self.missing:
-            low, high = analysis.image_ends(reading, use, self.delta)
+            low, high = accountant.image(self.events, use, self.delta)
         counts = use.counts()
-        uses = {"uses_max": int(counts.max()), "uses_mean": float(counts.mean())}
-        text = analysis.images.format(uses=uses["uses_max"])
+        uses = {"uses_max": use.most, "uses_mean": float(counts.mean())}
+        text = accountant.images.format(uses=uses["uses_max"])
         return self._entry(low, high, "proved", text, unit="image", **uses)
 
     def _tuning(self, holds: Entry) -> Entry | str:
         """This run and the search that its hyper-parameters came from."""
-        search, reading, delta = self.given.search, self.reading, self.delta
+        search, events, delta = self.given.search, self.events, self.delta
         chosen = "; checkpoints were chosen by validation clients, which is post-processing for training clients"
         remark = chosen * self.given.chosen
         if search is None:
@@ -223,20 +224,20 @@ class Profiles:
         if search.number == "poisson":
             # With no run at all nothing is published, which happens with probability e^-K.
             share = delta / -math.expm1(-search.runs)
-            low = self.analysis.bracket(reading.schedule, reading.sampler, share)[0]
+            low = self.accountant.bracket(events.of_noise(events.schedule), share)[0]
         if search.several and not self.given.own_streams:
             text += (
                 "; its runs may have drawn the same cohorts and noise, which may cancel between them: nothing finite "
                 f"holds; set streams to own for each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)
-        z, how = self._as_one(), "by Renyi divergences"
+        z, how = self.accountant.gaussian(events), "by Renyi divergences"
         if search.number == "fixed" and z:
             high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
         elif self.filter is not None and self.floor is None:
             high = searched_epsilon(self.filter.budgets, self.filter.orders, search, delta)
         else:
-            divergences = self.analysis.renyi(self.floor or reading.schedule, reading.sampler, HOLDING_ORDERS)
+            divergences = self.accountant.renyi(events.of_noise(self.floor or events.schedule), HOLDING_ORDERS)
             high = searched_epsilon(divergences, HOLDING_ORDERS, search, delta)
         every = "every run as private as this one, and of streams of its own"
         text += f"; the low end is one run's, the high end {how}; {every}"

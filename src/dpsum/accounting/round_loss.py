@@ -1,25 +1,15 @@
 """The privacy loss of one sampled Gaussian: how likely a larger one is, with a bound on rounding.
 
-The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see `poisson`.
+The pair is P = sum_n P(N = n) N(n, z^2), N ~ Binomial(k, q), against Q = N(0, z^2); see `analyses.poisson`.
 """
 
 import math
-from typing import Protocol
 
 import numpy as np
 import scipy
 from scipy.special import gammaln, logsumexp, ndtri
 
-from dpsum.accounting.normal import FUNCTION, ROUNDING, upper_tail
-
-
-class RoundLaw(Protocol):
-    """The privacy loss of one round: what a grid is made of. See `RoundLoss` for what each says."""
-
-    missing: float
-
-    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-    def range(self, mass: float) -> tuple[float, float]: ...
+from dpsum.accounting.gaussian import FUNCTION, ROUNDING, upper_tail
 
 
 class RoundLoss:
@@ -48,11 +38,7 @@ class RoundLoss:
             self._off = FUNCTION * (1.0 + float(size))
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The probability of a larger loss under the first and under the second distribution of the pair.
-
-        Returns:
-            Both, and by how much of itself each may be off at most, float64 [n].
-        """
+        """See `compositions.RoundLaw`."""
         x, off = self._where(-losses if self.add else losses)
         # By addition a larger loss means a smaller x.
         sign = -1.0 if self.add else 1.0

@@ -13,8 +13,7 @@ of G_tt.
   over single rounds, of which `heaviest` finds the largest set exactly.
 - If G has no entry below 0 and does not grow along its diagonals nor, from the diagonal on, along its rows, then the
   rounds 0, b, 2b, ... are the worst set. For the i-th and the j-th round of another set are, i < j, no earlier and no
-  less far apart, and G grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024, Theorem
-  2).
+  less far apart, and G grows in neither (for Toeplitz encoders of falling weights: Kalinin and Lampert 2024).
 - In general the sum over the set of what each of its rounds can have at most with others, which is a sum over single
   rounds again. The low end is then of the sets that these searches come upon.
 """

@@ -1,10 +1,9 @@
 """The cost of having chosen hyper-parameters by looking at the runs of a search.
 
 A search whose runs were trained on public data costs the clients nothing. One whose runs read the clients' data is a
-release of its own, whatever they are compared on: which of K models is published follows from all K, also where public
-tasks choose it. (Of 12 one-pass runs of z = 1 the one that moved furthest along a public direction is published: 5.384
-at 1e-6 at least, where one run has 4.887.) What it costs depends on how the number of runs came about (Papernot and
-Steinke, Hyperparameter Tuning with Renyi Differential Privacy, 2022):
+release of its own, whatever they are compared on: which of K models is published follows from all K. What it costs
+depends on how the number of runs came about (Papernot and Steinke, Hyperparameter Tuning with Renyi Differential
+Privacy, 2022):
 
 - "fixed": K runs and the best is taken. All of them together are a composition of K, and that is what is given: for a
   fixed K nothing substantially better holds in general.
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsum.accounting.poisson import epsilon_of
+from dpsum.accounting.renyi import epsilon_of
 from dpsum.errors import DpsumError
 
 NUMBERS = ("fixed", "geometric", "poisson")

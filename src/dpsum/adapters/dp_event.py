@@ -23,6 +23,7 @@ from dp_accounting import dp_event as events
 from dpsum.accounting import analyses
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
+from dpsum.sampling import Sampling
 
 _OVER = {"zero-out": 1.0, "replace-one": 2.0}
 """The sensitivity under an adjacency, in units of C."""
@@ -82,7 +83,7 @@ def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler
         return Release(
             round=number, name=name, mechanism="gaussian", unit=unit, adjacency="zero-out", observer="everyone",
             noise_multiplier=z, threshold=threshold, sensitivity=threshold, noise_std=z * threshold, dimension=1,
-            sampler=sampler, denominator=1.0, noise_stream="unknown", counted_by_paper=True,
+            sampler=Sampling.of(sampler), denominator=1.0, noise_stream="unknown", counted_by_paper=True,
             data_dependent_threshold=False, reason="",
         )  # fmt: skip
     except ValueError as error:
@@ -157,12 +158,12 @@ def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> eve
     if any(event.data_dependent_threshold for event in releases):
         return events.NonPrivateDpEvent()
     first, analysis = releases[0], analyses.of(releases)
-    kind, sampler, over = analysis.sampler, first.sampler, _OVER[adjacency]
+    kind, sampler, over = analysis.pair[1], first.sampler, _OVER[adjacency]
     reading = analysis.read(releases)
     schedule = [(z / over, count) for z, count in reading.schedule]
     gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
     if gaussian and first.adjacency == "zero-out":
-        if (one := analysis.as_one(reading.schedule, sampler)) is not None:
+        if (one := analysis.gaussian(reading)) is not None:
             return events.GaussianDpEvent(one / over)
         if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
             rate = float(sampler["rate"])

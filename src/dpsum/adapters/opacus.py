@@ -50,6 +50,7 @@ from dpsum.adapters.torch_loader import Draws, States, check
 from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, read_ledger
+from dpsum.sampling import Sampling
 
 _KNOWN = (DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer, AdaClipDPOptimizer)
 _FALSE_ALARM = 1e-9
@@ -241,7 +242,7 @@ class Watch:
                 sensitivity=sensitivity,
                 noise_std=z * norm,
                 dimension=int(self._dof.sum()),
-                sampler=sampler,
+                sampler=Sampling.of(sampler),
                 denominator=denominator,
                 noise_stream="torch" if generator is None else f"torch:{type(generator).__name__}",
                 counted_by_paper=True,

@@ -24,6 +24,7 @@ from dpsum.accounting.context import AccountContext
 from dpsum.audit.anything import Audited, audited
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release, chain_of, read_ledger
+from dpsum.sampling import Sampling
 
 FALSE_ALARM = 1e-8
 """The chance that one test calls right noise wrong."""
@@ -171,7 +172,7 @@ class Watch:
                 sensitivity=float(sensitivity),
                 noise_std=std,
                 dimension=int(dimension),
-                sampler=sampler,
+                sampler=Sampling.of(sampler),
                 denominator=float(denominator),
                 noise_stream="of the library that was watched",
                 counted_by_paper=True,

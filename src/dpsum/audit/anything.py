@@ -201,7 +201,7 @@ def audited(
     sampler = dict(ALONE) if participation is None else description(first)
     family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
     watched = Watched(release, dimension, adjacency, cohort)
-    tried = isinstance(family, OfCalls) and hasattr(first, "cohort")
+    tried = isinstance(family, OfCalls) and hasattr(first, "describe") and hasattr(first, "cohort")
     shares = 2 + (dimension > 1) + tried
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)

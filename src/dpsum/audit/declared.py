@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from scipy.special import ndtri
 
+from dpsum.accounting.accountant import Curve, Events
 from dpsum.accounting.analyses import find
-from dpsum.accounting.analyses.base import Deltas
 from dpsum.accounting.calibration import calibrate
 from dpsum.audit.ideal import Drawn, gaussian, secret
 from dpsum.audit.ranks import Family, RankTest, posteriors
@@ -52,7 +52,7 @@ class OfRounds(Family):
         analysis, self._rounds = find("gaussian", sampler["kind"]), int(sampler["rounds"])
         schedule = ((noise_multiplier, self._rounds),)
         super().__init__(analysis, schedule, sampler)
-        self._one = analysis.as_one(schedule, sampler)
+        self._one = analysis.gaussian(Events.planned(schedule, sampler))
         self.known, self.noise_multiplier, self._once = analysis.known, noise_multiplier, once
         self.units, self._rate = int(sampler[analysis.units_of(sampler)]), float(sampler["rate"])
 
@@ -108,7 +108,7 @@ class Whatever(Family):
     def _posteriors(self, leak: float) -> np.ndarray:
         # With chance delta everything is told; a loss of 1,000 is as good as that.
         share = np.full(2, self._delta)
-        return posteriors(Deltas(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
+        return posteriors(Curve(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
 
 
 Declared = OfRounds | OfCalls | Whatever
@@ -173,7 +173,7 @@ def declared(
             )
         return Whatever(epsilon or 1.0, delta), epsilon
     if sampler != ALONE:
-        find("gaussian", sampler["kind"]).check_sampler(sampler)
+        find("gaussian", sampler["kind"]).check(sampler)
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = calibrate("holds", sampler, epsilon, delta)

@@ -2,7 +2,7 @@
 
 Canaries lie in coordinates of their own, and what is released of one is drawn apart from the others, so that of each a
 mechanism with the trade-off curve f shows what can be made of one draw of f's canonical pair (Dong, Roth and Su,
-Gaussian Differential Privacy, 2022, Theorem 2). Given these draws the coins are independent, each with a posterior.
+Gaussian Differential Privacy, 2022). Given these draws the coins are independent, each with a posterior.
 Of all orders of the canaries, whatever they are made of but the coins, that by posterior makes
 
     T = sum of a_r over the ranks r at which a canary was present,     a_1 >= a_2 >= ... fixed beforehand,
@@ -20,20 +20,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
 from scipy.special import expit, logit, ndtr
 
+from dpsum.accounting.accountant import Accountant, Curve, Events
+from dpsum.accounting.gaussian import Schedule
 from dpsum.audit.bounds import LARGEST_EPSILON, Bound
 from dpsum.audit.ideal import Drawn, chance_of_such
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dpsum.accounting.analyses.base import Analysis, Deltas
-    from dpsum.accounting.schedule import Sampler, Schedule
+from dpsum.sampling import Sampler
 
 NAME = "f-DP by ranks"
 DRAWS = 399
@@ -52,32 +49,32 @@ class Family:
     """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is the ledger's own.
 
     Args:
-        analysis: that justifies them.
+        accountant: that justifies them.
         schedule: z of the rounds.
         sampler: the ledger's.
     """
 
-    def __init__(self, analysis: Analysis, schedule: Schedule, sampler: Sampler) -> None:
-        self._analysis, self._schedule, self._sampler = analysis, schedule, sampler
+    def __init__(self, accountant: Accountant, schedule: Schedule, sampler: Sampler) -> None:
+        self._accountant, self._schedule, self._sampler = accountant, schedule, sampler
         self.name = f"{sampler['kind']} with any noise"
         self.largest = min(z for z, _ in schedule) / _SMALLEST
         self.posteriors = functools.cache(self._posteriors)
 
-    def _divided(self, leak: float) -> Schedule:
-        return tuple((z / leak, count) for z, count in self._schedule)
+    def _divided(self, leak: float) -> Events:
+        return Events.planned(tuple((z / leak, count) for z, count in self._schedule), self._sampler)
 
     def epsilon(self, leak: float, delta: float) -> float:
         """Epsilon at delta, proved from above."""
-        return 0.0 if leak <= 0 else self._analysis.high(self._divided(leak), self._sampler, delta)
+        return 0.0 if leak <= 0 else self._accountant.high(self._divided(leak), delta)
 
     def _posteriors(self, leak: float) -> np.ndarray:
         """As `posteriors` of the trade-off curve."""
         if leak <= 0:
             return np.full(_CELLS, 0.5)
-        return posteriors(self._analysis.deltas(self._divided(leak), self._sampler))
+        return posteriors(self._accountant.curve(self._divided(leak)))
 
 
-def posteriors(deltas: Deltas) -> np.ndarray:
+def posteriors(deltas: Curve) -> np.ndarray:
     """The chance that a unit is present, a fair coin before, by the place of its likelihood ratio, the largest first.
 
     With u the share of all units above a threshold and t that of those present, t/2 + a/2 = u with a the false alarms.

@@ -11,12 +11,13 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
+from dpsum import participation
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
     from dpfedbench.settings.run import Run
-    from dpsum import participation
     from dpsum.mechanism import Mechanism
     from dpsum.sums import Sum
 
@@ -122,17 +123,15 @@ def each_holder(
     return [found[holder] for holder in range(mechanism.holders)]
 
 
-def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> dict[str, Any]:
+def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> Sampler:
     """The sampler of a sum that each client takes, once in all, over its own examples.
 
     Args:
         run: the run (a method).
         records: the examples of a client that it reads.
-        steps, batches: see `accounting.analyses.own_records.describe`.
+        steps, batches: see `dpsum.participation.own_records`.
     """
-    from dpsum.accounting.analyses import own_records
-
-    return own_records.describe(
+    return participation.own_records(
         clients=run.clients.count, rounds=run.part(Participation).rounds, records=records, steps=steps, batches=batches
     )
 
@@ -176,7 +175,7 @@ class ClientUpdate(Part):
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
         Asked of an update whose clients take private sums: the ledger is compared with it.

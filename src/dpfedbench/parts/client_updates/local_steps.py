@@ -21,6 +21,7 @@ from dpfedbench.parts.schedules.constant import ConstantRate
 from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
@@ -56,7 +57,7 @@ class LocalSteps(ClientUpdate):
         plan = run.part(PoissonLots)
         return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:

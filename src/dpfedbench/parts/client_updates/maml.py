@@ -18,6 +18,7 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
 from dpfedbench.parts.within_task import Client, Examples, TaskClients, measured
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
@@ -91,7 +92,7 @@ class QueryGradient(ClientUpdate):
     def net(self, net: Net) -> Net:
         return net.with_rates(self.inner_steps, self.inner_rate) if self.learnable_rates else net
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
         found = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
         return found if self.by_server(run) else found | {QUERY: within_task(run, query, steps=1)}

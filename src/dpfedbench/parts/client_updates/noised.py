@@ -14,6 +14,8 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
+from dpsum import participation
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,18 +43,16 @@ class Noised(ClientUpdate):
     def adapted(self, net: Net) -> Sequence[str] | None:
         return self.update.adapted(net)
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         return {OWN_UPDATE: _sampler(run)}
 
     def clients(self, setup: Setup) -> Clients:
         return NoisedClients(setup, self.update.clients(dataclasses.replace(setup, own=())))
 
 
-def _sampler(run: Run) -> dict[str, Any]:
-    from dpsum.accounting.analyses import own_update
-
+def _sampler(run: Run) -> Sampler:
     plan = run.part(Participation)
-    return own_update.describe(clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds)
+    return participation.own_update(clients=run.clients.count, cohort=plan.cohort, rounds=plan.rounds)
 
 
 class NoisedClients(Clients):

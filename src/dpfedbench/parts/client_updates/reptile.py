@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
@@ -12,6 +12,7 @@ from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.within_task import Client, Examples, TaskClients
 from dpfedbench.settings.part import setting
 from dpsum.randomness import stream
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
@@ -57,7 +58,7 @@ class Reptile(ClientUpdate):
                 "into disjoint batches: change one of them"
             )
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         examples = run.task.ways * (run.clients.support_per_class + run.clients.query_per_class)
         return {TASK: within_task(run, examples, steps=self.inner_steps, batches=self.batches)}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +55,7 @@ class SummedUpdate(ClientUpdate):
             whose=f"the {sum_.part} of a client" if sum_.part else "a client",
         )  # fmt: skip
 
-    def samplers(self, run: Run, records: int) -> dict[str, dict[str, Any]]:
+    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.own_sums())
         return {sum_.name: each.describe() for sum_, each in zip(run.own_sums(), lots, strict=True)}
 

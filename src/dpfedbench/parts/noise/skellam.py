@@ -1,4 +1,4 @@
-"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.skellam`)."""
+"""Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.noise.Skellam`)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
-from dpsum import skellam
+from dpsum import noise
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
 
 
-class Skellam(Noise, skellam.Skellam):
+class Skellam(Noise, noise.Skellam):
     """Discrete noise that clients add in shares, of deviation z over the sensitivity after rounding."""
 
     kind: Literal["skellam"] = "skellam"

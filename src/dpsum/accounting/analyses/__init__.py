@@ -1,4 +1,4 @@
-"""How each sampler is accounted for, one file each, found by place.
+"""Accountants, found by place: one for each pair of a mechanism and a way of sampling.
 
 | sampler | analysis | guarantee |
 |---|---|---|
@@ -31,27 +31,28 @@ from typing import TYPE_CHECKING
 from dpsum.errors import DpsumError
 
 if TYPE_CHECKING:
-    from dpsum.accounting.analyses.base import Analysis
+    from dpsum.accounting.accountant import Accountant
     from dpsum.ledger import Release
 
 
 @functools.cache
-def _known() -> dict[tuple[str, str], Analysis]:
-    from dpsum.accounting.analyses.base import Analysis
+def _known() -> dict[tuple[str, str], Accountant]:
+    from dpsum.accounting.accountant import Accountant
 
-    found: dict[tuple[str, str], Analysis] = {}
+    found: dict[tuple[str, str], Accountant] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
-            if not (isinstance(value, type) and issubclass(value, Analysis) and value.__module__ == module.name):
+            if not (isinstance(value, type) and issubclass(value, Accountant) and value.__module__ == module.name):
                 continue
-            pair = value.mechanism, getattr(value, "sampler", "")
+            pair = getattr(value, "pair", None)
             if pair in found:
                 raise DpsumError(f"{module.name} and {type(found[pair]).__module__} are both for {pair}: keep one")
-            found[pair] = value()
-    return {pair: analysis for pair, analysis in found.items() if pair[1]}
+            if pair is not None:
+                found[pair] = value()
+    return found
 
 
-def find(mechanism: str, kind: str) -> Analysis:
+def find(mechanism: str, kind: str) -> Accountant:
     """The analysis of a mechanism under a kind of sampler.
 
     Raises:
@@ -76,7 +77,7 @@ def known(mechanism: str, kind: str) -> bool:
     return (mechanism, kind) in _known() and _known()[mechanism, kind].known
 
 
-def of(releases: Sequence[Release]) -> Analysis:
+def of(releases: Sequence[Release]) -> Accountant:
     """The analysis of a ledger's releases, by the first of them.
 
     Raises:

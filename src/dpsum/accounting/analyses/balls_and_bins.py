@@ -1,24 +1,360 @@
-"""Each client takes part in one round that it draws in secret (Chua et al. 2024)."""
+"""The privacy of balls-and-bins participation: each client is in one secret round out of T.
+
+Chua et al., Balls-and-Bins Sampling for DP-SGD (2024): under zero-out adjacency the releases of rounds
+1..t are dominated by the pair
+
+    P = (1 - t/T) N(0, z^2 I) + (1/T) sum_{i <= t} N(e_i, z^2 I),    Q = N(0, z^2 I),
+
+and with X_1..X_t independent log-normals, log X_i ~ N(-1/(2 z^2), 1/z^2), and S their sum under Q,
+
+    dP/dQ = (1 - t/T) + S/T,
+    delta(P||Q) = (1/T)     E (S - K)+,   K = T e^eps  - (T - t),
+    delta(Q||P) = (e^eps/T) E (K - S)+,   K = T e^-eps - (T - t).
+
+Both are expectations of a convex function of S, which gives the upper end: putting X on a grid without moving
+its mean (each value split between its two neighbours) can only raise them. The lower end puts X on a finer
+grid by rounding it away from the tail. Sums are convolved by FFT in `grid_sums`, whose error is added to the
+upper and taken from the lower end. Each (z, T, t, delta) is computed once.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from scipy.special import gammaln, logsumexp, ndtri
 
-from dpsum.accounting import balls_and_bins
-from dpsum.accounting.analyses.base import EPSILONS, Analysis, Deltas
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.gaussian import (
+    FUNCTION,
+    ROUNDING,
+    Bracket,
+    gaussian_deltas,
+    gaussian_epsilon,
+    guess_epsilon,
+    upper_tail,
+)  # fmt: skip
+from dpsum.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing, raised
 from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_a_multinomial
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.schedule import Bracket, Sampler, Schedule, ends
+from dpsum.sampling import Sampling
+
+# Share of delta that may be spent on cutting the log-normal's own tail. With little noise that tail is so long
+# that the grid could not resolve what lies below it, and delta so flat that a larger share moves epsilon little.
+CUT, CUT_HEAVY, HEAVY = 1e-4, 1e-2, 1.5
+# Grid cells (the upper end's error falls with the square of a cell, the lower end's with the cell).
+UPPER_CELLS, UPPER_CELLS_ADD, LOWER_CELLS = 1 << 13, 1 << 12, 1 << 20
+# Deviations of a normal variable that a quadrature over it takes in.
+_REACH = 12.0
+# The delta for which a whole curve's grid is made.
+SMALL = 1e-6
+# Below this noise the log-normal leaves the range of floating point, and the one-Gaussian ceiling is given.
+LEAST_NOISE = 0.05
 
 
-class BallsAndBins(Analysis):
+@dataclass(frozen=True, kw_only=True)
+class _LogNormal:
+    """X with log X ~ N(-s^2/2, s^2), s = 1/z: mean one."""
+
+    s: float
+
+    def tail(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(X > at), and by how much of itself it may be off."""
+        return self._tail(at, self.s / 2)
+
+    def moment(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """E X 1{X > at}, and by how much of itself it may be off."""
+        return self._tail(at, -self.s / 2)
+
+    def _tail(self, at: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
+        # log, the division, the sum, and s = 1/z were each rounded.
+        place = _log(at) / self.s
+        return upper_tail(place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s))
+
+    def cut(self, mass: float) -> float:
+        """The value above which E X 1{X > value} = mass."""
+        return float(np.exp(-self.s * ndtri(mass) + self.s**2 / 2))
+
+    def excess(self, at: float) -> float:
+        """E (X - at)+, at most."""
+        moment, off = self.moment(np.array(at))
+        return float(moment * (1 + off))
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarray:
+    """Weights at 0, step, 2 step, ... up to `cut`, with each value split between its neighbours, mean kept.
+
+    X is first cut down to `cut`. Rounding errors of the weights go up if `heavier`, down if not.
+    """
+    cells = int(np.ceil(cut / step))
+    edges = np.arange(cells + 1) * step
+    (tail, tail_off), (moment, moment_off) = law.tail(edges), law.moment(edges)
+    off = np.maximum(tail_off, moment_off)
+    lean = 1 + off if heavier else 1 - off
+    tail, moment = np.minimum(tail * lean, 1.0), moment * lean
+    inside = np.maximum(tail[:-1] - tail[1:], 0.0)
+    right = ((moment[:-1] - moment[1:]) - edges[:-1] * inside) / step
+    # Each leaning term is off by at most twice its error, and edge x tail is at most the moment.
+    slack = 4 * np.maximum(off[:-1], off[1:]) * moment[:-1] / step
+    right = np.clip(right + (slack if heavier else -slack), 0.0, inside)
+    weights = np.zeros(cells + 1)
+    weights[:-1] += inside - right
+    weights[1:] += right
+    weights[-1] += tail[-1]
+    weights[0] += 1.0 - tail[0]
+    return weights
+
+
+def _rounded_down(law: _LogNormal, step: float, cut: float) -> np.ndarray:
+    """Weights with each value rounded down to the grid, and all above `cut` to it; errors go down as well."""
+    edges = np.arange(int(np.floor(cut / step)) + 1) * step
+    tail, off = law.tail(edges)
+    tail = tail * (1 - off)
+    weights = np.append(np.maximum(tail[:-1] - tail[1:], 0.0), tail[-1])
+    weights[0] += 1.0 - tail[0]
+    return weights
+
+
+class _Grid:
+    """X on a grid for one (z, T, delta): at one end, in one direction."""
+
+    def __init__(self, noise_multiplier: float, rounds: int, delta: float, *, upper: bool, add: bool) -> None:
+        law = _LogNormal(s=1.0 / noise_multiplier)
+        spread = 30.0 * (rounds * math.expm1(min(law.s**2, 500.0))) ** 0.5
+        if add:
+            # Only sums below K <= T matter, and a sum with one X above 2T is not among them.
+            cut = min(law.cut(1e-16), 2.0 * rounds)
+            step = max(min(float(rounds), spread), cut) / UPPER_CELLS_ADD
+            weights = _spread(law, step, cut, heavier=False)
+            # -X, so that the sums in question are the large ones.
+            self.one = GridVariable(first=1 - len(weights), weights=weights[::-1].copy(), step=step)
+            return
+        cut = law.cut((CUT if law.s <= HEAVY else CUT_HEAVY) * delta)
+        self.excess = law.excess(cut)
+        length = min(float(rounds) + cut, spread) + cut
+        if upper:
+            step = length / UPPER_CELLS
+            weights = _spread(law, step, cut, heavier=True)
+        else:
+            step = length / LOWER_CELLS
+            weights = _rounded_down(law, step, cut)
+        self.one = GridVariable(first=0, weights=weights, step=step)
+        self.biased = GridVariable(first=0, weights=np.arange(len(weights)) * step * weights, step=step)
+
+
+@lru_cache(maxsize=8)
+def grid_of(noise_multiplier: float, rounds: int, delta: float, upper: bool, add: bool) -> _Grid:
+    """The grid of one round's X, made once."""
+    return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
+
+
+class Removal:
+    """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
+
+    E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also where S has a heavy tail (small z).
+    """
+
+    def __init__(self, grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> None:
+        self._rounds, self._done, self._upper = rounds, done, upper
+        self._cut_off = grid.excess if upper else 0.0
+        rest = [(grid.one, done - 1)] if done > 1 else []
+        self._tail = UpperTail([(grid.biased, 1), *rest], around=self._place(near), kernel=RATIO)
+
+    def _place(self, epsilon: float) -> float:
+        return self._rounds * math.expm1(epsilon) + self._done
+
+    def delta(self, epsilon: float) -> float:
+        """The end of delta at epsilon."""
+        value, error = self._tail.value(self._place(epsilon))
+        if self._upper:
+            return (value + error + self._cut_off) * self._done / self._rounds
+        return 0.0 if math.isinf(value) else max(value - error, 0.0) * self._done / self._rounds
+
+    def sharp(self, epsilon: float) -> bool:
+        value, error = self._tail.value(self._place(epsilon))
+        return error <= SHARP * value
+
+
+def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float) -> float:
+    """An upper end of delta(Q||P) at epsilon; `delta` only chooses the grid.
+
+    A large epsilon asks for a K far below a cell of the grid, which then says nothing. There a sum below K has every
+    summand below K, so that (e^eps/T) E (K - S)+ <= (e^eps/T) K P(X < K)^t.
+    """
+    at = rounds * math.expm1(-epsilon) + done
+    if at <= 0.0:
+        return 0.0
+    few = _all_small(noise_multiplier, rounds, done, epsilon)
+    if few <= delta:
+        return few
+    grid = grid_of(noise_multiplier, rounds, delta, True, True)
+    return _added(UpperTail([(grid.one, done)], around=-at, kernel=EXCESS), rounds, done, epsilon)
+
+
+def _all_small(noise_multiplier: float, rounds: int, done: int, epsilon: float) -> float:
+    """(e^eps/T) K P(X < K)^t, at most, for K = T e^-eps - (T - t) above 0."""
+    # K was rounded in each of its three operations.
+    at = rounds * math.expm1(-epsilon) + done
+    at += 2 * FUNCTION * (rounds + done)
+    s = 1.0 / noise_multiplier
+    place = math.log(at) / s
+    below, off = upper_tail(np.array(-place - s / 2), (FUNCTION + 4 * ROUNDING) * (abs(place) + s))
+    share = math.exp(epsilon) * at / rounds * (1 + 4 * FUNCTION)
+    return min(share, 1.0) * min(float(below * (1 + off)), 1.0) ** done * (1 + 1e-12)
+
+
+def _added(tail: UpperTail, rounds: int, done: int, epsilon: float) -> float:
+    """delta(Q||P) at epsilon, from the tail of -S."""
+    at = rounds * math.expm1(-epsilon) + done
+    return 0.0 if at <= 0.0 else math.exp(epsilon) / rounds * sum(tail.value(-at))
+
+
+def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]) -> np.ndarray:
+    """Renyi divergences after `done` of `rounds` rounds, the greater of both directions, at each whole order >= 2.
+
+    With a = alpha and b = alpha - 1,
+
+        E_Q (dP/dQ)^a  = T^-a a! [u^a] e^((T - t) u) (sum_j E X^j u^j / j!)^t,   E X^j = e^(j (j - 1) / (2 z^2)),
+        E_P (dQ/dP)^a  = E_Q (dP/dQ)^-b = T^b / Gamma(b)  integral_0^inf u^(b - 1) e^(-(T - t) u) (E e^(-u X))^t du,
+
+    the first by powers of a series with terms above 0, the second by the trapezoidal rule, whose error is far below the
+    margin added here (the integrands are analytic and fall off faster than exponentials). Where b is so large against
+    z T that the rule would not reach far enough into the log-normal's tail, the second is bounded: a mean is at least
+    the geometric mean, so E_Q (dP/dQ)^-b <= e^(t (b/T) (b/T + 1) / (2 z^2)), which is exact at T = 1.
+    """
+    _check(noise_multiplier, rounds, done, 0.5)
+    alphas = np.array(orders)
+    if done == 0:
+        return np.zeros(len(alphas))
+    removal = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
+    addition = np.array([_inverse_moment(noise_multiplier, rounds, done, int(order) - 1) for order in alphas])
+    return np.asarray(np.maximum(removal, addition) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
+
+
+def _series_moments(noise_multiplier: float, rounds: int, done: int, most: int) -> np.ndarray:
+    """log E_Q (dP/dQ)^a for a = 0, ..., `most`."""
+    j = np.arange(most + 1, dtype=float)
+    factorials = gammaln(j + 1)
+    power = j * (j - 1) / (2 * noise_multiplier**2) - factorials
+    total = np.where(j == 0, 0.0, -np.inf) if done == rounds else j * math.log(rounds - done) - factorials
+    exponent = done
+    while exponent:
+        if exponent & 1:
+            total = _product(total, power)
+        exponent >>= 1
+        if exponent:
+            power = _product(power, power)
+    return np.asarray(total + factorials - j * math.log(rounds))
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Logarithms of the coefficients of a product of power series, from theirs."""
+    size = len(left)
+    place = np.subtract.outer(np.arange(size), np.arange(size))
+    terms = np.where(place >= 0, right[None, :] + left[np.maximum(place, 0)], -np.inf)
+    return np.asarray(logsumexp(terms, axis=1))
+
+
+def _inverse_moment(noise_multiplier: float, rounds: int, done: int, power: int) -> float:
+    """log E_Q (dP/dQ)^-power, or an upper end of it."""
+    share = power / rounds
+    if share / noise_multiplier > _REACH / 3:
+        return done * share * (share + 1) / (2 * noise_multiplier**2)
+    v, step, laplace = _laplace(noise_multiplier)
+    logs = power * v - (rounds - done) * np.exp(v) + done * laplace
+    return float(logsumexp(logs)) + math.log(step) + power * math.log(rounds) - float(gammaln(power))
+
+
+@lru_cache(maxsize=8)
+def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
+    """A grid of v, its step, and log E exp(-e^v X) on it."""
+    s = 1.0 / noise_multiplier
+    normal = np.linspace(-_REACH, _REACH, 481)
+    weights = np.exp(-(normal**2) / 2)
+    weights /= weights.sum()
+    values = np.exp(s * normal - s * s / 2)
+    v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
+    parts = [np.exp(-np.outer(np.exp(part), values)) @ weights for part in np.array_split(v, 20)]
+    return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
+
+
+def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> None:
+    if not 0 < noise_multiplier < math.inf or not 0 < delta < 1 or not 0 <= done <= rounds:
+        raise ValueError("balls-and-bins needs z > 0, 0 < delta < 1 and 0 <= done <= rounds")
+
+
+@lru_cache(maxsize=4096)
+def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+    """A proved upper end of epsilon after `done` of `rounds` rounds, for both directions of zero-out.
+
+    Args:
+        noise_multiplier: z > 0.
+        rounds: T, the rounds among which each client draws its own.
+        done: t, the rounds released so far, 0 <= t <= T.
+        delta: in (0, 1).
+    """
+    _check(noise_multiplier, rounds, done, delta)
+    if done == 0:
+        return 0.0
+    # P is a mixture of Q (weight 1 - t/T) and of Gaussian shifts, and the divergence is jointly convex.
+    ceiling = gaussian_epsilon(noise_multiplier, min(delta * rounds / done, 1.0))
+    if noise_multiplier < LEAST_NOISE:
+        return ceiling
+    grid = grid_of(noise_multiplier, rounds, delta, True, False)
+    epsilon = crossing(
+        lambda near: Removal(grid, rounds, done, upper=True, near=near), delta=delta,
+        start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta), ceiling=ceiling, upper=True,
+    )  # fmt: skip
+    # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
+    return raised(epsilon, ceiling, lambda at: _addition_delta(noise_multiplier, rounds, done, delta, at) <= delta)
+
+
+def upper_deltas(
+    noise_multiplier: float, rounds: int, done: int, epsilons: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, sharp where they are not small.
+
+    Args:
+        noise_multiplier, rounds, done: as in `upper_epsilon`, done >= 1.
+        epsilons: float64 [n].
+    """
+    _check(noise_multiplier, rounds, done, SMALL)
+    if noise_multiplier < LEAST_NOISE:
+        ceiling = gaussian_deltas(noise_multiplier, epsilons) * done / rounds
+        return ceiling, ceiling
+    grids = [grid_of(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)]
+    removal = Removal(grids[0], rounds, done, upper=True, near=0.0)
+    addition = UpperTail([(grids[1].one, done)], around=-float(done), kernel=EXCESS)
+    ends = [_added(addition, rounds, done, float(epsilon)) for epsilon in epsilons]
+    return np.array([removal.delta(float(epsilon)) for epsilon in epsilons]), np.array(ends)
+
+
+@lru_cache(maxsize=256)
+def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
+    """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
+    _check(noise_multiplier, rounds, done, delta)
+    if done == 0 or noise_multiplier < LEAST_NOISE:
+        return 0.0
+    upper = upper_epsilon(noise_multiplier, rounds, done, delta)
+    grid = grid_of(noise_multiplier, rounds, delta, False, False)
+    return crossing(
+        lambda near: Removal(grid, rounds, done, upper=False, near=near), delta=delta, start=upper, ceiling=upper,
+        upper=False,
+    )  # fmt: skip
+
+
+class BallsAndBins(Accountant):
     """By the privacy loss distribution. Of rounds of different noise the high end takes the least for all of them."""
 
-    sampler = "balls-and-bins"
+    pair = "gaussian", "balls-and-bins"
     explanation = "each client draws one secret round; privacy loss distribution, both directions, bracketed"
     images = (
         "every client that uses the image contributes zero; each of them draws a secret round: the high end by one "
@@ -26,40 +362,35 @@ class BallsAndBins(Analysis):
         "exact value is not known"
     )
 
-    def check_rate(self, sampler: Sampler) -> None:
+    def check_numbers(self, sampling: Sampling) -> None:
         """Each client is in one of the rounds, so that a cohort is expected to be their number over the rounds."""
-        super().check_rate(sampler)
-        if not math.isclose(sampler["cohort"] * sampler["rounds"], sampler["clients"], rel_tol=1e-12):
-            raise self.contradiction(sampler, "cohort x rounds is the number of clients where each is in one round")
+        super().check_numbers(sampling)
+        if not math.isclose(sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12):
+            raise self.contradiction(sampling, "cohort x rounds is the number of clients where each is in one round")
 
-    def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        _, most, done = ends(schedule)
-        low = balls_and_bins.lower_epsilon(most, int(sampler["rounds"]), done, delta)
-        return low, self.high(schedule, sampler, delta)
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        _, most, done = events.ends
+        return lower_epsilon(most, int(events.sampling["rounds"]), done, delta), self.high(events, delta)
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        least, _, done = ends(schedule)
-        return balls_and_bins.upper_epsilon(least, int(sampler["rounds"]), done, delta)
+    def high(self, events: Events, delta: float) -> float:
+        least, _, done = events.ends
+        return upper_epsilon(least, int(events.sampling["rounds"]), done, delta)
 
-    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
-        least, _, done = ends(schedule)
-        return Deltas(EPSILONS, *balls_and_bins.upper_deltas(least, int(sampler["rounds"]), done, EPSILONS))
+    def curve(self, events: Events) -> Curve:
+        least, _, done = events.ends
+        return Curve(EPSILONS, *upper_deltas(least, int(events.sampling["rounds"]), done, EPSILONS))
 
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
-        least, _, done = ends(schedule)
-        return balls_and_bins.renyi(least, int(sampler["rounds"]), done, orders)
+    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
+        least, _, done = events.ends
+        return renyi(least, int(events.sampling["rounds"]), done, orders)
 
-    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
-        uses, done, rounds = int(use.counts().max()), len(multipliers), int(sampler["rounds"])
-        least, most = min(multipliers), max(multipliers)
-        low = balls_and_bins.lower_epsilon(most, rounds, done, delta)
-        if uses == 1:
-            return low, balls_and_bins.upper_epsilon(least, rounds, done, delta)
-        if done == rounds:
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        uses, done, rounds = use.most, len(events.multipliers), int(events.sampling["rounds"])
+        least, most = min(events.multipliers), max(events.multipliers)
+        low = lower_epsilon(most, rounds, done, delta)
+        if uses > 1 and done == rounds:
             low = max(low, gaussian_epsilon(most * rounds**0.5 / uses, delta))
         told = known_draws_epsilon(*squares_of_a_multinomial(uses, rounds, done), least, delta)
         ceiling = min(gaussian_epsilon(least / uses, delta), told)
-        high = group_epsilon(
-            lambda share: balls_and_bins.upper_epsilon(least, rounds, done, share), uses, delta, ceiling=ceiling
-        )
+        high = group_epsilon(lambda share: upper_epsilon(least, rounds, done, share), uses, delta, ceiling=ceiling)
         return min(low, high), high

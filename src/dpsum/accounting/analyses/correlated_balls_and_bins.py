@@ -1,31 +1,212 @@
-"""Correlated noise where each client takes part in one secret round: both ends from the ledger's weights.
+"""Correlated noise where each unit takes part in one secret round of T (balls-and-bins, with an encoder C).
 
-What the high end reads of the encoder is how far its columns overlap (`correlated_bins.overlaps`). It stands in the
-sampler of a reading as "overlaps", where a plan that knows its encoder puts it too; without it there is no number.
+The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which only the rounds that were run
+count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio of
+densities with and without the unit is
+
+    f = (1/T) sum_i e^L_i,   L_i = sum_t (c_ti <v_i, y_t> - c_ti^2 |v_i|^2 / 2),   y_t standard normal without the unit.
+
+**The dominating pair.** For any convex phi, E phi(f) is largest for v_i all one unit vector and |c_ti| for c_ti: let
+V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and so
+is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of V_t
+after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
+interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the first.
+Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for Matrix
+Mechanisms, 2024, sample from this pair; here it is bounded.) So f depends on G = |C|^T |C| / sigma^2 alone, L being
+normal with covariance G, and grows with each of its entries.
+
+**High end.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no entry of G is
+above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of variance r for
+all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier r^-1/2 and of
+balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the worst class bounds
+the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no more than p bands has
+r = 0.
+
+**Low end.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is that of
+balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest columns).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.special import ndtr
 
-from dpsum.accounting import correlated_bins
-from dpsum.accounting.analyses.balls_and_bins import BallsAndBins
-from dpsum.accounting.analyses.base import EPSILONS, Deltas, Reading
-from dpsum.accounting.analyses.correlated_one_pass import CorrelatedReading, encoder_of
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.accountant import EPSILONS, Curve, Events
+from dpsum.accounting.analyses import balls_and_bins
+from dpsum.accounting.analyses.correlated import encoder_of
+from dpsum.accounting.gaussian import Bracket, gaussian_deltas, gaussian_epsilon, least_root
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.schedule import Bracket, Sampler, Schedule, ends
 from dpsum.errors import DpsumError
 from dpsum.ledger import Release
+from dpsum.sampling import Sampling
+
+_REACH, _CELLS = 9.0, 3000
+_CURVES = 12
+# What quadrature and interpolation may be rounded by, far more than they are.
+_OFF = 1e-9
+_ROUNDING = 1e-12
 
 
-class CorrelatedBallsAndBins(BallsAndBins):
-    """A Gaussian that all rounds have in common and balls-and-bins beside it; see `accounting.correlated_bins`."""
+@functools.lru_cache(maxsize=256)
+def _profile(z: float, rounds: int, done: int, delta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Upper ends of balls-and-bins' delta, the unit present against absent and turned around, at e^x for rising x.
 
-    mechanism = "correlated-gaussian"
+    Both are convex in e^x, so that chords between these points are upper ends too.
+    """
+    top = gaussian_epsilon(z, 1e-4 * delta)
+    epsilons = np.append(0.0, np.geomspace(1e-3, top, 160))
+    grid = balls_and_bins.grid_of(z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False)
+    present = np.full(len(epsilons), np.inf)
+    for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
+        curve = balls_and_bins.Removal(grid, rounds, done, upper=True, near=float(near))
+        present = np.minimum(present, [curve.delta(float(epsilon)) for epsilon in epsilons])
+    absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
+    present, absent = (np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent))
+    below = -np.expm1(-epsilons[:0:-1])
+
+    def whole(values: np.ndarray, other: np.ndarray) -> np.ndarray:
+        # H_x(P || Q) = 1 - e^x + e^x H_-x(Q || P)
+        return np.concatenate([below + (1 - below) * other[:0:-1], values])
+
+    return np.concatenate([-epsilons[:0:-1], epsilons]), whole(present, absent), whole(absent, present)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Composed:
+    """One Gaussian of square distance `common` and balls-and-bins of z = alone^-1/2 together: a bound of one class."""
+
+    common: float
+    alone: float
+    rounds: int
+    done: int
+    delta: float
+
+    def deltas(self, epsilons: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Upper ends of delta at each epsilon >= 0, the unit present against absent and turned around."""
+        if self.alone**-0.5 < balls_and_bins.LEAST_NOISE:
+            ceiling = gaussian_deltas(self._joint, epsilons)
+            return ceiling, ceiling
+        if self.common <= 0.0:
+            return balls_and_bins.upper_deltas(self.alone**-0.5, self.rounds, self.done, epsilons)
+        places, present, absent = _profile(self.alone**-0.5, self.rounds, self.done, self.delta)
+        edges = np.linspace(-_REACH, _REACH, _CELLS + 1)
+        mass = np.diff(ndtr(edges))
+        mass[0] += ndtr(-_REACH)
+        # Each loss of the Gaussian is taken for the upper end of its cell, where delta of the rest is larger.
+        at = epsilons[:, None] - (self.common / 2 + math.sqrt(self.common) * edges[1:])
+
+        def end(curve: np.ndarray) -> np.ndarray:
+            rest = np.where(at < places[0], 1.0, np.interp(np.exp(at), np.exp(places), curve))
+            return np.minimum((rest @ mass + ndtr(-_REACH)) * (1 + _OFF), 1.0)
+
+        return end(present), end(absent)
+
+    @property
+    def _joint(self) -> float:
+        return float((self.common + self.alone) ** -0.5)
+
+    def epsilon(self) -> float:
+        """An upper end of epsilon at `delta`, of both."""
+        # The round told, it is one Gaussian, and with chance 1 - done/rounds nothing.
+        ceiling = gaussian_epsilon(self._joint, min(self.delta * self.rounds / self.done, 1.0))
+        if self.alone**-0.5 < balls_and_bins.LEAST_NOISE or ceiling == 0.0:
+            return ceiling
+        if self.common <= 0.0:
+            return min(balls_and_bins.upper_epsilon(self.alone**-0.5, self.rounds, self.done, self.delta), ceiling)
+
+        def excess(epsilon: float) -> float:
+            return float(np.max(self.deltas(np.array([epsilon])))) - self.delta
+
+        return ceiling if excess(ceiling) > 0 else least_root(excess, xtol=1e-9) + 1e-9
+
+
+def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
+    """(rounds, rounds of these that were run) of each class of rounds modulo `apart`."""
+    return {(len(range(at, rounds, apart)), len(range(at, done, apart))) for at in range(apart)}
+
+
+def overlaps(gram: np.ndarray) -> tuple[float, ...]:
+    """The largest entry of G, in absolute value, at each distance from the diagonal or further: float [rounds].
+
+    Args:
+        gram: |C|^T |C| over the variance.
+    """
+    sizes = np.abs(gram)
+    most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
+    return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
+
+
+@functools.lru_cache(maxsize=1024)
+def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: float) -> float:
+    """A proved upper end of epsilon, for both directions of zero-out.
+
+    Args:
+        overlap: see `overlaps`, of the rounds that were run (or of all that are planned).
+        rounds: T, the rounds among which each unit draws its own.
+        done: those released so far.
+        delta: in (0, 1).
+    """
+    if done == 0:
+        return 0.0
+    square, found = overlap[0], math.inf
+    for apart in _tried(overlap, rounds):
+        common = _common(overlap, apart)
+        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= found:
+            continue  # the Gaussian alone is no less
+        worst = 0.0
+        for bins, run in _classes(rounds, done, apart):
+            if run and worst < found:
+                worst = max(worst, _Composed(common, square - common, bins, run, delta).epsilon())
+        found = min(found, worst)
+    return found
+
+
+def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray) -> np.ndarray:
+    """Upper ends of delta at each epsilon >= 0, of present against absent and turned around, float64 [2, n]."""
+    square, found = overlap[0], np.ones((2, len(epsilons)))
+    for apart in _tried(overlap, rounds):
+        common = _common(overlap, apart)
+        parts = [part for part in _classes(rounds, done, apart) if part[1]]
+        ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
+        found = np.minimum(found, np.max(ends, axis=0))
+    return found
+
+
+def _common(overlap: Sequence[float], apart: int) -> float:
+    """r of rounds that far apart; what rounding leaves of columns that do not overlap is none."""
+    found = overlap[apart] if apart < len(overlap) else 0.0
+    return 0.0 if found <= _ROUNDING * overlap[0] else min(found, overlap[0])
+
+
+def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
+    """Numbers of classes: powers of two, and where columns overlap no more."""
+    bands = next((back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]), rounds)
+    powers = [1 << power for power in range(rounds.bit_length()) if 1 << power < min(bands, rounds)]
+    return [bands, *powers]
+
+
+def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
+    """A proved lower end of epsilon: 0 where an entry of `gram`, C^T C over the variance, is below 0."""
+    if gram.min() < -_ROUNDING * gram.max():
+        return 0.0
+    norms = np.sort(np.diag(gram))[::-1] ** 0.5
+    counts = {max(len(norms) * part // 4, 1) for part in (1, 2, 3, 4)}
+    return max(balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta) for count in counts)
+
+
+class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
+    """A Gaussian that all rounds have in common, and balls-and-bins beside it.
+
+    What the high end reads of the encoder is how far its columns overlap, which stands in the sampling of its events;
+    a plan that knows its encoder puts it there too. Without it there is no number.
+    """
+
+    pair = "correlated-gaussian", "balls-and-bins"
     explanation = (
         "each client draws one secret round, correlated noise: the high end is of the encoder's overlap that all of a "
         "class of rounds share as one Gaussian, and balls-and-bins beside it; the low end is of columns without overlap"
@@ -35,53 +216,47 @@ class CorrelatedBallsAndBins(BallsAndBins):
         "known and equal rounds, the low end one client's"
     )
 
-    def read(self, releases: Sequence[Release]) -> CorrelatedReading:
-        read = super().read(releases)
-        encoder, scale = encoder_of(releases)
-        samplers = dict.fromkeys(read.samplers, self.sampler_of(releases))
-        same = {"schedule": ((1 / scale, len(releases)),), "samplers": samplers}
-        values = {field.name: getattr(read, field.name) for field in dataclasses.fields(read)}
-        return CorrelatedReading(**values | same, gram=encoder.T @ encoder * scale**2)
+    def read(self, lines: Sequence[Release]) -> Events:
+        """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
+        found = super().read(lines)
+        encoder, scale = encoder_of(lines)
+        return dataclasses.replace(
+            found, schedule=((1 / scale, len(lines)),), seen=encoder.T @ encoder * scale**2,
+            samplings=dict.fromkeys(found.samplings, self.sampling_of(lines)),
+        )  # fmt: skip
 
-    def sampler_of(self, releases: Sequence[Release]) -> Sampler:
-        encoder = np.abs(encoder_of(releases)[0])
-        return {**releases[0].sampler, "overlaps": correlated_bins.overlaps(encoder.T @ encoder)}
+    def sampling_of(self, lines: Sequence[Release]) -> Sampling:
+        encoder = np.abs(encoder_of(lines)[0])
+        return dataclasses.replace(lines[0].sampler, overlaps=overlaps(encoder.T @ encoder))
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        return correlated_bins.upper_epsilon(*_of(schedule, sampler), delta)
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        high = self.high(events, delta)
+        if events.seen is None:
+            return 0.0, high
+        return min(lower_epsilon(events.seen, int(events.sampling["rounds"]), delta), high), high
 
-    def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        return 0.0, self.high(schedule, sampler, delta)
+    def high(self, events: Events, delta: float) -> float:
+        return upper_epsilon(*_of(events), delta)
 
-    def ends_of(self, reading: Reading, delta: float) -> Bracket:
-        assert isinstance(reading, CorrelatedReading)
-        high = self.high(reading.schedule, reading.sampler, delta)
-        low = correlated_bins.lower_epsilon(reading.gram, int(reading.sampler["rounds"]), delta)
-        return min(low, high), high
+    def curve(self, events: Events) -> Curve:
+        return Curve(EPSILONS, *upper_deltas(*_of(events), EPSILONS))
 
-    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
-        return Deltas(EPSILONS, *correlated_bins.upper_deltas(*_of(schedule, sampler), EPSILONS))
-
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
+    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         """Of the round told: one Gaussian."""
-        return np.array(orders) * _of(schedule, sampler)[0][0] / 2
+        return np.array(orders) * _of(events)[0][0] / 2
 
-    def image_ends(self, reading: Reading, use: ImageUse, delta: float) -> Bracket:
-        low, _ = self.ends_of(reading, delta)
-        square = _of(reading.schedule, reading.sampler)[0][0]
-        return low, max(low, gaussian_epsilon(square**-0.5 / int(use.counts().max()), delta))
-
-    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
-        raise DpsumError("the image level of correlated noise takes the ledger's weights, not z alone")
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        low, _ = self.bracket(events, delta)
+        return low, max(low, gaussian_epsilon(_of(events)[0][0] ** -0.5 / use.most, delta))
 
 
-def _of(schedule: Schedule, sampler: Sampler) -> tuple[tuple[float, ...], int, int]:
+def _of(events: Events) -> tuple[tuple[float, ...], int, int]:
     """Overlaps over the variance, rounds and rounds that were run.
 
     Raises:
         DpsumError: nothing is said of the encoder.
     """
-    if "overlaps" not in sampler:
+    if events.sampling.overlaps is None:
         raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")
-    least, _, done = ends(schedule)
-    return tuple(size / least**2 for size in sampler["overlaps"]), int(sampler["rounds"]), done
+    least, _, done = events.ends
+    return tuple(size / least**2 for size in events.sampling.overlaps), int(events.sampling["rounds"]), done

@@ -1,52 +1,164 @@
-"""Cohorts of a fixed number of draws with replacement, afresh in each round: pfl-research's user sampler "random"."""
+"""The privacy of cohorts that are drawn with replacement: b draws a round, each of any of n units with the same chance.
+
+A unit may be drawn several times in a round, K ~ Binomial(b, 1/n), and is then added up K times: pfl-research's user
+sampler "random". The argument is the one of `fixed_size`. Let y_1 to y_b be draws from the other units alone, and B the
+draws that are the unit's instead, |B| = K. Without the unit the release is R = E N(sum y), with it A = E N(sum over
+those not in B of y + K x) given K >= 1, and A' with the unit's contribution changed to x'. With eta = P(K >= 1) the two
+worlds are (1 - eta) R + eta A and (1 - eta) R + eta A', so that advanced joint convexity (Balle, Barthe and Gaboardi
+2018, Theorem 2) and then joint convexity over y and B say
+
+    H_eps(M || M') <= eta E_{K | K >= 1} H_eps0(N(K x) || (1 - beta) N(sum over B of y) + beta N(K x')),
+
+with what is the same in all of them left out. Given K, that is `fixed_size`'s bound with all distances K times as long:
+a cohort of fixed size at rate eta with noise z / K. So the dominating pair is theirs, K told with it, in the law of K
+given that it is at least 1. Balle et al.'s Theorem 10 is the same for replace-one.
+
+The low end is of the data set where all others contribute 0: there the release is K times x and noise, which is the
+mixture of `poisson` for b units of rate 1/n that are zeroed together.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from scipy.stats import binom
 
-from dpsum.accounting import fixed_draws, fixed_size
-from dpsum.accounting.analyses.base import Analysis
-from dpsum.accounting.analyses.poisson import grouped
-from dpsum.accounting.schedule import Bracket, Sampler, Schedule
-from dpsum.errors import DpsumError
+from dpsum.accounting.accountant import Accountant, Events
+from dpsum.accounting.analyses import fixed_size, poisson
+from dpsum.accounting.compositions import LEAST_NOISE, RoundLaw, cut_mass, scale, spacing, upper_end
+from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, grouped, guess_epsilon
+from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
+from dpsum.sampling import Sampler, Sampling
+
+# Draws of one unit that leave less noise than this for each are taken to tell everything.
+_LEAST_EACH = 0.04
 
 
-class FixedDraws(Analysis):
-    """By the privacy loss distribution (`accounting.fixed_draws`); rounds of different noise composed as they were."""
+class _Told:
+    """The loss of one round whose number of draws is told with it.
 
-    sampler = "fixed-draws"
+    Args:
+        laws: a law of the loss for each number, and the probability of that number.
+        missing: of numbers that have none: their loss counts as infinite.
+    """
+
+    def __init__(self, laws: Sequence[tuple[float, RoundLaw]], missing: float) -> None:
+        self._laws = laws
+        self.missing = missing + sum(weight * law.missing for weight, law in laws)
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A mixture is off by no larger a share than its parts."""
+        first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
+        for weight, law in self._laws:
+            one, other, share = law.tails(losses)
+            first, second, off = first + weight * one, second + weight * other, np.maximum(off, share)
+        return first, second, off + 1e-14
+
+    def range(self, mass: float) -> tuple[float, float]:
+        """Each part may lose its share of the mass."""
+        low, high = 0.0, 0.0
+        for weight, law in self._laws:
+            part = mass / (len(self._laws) * weight)
+            if part < 0.5:
+                least, most = law.range(part)
+                low, high = min(low, least), max(high, most)
+        return low, high
+
+
+def _ever(units: int, draws: int) -> float:
+    """The probability that a unit is drawn in a round."""
+    return -math.expm1(draws * math.log1p(-1 / units)) if units > 1 else 1.0
+
+
+@lru_cache(maxsize=256)
+def _laws(z: float, units: int, draws: int, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
+    """The dominating pair of one round in each order."""
+    eta = _ever(units, draws)
+    parts: list[list[tuple[float, RoundLaw]]] = [[], []]
+    count = 1
+    while count <= draws and z / count >= _LEAST_EACH and binom.sf(count - 1, draws, 1 / units) / eta > mass / 4:
+        weight = float(binom.pmf(count, draws, 1 / units)) / eta
+        for order, law in enumerate(fixed_size.pairs(z / count, eta, adjacency, mass)):
+            parts[order].append((weight, law))
+        count += 1
+    missing = float(binom.sf(count - 1, draws, 1 / units)) / eta
+    return tuple(_Told(laws, missing) for laws in parts if laws)
+
+
+@lru_cache(maxsize=1024)
+def upper_epsilon(
+    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+) -> float:
+    """A proved upper end of epsilon, for both orders.
+
+    Args:
+        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
+        units: n that are drawn from.
+        draws: b of a round.
+        delta: in (0, 1).
+        adjacency: "zero-out" or "replace-one".
+    """
+    rate, moves = 1 / units, fixed_size.moved(adjacency)
+    poisson.check(schedule, rate, delta)
+    if not schedule:
+        return 0.0
+    rounds, _, least = scale(schedule)
+    # With the draws told, the releases are composed Gaussians.
+    ceiling = known_draws_epsilon(*squares_of_binomials(draws, rate, rounds), least / moves, delta)
+    if units == 1 or least / moves < LEAST_NOISE:
+        return ceiling
+    eta, mass = _ever(units, draws), cut_mass(rounds, delta)
+    return upper_end(
+        fixed_size.orders_of(schedule, lambda z: _laws(z, units, draws, adjacency, mass)), delta, mass=mass,
+        step=spacing(schedule, eta), start=guess_epsilon(least / moves, eta, rounds, delta), ceiling=ceiling,
+    )  # fmt: skip
+
+
+def lower_epsilon(
+    schedule: Schedule, units: int, draws: int, delta: float, adjacency: str = fixed_size.ZERO_OUT
+) -> float:
+    """A proved lower end of epsilon, arguments as in `upper_epsilon`.
+
+    All others contribute 0; under replace-one -1, where the unit contributes 1 or -1, so that it moves the sum by 2.
+    """
+    if not schedule:
+        return 0.0
+    schedule = tuple((z / fixed_size.moved(adjacency), count) for z, count in schedule)
+    if units == 1:
+        return gaussian_epsilon(scale(schedule)[1] / draws, delta)
+    return poisson.lower_epsilon(schedule, 1 / units, delta, draws)
+
+
+class FixedDraws(Accountant):
+    """By the privacy loss distribution of its dominating pair; rounds of different noise composed as they were."""
+
+    pair = "gaussian", "fixed-draws"
     explanation = (
         "each round's cohort is a number of draws from all clients with replacement, afresh in secret: a client may be "
         "in it several times, in the place of others; privacy loss distribution, bracketed; the low end is of one data "
         "set in all rounds"
     )
 
-    def check_sampler(self, sampler: Sampler) -> None:
+    def check(self, sampling: Sampler) -> None:
         """A cohort is a whole number of draws, and may have more than there are clients."""
-        for key in ("clients", "cohort", "rounds"):
-            value = sampler.get(key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
-                raise self.contradiction(sampler, f"{key} is not a whole number from 1 on")
-        self.check_rate(sampler)
+        said = Sampling.of(sampling)
+        self.check_whole(said, "clients", "cohort", "rounds")
+        self.check_numbers(said)
 
-    def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        return self._bracket(schedule, sampler, delta, fixed_size.ZERO_OUT)
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, fixed_size.ZERO_OUT)
 
-    def replaced(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        """Both ends for replace-one adjacency."""
-        return self._bracket(schedule, sampler, delta, fixed_size.REPLACE_ONE)
+    def replaced(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, fixed_size.REPLACE_ONE)
 
-    def _bracket(self, schedule: Schedule, sampler: Sampler, delta: float, adjacency: str) -> Bracket:
-        drawn = int(sampler["clients"]), int(sampler["cohort"])
-        low = fixed_draws.lower_epsilon(grouped(schedule, least=False), *drawn, delta, adjacency)
-        return low, fixed_draws.upper_epsilon(grouped(schedule, least=True), *drawn, delta, adjacency)
+    def _ends(self, events: Events, delta: float, adjacency: str) -> Bracket:
+        drawn = int(events.sampling["clients"]), int(events.sampling["cohort"])
+        low = lower_epsilon(grouped(events.schedule, least=False), *drawn, delta, adjacency)
+        return low, upper_epsilon(grouped(events.schedule, least=True), *drawn, delta, adjacency)
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        return fixed_draws.upper_epsilon(
-            grouped(schedule, least=True), int(sampler["clients"]), int(sampler["cohort"]), delta
-        )
-
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
-        raise DpsumError("no Renyi divergences of cohorts drawn with replacement: declare no search for them")
+    def high(self, events: Events, delta: float) -> float:
+        drawn = int(events.sampling["clients"]), int(events.sampling["cohort"])
+        return upper_epsilon(grouped(events.schedule, least=True), *drawn, delta)

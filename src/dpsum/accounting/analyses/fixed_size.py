@@ -1,24 +1,333 @@
-"""Cohorts of a fixed size, drawn afresh in each round and without replacement: most simulators' sampling."""
+"""The privacy of fixed-size cohorts: each round's cohort is b of n units, every such set with the same chance.
+
+In units of the threshold, a unit in the cohort moves the sum by x with |x| <= 1, and q = b/n. Unlike under Poisson
+participation, whoever is in the cohort takes another unit's place there, so that the sum moves by up to 2 where the
+unit comes in, also under zero-out adjacency.
+
+**One round.** Let T be a set of b - 1 of the other units, j one more of them, both drawn uniformly, s the sum over T
+and N(m) a normal law of mean m and deviation z. Without the unit the release is R = E N(s + x_j), with it A = E N(s +
+x), and with the unit's contribution changed to x' (zero, or any other) A' = E N(s + x'). The two worlds are M = (1 - q)
+R + q A and M' = (1 - q) R + q A'. For eps >= 0 advanced joint convexity (Balle, Barthe and Gaboardi 2018, Theorem 2),
+with e^eps = 1 + q (e^eps0 - 1) and beta = e^(eps - eps0), says
+
+    H_eps(M || M') = q H_eps0(A || (1 - beta) R + beta A')
+                  <= q E H_eps0(N(s + x) || (1 - beta) N(s + x_j) + beta N(s + x')),
+
+the second line by joint convexity, since R, A and A' are means over the same (T, j). Inside stands one normal law
+against a mixture of two whose means are |x - x_j| and |x - x'| away. It is largest where both are as far as they can
+be, on one side of one line (Choquette-Choo et al. 2024): under the first law the ratio of densities is a
+mean of two log-normal variables, a divergence is the mean of a convex function of it, and such a sum is largest in
+convex order where both rise with one normal variable, and grows with the deviations. So, up to a shift and a sign:
+
+- zero-out, the unit present against zeroed (x' = 0): distances 2 and 1, reached by x = 1 and x_j = -1:
+  (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1);
+- zero-out, zeroed against present (x = 0): distances 1 and 1, reached where all units contribute the same:
+  (1 - q) N(0) + q N(1) against N(0), which is Poisson's pair;
+- replace-one: distances 2 and 2, reached by x = 1 and x' = x_j = -1: (1 - q) N(0) + q N(2) against N(0), the bound of
+  Balle, Barthe and Gaboardi's Theorem 9 (and of Wang, Balle and Kasiviswanathan 2019 for Renyi divergences).
+
+Each is reached, so these are the exact trade-off curves of one round at eps >= 0.
+
+**Several rounds.** Composition takes the curve at eps < 0 too, and that is the one of the other order turned around:
+H_eps(M || M') = 1 - e^eps + e^eps H_-eps(M' || M). Its two halves belong to two data sets. A supremum of convex curves
+is convex, so there is a dominating pair with just this curve (Zhu, Dong and Wang 2022):
+losses above 0 are distributed as the first pair's, losses below 0 as those of the other order's pair turned around, the
+rest is at 0. It is composed over rounds, also where contributions follow earlier releases: the high end. That no one
+data set has both halves leaves a gap: the low end is of one data set in all rounds. Taking its pair for the high end
+(Poisson's account at twice the sensitivity, for replace-one) is wrong (Lebeda, Regehr, Kamath and Steinke 2024):
+whoever chooses the second round's data by the first release is above it (`tests/accounting/test_fixed_size.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
+from scipy.special import logsumexp, ndtri
 
-from dpsum.accounting import fixed_size
-from dpsum.accounting.analyses.base import EPSILONS, Analysis, Deltas
-from dpsum.accounting.analyses.poisson import grouped
-from dpsum.accounting.gaussian import gaussian_epsilon
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.analyses import poisson
+from dpsum.accounting.compositions import (
+    LEAST_NOISE,
+    SMALL,
+    RoundLaw,
+    Rounds,
+    cut_mass,
+    lower_end,
+    scale,
+    spacing,
+    upper_curve,
+    upper_end,
+)  # fmt: skip
+from dpsum.accounting.gaussian import (
+    FUNCTION,
+    ROUNDING,
+    Bracket,
+    Schedule,
+    gaussian_deltas,
+    gaussian_epsilon,
+    grouped,
+    guess_epsilon,
+    upper_tail,
+)  # fmt: skip
 from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_hypergeometrics
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.schedule import Bracket, Sampler, Schedule
+from dpsum.accounting.round_loss import RoundLoss
+from dpsum.sampling import Sampling
+
+ZERO_OUT, REPLACE_ONE = "zero-out", "replace-one"
 
 
-class FixedSize(Analysis):
-    """By the privacy loss distribution (`accounting.fixed_size`); rounds of different noise composed as they were."""
+class _Pulled:
+    """P = (1 - q) N(0, z^2) + q N(2, z^2) against Q = (1 - q) N(0, z^2) + q N(1, z^2), where log dP/dQ is above 0.
 
-    sampler = "fixed-size"
+    That is where x > 3/2, and dP/dQ grows there. With y = exp((x - 1/2) / z^2) and c = exp(-1/z^2),
+
+        dP/dQ = (1 - q + q c y^2) / (1 - q + q y) = e^l  where  c y^2 - e^l y = (1/q - 1) (e^l - 1).
+
+    Args:
+        noise_multiplier, rate: z and q.
+        turned: the losses of Q against P, where they are below 0.
+    """
+
+    missing = 0.0
+
+    def __init__(self, noise_multiplier: float, rate: float, *, turned: bool = False) -> None:
+        self.z, self.q, self.turned = noise_multiplier, rate, turned
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `compositions.RoundLaw`."""
+        x, off = self.where(-losses if self.turned else losses)
+        sign = -1.0 if self.turned else 1.0
+        (nobody, *offs), one, two = (self.beyond(x, off, mean, sign) for mean in (0.0, 1.0, 2.0))
+        present, zeroed = ((1 - self.q) * nobody + self.q * tail for tail, _ in (two, one))
+        share = np.maximum(np.maximum(one[1], two[1]), offs[0]) + 4 * ROUNDING
+        return (zeroed, present, share) if self.turned else (present, zeroed, share)
+
+    def where(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The x > 3/2 of a loss >= 0 of P against Q, and how far it may be off."""
+        square, least = self.z**2, np.maximum(losses, 0.0)
+        inside = 4 * math.exp(-1 / square) * (1 / self.q - 1) * np.exp(-least) * -np.expm1(-least)
+        rest = np.log((1 + np.sqrt(1 + inside)) / 2)
+        x = 1.5 + square * (least + rest)
+        # `inside` is off by four functions and as many products, of which its root has half.
+        return x, square * (4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least) + 4 * ROUNDING * x
+
+    def beyond(self, x: np.ndarray, off: np.ndarray, mean: float, sign: float) -> tuple[np.ndarray, np.ndarray]:
+        """The probability of N(mean) above (sign 1) or below (-1) an x that may be off, and its error's share."""
+        return upper_tail(sign * (x - mean) / self.z, (off + 3 * ROUNDING * (np.abs(x) + mean)) / self.z)
+
+    def loss(self, x: float) -> float:
+        """log dP/dQ at x."""
+        rest, one, two = math.log1p(-self.q), (x - 0.5) / self.z**2, (2 * x - 2) / self.z**2
+        return float(np.logaddexp(rest, math.log(self.q) + two) - np.logaddexp(rest, math.log(self.q) + one))
+
+    def range(self, mass: float) -> tuple[float, float]:
+        reach = -float(ndtri(mass)) * self.z
+        if self.turned:
+            return -min(self.loss(1.5 + reach), 600.0), 0.0
+        return 0.0, min(self.loss(2.0 + reach), 600.0)
+
+
+class _Dominating:
+    """The dominating pair of one round in one order: losses above 0 of one pair, below 0 of another, the rest at 0."""
+
+    missing = 0.0
+
+    def __init__(self, above: RoundLaw, below: RoundLaw) -> None:
+        self._above, self._below = above, below
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        at = int(np.searchsorted(losses, 0.0))
+        both = zip(self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True)
+        first, second, off = (np.concatenate(parts) for parts in both)
+        return first, second, off
+
+    def range(self, mass: float) -> tuple[float, float]:
+        return min(self._below.range(mass)[0], 0.0), self._above.range(mass)[1]
+
+
+class _OneDataSet:
+    """Lower ends of the tails of all losses of `_Pulled`'s pair: of x = 1, all others -1.
+
+    A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l), and everywhere where it has
+    none. Everything that is rounded is taken to make the interval between them wider.
+    """
+
+    missing = 0.0
+
+    def __init__(self, noise_multiplier: float, rate: float) -> None:
+        self._pair = _Pulled(noise_multiplier, rate)
+
+    def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        pair = self._pair
+        square, ratio, c = pair.z**2, np.exp(np.minimum(losses, 0.0)), math.exp(-1 / pair.z**2)
+        free = (1 / pair.q - 1) * -np.expm1(np.minimum(losses, 0.0))
+        spread = ratio**2 - 4 * c * free + 8 * FUNCTION * (ratio**2 + 4 * c * free)
+        top = ratio + np.sqrt(np.maximum(spread, 0.0))
+        with np.errstate(divide="ignore"):
+            logs = np.log(2 * free / top), np.log(top / (2 * c))
+        below, above = (0.5 + square * log for log in logs)
+        moved = [square * (8 * FUNCTION + FUNCTION * np.abs(log)) + 4 * ROUNDING * (1 + square) for log in logs]
+        right, off = pair.where(losses)
+        above, off = np.where(losses < 0, above, right), np.where(losses < 0, moved[1], off)
+        below, moved[0] = np.where(losses < 0, below, -np.inf), np.where(losses < 0, moved[0], 0.0)
+        found = np.zeros(len(losses))
+        for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
+            sides = pair.beyond(below, moved[0], mean, -1.0), pair.beyond(above, off, mean, 1.0)
+            found += share * sum(tail * np.maximum(1 - error, 0.0) for tail, error in sides)
+        found = np.where((losses < 0) & (spread < 0), 1.0, found) * (1 - 8 * ROUNDING)
+        found = np.minimum.accumulate(found)  # rounding must not make a tail rise
+        return found, found, np.zeros(len(losses))
+
+    def range(self, mass: float) -> tuple[float, float]:
+        # The least of (1 - q + q c y^2) / (1 - q + q y) is above 1 - q.
+        return math.log1p(-self._pair.q), self._pair.range(mass)[1]
+
+
+@lru_cache(maxsize=256)
+def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
+    """The dominating pairs of one round in each order; of replace-one both orders have the same."""
+    if adjacency == REPLACE_ONE:
+        half = z / 2
+        return (_Dominating(RoundLoss(half, rate, False, 1, mass), RoundLoss(half, rate, True, 1, mass)),)
+    present = _Dominating(_Pulled(z, rate), RoundLoss(z, rate, True, 1, mass))
+    return present, _Dominating(RoundLoss(z, rate, False, 1, mass), _Pulled(z, rate, turned=True))
+
+
+def orders_of(schedule: Schedule, pairs_of: Callable[[float], tuple[RoundLaw, ...]]) -> list[Rounds]:
+    """The rounds of a schedule in each order, from the pairs of one round by its z."""
+    laws = [(pairs_of(z), count) for z, count in schedule]
+    return [[(both[order], count) for both, count in laws] for order in range(len(laws[0][0]))]
+
+
+def moved(adjacency: str) -> float:
+    """By how many thresholds a unit moves the sum at most.
+
+    Raises:
+        ValueError: there is no analysis for the adjacency.
+    """
+    if adjacency not in (ZERO_OUT, REPLACE_ONE):
+        raise ValueError(f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE}, not {adjacency}")
+    return 2.0 if adjacency == REPLACE_ONE else 1.0
+
+
+@lru_cache(maxsize=4096)
+def upper_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT) -> float:
+    """A proved upper end of epsilon, for both orders.
+
+    Args:
+        schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
+        rate: q = b/n in (0, 1].
+        delta: in (0, 1).
+        adjacency: "zero-out" or "replace-one".
+    """
+    poisson.check(schedule, rate, delta)
+    moves = moved(adjacency)
+    if not schedule:
+        return 0.0
+    rounds, joint, least = scale(schedule)
+    # The cohorts told, the releases are composed Gaussians (joint convexity), and at q = 1 they are known.
+    ceiling = gaussian_epsilon(joint / moves, delta)
+    if rate == 1.0 or least / moves < LEAST_NOISE:
+        return ceiling
+    mass = cut_mass(rounds, delta)
+    return upper_end(
+        orders_of(schedule, lambda z: pairs(z, rate, adjacency, mass)), delta, step=spacing(schedule, rate), mass=mass,
+        start=guess_epsilon(least / moves, rate, rounds, delta), ceiling=ceiling,
+    )  # fmt: skip
+
+
+def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
+    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed, and the other way.
+
+    Args:
+        schedule, rate: as in `upper_epsilon`, not empty.
+        epsilons: float64 [n].
+    """
+    poisson.check(schedule, rate, SMALL)
+    rounds, joint, least = scale(schedule)
+    ceiling = gaussian_deltas(joint, epsilons)
+    if rate == 1.0 or least < LEAST_NOISE:
+        return [ceiling, ceiling]
+    mass = cut_mass(rounds, SMALL)
+    orders = orders_of(schedule, lambda z: pairs(z, rate, ZERO_OUT, mass))
+    found = upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
+    return [np.minimum(deltas, ceiling) for deltas in found]
+
+
+@lru_cache(maxsize=256)
+def lower_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str = ZERO_OUT) -> float:
+    """A proved lower end of epsilon: of one data set in all rounds; arguments as in `upper_epsilon`.
+
+    Under zero-out the unit contributes 1 and all others -1; where all contribute the same the pair is Poisson's, whose
+    low end is taken if it is larger. Under replace-one the unit's 1 becomes the -1 of all others.
+    """
+    wide = tuple((z / 2, count) for z, count in schedule)
+    if moved(adjacency) == 2.0:
+        return poisson.lower_epsilon(wide, rate, delta)
+    alike = poisson.lower_epsilon(schedule, rate, delta)
+    if not schedule or rate == 1.0 or scale(schedule)[2] < LEAST_NOISE:
+        return alike
+    upper = upper_epsilon(schedule, rate, delta)
+    step, mass = poisson.fine_spacing(((wide, rate),), delta, upper), cut_mass(scale(schedule)[0], delta)
+    rounds = [(_OneDataSet(z, rate), count) for z, count in schedule]
+    return max(alike, lower_end(rounds, delta, step=step, mass=mass, upper=upper))
+
+
+_NODES = np.polynomial.legendre.leggauss(16)
+
+
+@lru_cache(maxsize=64)
+def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
+    """Upper ends of the Renyi divergence of one round under zero-out, the greater of both orders', at each order > 1.
+
+    Of the dominating pairs: E (dP/dQ)^(a - 1) under P, by Gauss and Legendre's rule on panels of half a deviation. What
+    it is off by is far below the margin that is added (the integrands are analytic on every panel).
+    """
+    z, q, most = noise_multiplier, rate, max(orders)
+    if rate == 1.0:
+        return np.array(orders) / (2 * z**2)
+    places, weights = _NODES
+
+    def panels(start: float) -> tuple[np.ndarray, np.ndarray]:
+        count = math.ceil((2.0 * most + 40.0 * z - start) / (0.5 * z))
+        middles = start + 0.5 * z * (np.arange(count) + 0.5)
+        x = (middles[:, None] + 0.25 * z * places).ravel()
+        return x, np.tile(np.log(0.25 * z * weights), count)
+
+    def law(x: np.ndarray, mean: float) -> np.ndarray:
+        """log of (1 - q) N(0) + q N(mean)."""
+        normal = -(x**2) / (2 * z**2) - math.log(z * math.sqrt(2 * math.pi))
+        return normal + np.logaddexp(math.log1p(-q), math.log(q) + mean * (x - mean / 2) / z**2)
+
+    (far, far_logs), (near, near_logs) = panels(1.5), panels(0.5)
+    pulled = law(far, 2.0) + far_logs, law(far, 2.0) - law(far, 1.0)
+    turned = law(far, 1.0) + far_logs, law(far, 1.0) - law(far, 2.0)
+    added = law(near, 1.0) + near_logs, law(near, 1.0) - law(near, 0.0)
+    removed = law(near, 0.0) + near_logs, law(near, 0.0) - law(near, 1.0)
+    found = [[_log_moment(halves, order) for order in orders] for halves in ((pulled, removed), (added, turned))]
+    return np.asarray(np.max(found, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10)
+
+
+def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
+    """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the rest of the mass is at 0."""
+    logs, losses = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    powers = (order - 1) * losses
+    if float(np.max(logs + powers)) > 500.0:
+        return float(np.logaddexp(logsumexp(logs + powers), 0.0))
+    masses = np.exp(logs)
+    small = masses * np.expm1(np.minimum(powers, 1.0))
+    return math.log1p(float(np.where(powers < 1, small, np.exp(logs + powers) - masses).sum()))
+
+
+class FixedSize(Accountant):
+    """By the privacy loss distribution of its dominating pair; rounds of different noise composed as they were."""
+
+    pair = "gaussian", "fixed-size"
+    records_too = True
     explanation = (
         "each round's cohort is a set of the same size, drawn afresh in secret: whoever is in it takes another's "
         "place; privacy loss distribution, bracketed; the low end is of one data set in all rounds"
@@ -28,61 +337,38 @@ class FixedSize(Analysis):
         "are told, the low end by one client; the exact value is not known"
     )
 
-    def units_of(self, sampler: Sampler) -> str:
-        return units_of(sampler)
-
-    def check_rate(self, sampler: Sampler) -> None:
+    def check_numbers(self, sampling: Sampling) -> None:
         """A cohort is of a whole number of units, and its share is the rate."""
-        super().check_rate(sampler)
-        check_whole(self, sampler, "cohort")
+        super().check_numbers(sampling)
+        self.check_whole(sampling, "cohort")
 
-    def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        return self._bracket(schedule, sampler, delta, fixed_size.ZERO_OUT)
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, ZERO_OUT)
 
-    def replaced(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        return self._bracket(schedule, sampler, delta, fixed_size.REPLACE_ONE)
+    def replaced(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, REPLACE_ONE)
 
-    def _bracket(self, schedule: Schedule, sampler: Sampler, delta: float, adjacency: str) -> Bracket:
-        rate, quiet, loud = float(sampler["rate"]), grouped(schedule, least=True), grouped(schedule, least=False)
-        low = fixed_size.lower_epsilon(loud, rate, delta, adjacency)
-        return low, fixed_size.upper_epsilon(quiet, rate, delta, adjacency)
+    def _ends(self, events: Events, delta: float, adjacency: str) -> Bracket:
+        low = lower_epsilon(grouped(events.schedule, least=False), events.rate, delta, adjacency)
+        return low, upper_epsilon(grouped(events.schedule, least=True), events.rate, delta, adjacency)
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        return fixed_size.upper_epsilon(grouped(schedule, least=True), float(sampler["rate"]), delta)
+    def high(self, events: Events, delta: float) -> float:
+        return upper_epsilon(grouped(events.schedule, least=True), events.rate, delta)
 
-    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
-        parts = grouped(schedule, least=True)
-        return Deltas(EPSILONS, *fixed_size.upper_deltas(parts, float(sampler["rate"]), EPSILONS))
+    def curve(self, events: Events) -> Curve:
+        return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
 
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
-        parts, wanted = grouped(schedule, least=True), tuple(map(int, orders))
-        return np.sum([count * fixed_size.renyi(z, float(sampler["rate"]), wanted) for z, count in parts], axis=0)
+    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
+        parts, wanted = grouped(events.schedule, least=True), tuple(map(int, orders))
+        return np.sum([count * renyi(z, events.rate, wanted) for z, count in parts], axis=0)
 
-    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
-        uses, done, rate = int(use.counts().max()), len(multipliers), float(sampler["rate"])
-        least, most = min(multipliers), max(multipliers)
-        low = fixed_size.lower_epsilon(((most, done),), rate, delta)
-        cohort, of = int(sampler["cohort"]), int(sampler[self.units_of(sampler)])
-        told = known_draws_epsilon(*squares_of_hypergeometrics(uses, cohort, of, done), least, delta)
-        ceiling = min(gaussian_epsilon(least / (uses * done**0.5), delta), told)
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        done, rate, sampling = len(events.multipliers), events.rate, events.sampling
+        least, cohort, units = min(events.multipliers), int(sampling["cohort"]), int(sampling[self.units_of(sampling)])
+        low = lower_epsilon(((max(events.multipliers), done),), rate, delta)
+        told = known_draws_epsilon(*squares_of_hypergeometrics(use.most, cohort, units, done), least, delta)
+        ceiling = min(gaussian_epsilon(least / (use.most * done**0.5), delta), told)
         high = group_epsilon(
-            lambda share: fixed_size.upper_epsilon(((least, done),), rate, share), uses, delta, ceiling=ceiling
+            lambda share: upper_epsilon(((least, done),), rate, share), use.most, delta, ceiling=ceiling
         )
         return min(low, high), high
-
-
-def units_of(sampler: Sampler) -> str:
-    """ "records" where a cohort is one of records, and the sampler says how many there are; else "clients"."""
-    return "records" if "records" in sampler else "clients"
-
-
-def check_whole(analysis: Analysis, sampler: Sampler, *keys: str) -> None:
-    """Refuse a sampler where one of these keys is not a whole number from 1 on.
-
-    Raises:
-        DpsumError: names the key.
-    """
-    for key in keys:
-        value = sampler.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
-            raise analysis.contradiction(sampler, f"{key} is not a whole number from 1 on")

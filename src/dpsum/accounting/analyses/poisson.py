@@ -1,70 +1,280 @@
-"""Each client in each round with the same chance, apart from the others: composed sampled Gaussians."""
+"""Poisson participation: each client, or record, is in each round with probability q, independently.
+
+One round is dominated, under add-or-remove and zero-out alike, by P = (1 - q) N(0, z^2) + q N(1, z^2) against
+Q = N(0, z^2), in both directions. Where k clients that take part independently are zeroed together (`uses`: the
+clients that use one image), N of them come, N ~ Binomial(k, q), their contributions add up to a vector of norm at most
+N, and the pair is the mixture of Gaussians P = sum_n P(N = n) N(n, z^2) against Q (Choquette-Choo et al., Privacy
+Amplification for Matrix Mechanisms, 2024: vectors may be replaced by bounds of their norms). It is attained where all k
+point the same way.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from dpsum.accounting import poisson
-from dpsum.accounting.analyses.base import EPSILONS, Analysis, Deltas
+from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.compositions import (
+    LEAST_NOISE,
+    LOWER_CELLS,
+    MANY_ROUNDS,
+    SMALL,
+    Rounds,
+    cut_mass,
+    lower_end,
+    scale,
+    spacing,
+    upper_curve,
+    upper_end,
+)  # fmt: skip
+from dpsum.accounting.gaussian import (
+    Bracket,
+    Schedule,
+    gaussian_deltas,
+    gaussian_epsilon,
+    grouped,
+    guess_epsilon,
+)  # fmt: skip
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.schedule import Bracket, Sampler, Schedule, ends
+from dpsum.accounting.renyi import renyi
+from dpsum.accounting.round_loss import RoundLoss
+from dpsum.ledger import Release
+from dpsum.sampling import Sampling
 
-_GROUPS = 16
-_HIGH_GROUPS, _LOW_RATIO = 32, 1.1  # the low end has a finer grid, so that each group costs it far more
+Stage = tuple[Schedule, float]
+"""A schedule, and a unit's chance q of being in a given round of it."""
 
-
-def grouped(schedule: Schedule, *, least: bool) -> Schedule:
-    """A long schedule with near multipliers put together, at their least (for a high end) or greatest (low end)."""
-    if len(schedule) <= _GROUPS:
-        return schedule
-    groups: dict[int, list[tuple[float, int]]] = {}
-    lowest, highest, _ = ends(schedule)
-    width = math.log(_LOW_RATIO)
-    if least:
-        width = min(width, max(math.log(highest / lowest) / _HIGH_GROUPS, 1e-3))
-    for z, count in schedule:
-        groups.setdefault(math.floor(math.log(z) / width), []).append((z, count))
-    pick = min if least else max
-    return tuple((pick(z for z, _ in group), sum(count for _, count in group)) for group in groups.values())
+_law = lru_cache(maxsize=256)(RoundLoss)
 
 
-class Poisson(Analysis):
+def _losses(stages: Sequence[Stage], mass: float, add: bool, uses: int = 1) -> Rounds:
+    return [(_law(z, rate, add, uses, mass), count) for schedule, rate in stages for z, count in schedule]
+
+
+def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
+    """Refuse numbers that no accountant hands over (ValueError)."""
+    counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
+    if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
+        raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1")
+
+
+@lru_cache(maxsize=4096)
+def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
+    """A proved upper end of epsilon, for both directions of add-or-remove.
+
+    Args:
+        schedule: (z, rounds) pairs with z > 0; empty means nothing was released.
+        rate: q in (0, 1].
+        delta: in (0, 1).
+        uses: k >= 1, how many clients are zeroed together (or added, or removed).
+    """
+    check(schedule, rate, delta, uses)
+    if not schedule:
+        return 0.0
+    rounds, joint, least = scale(schedule)
+    # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and reached at q = 1.
+    ceiling = gaussian_epsilon(joint / uses, delta)
+    if rate == 1.0 or least < LEAST_NOISE:
+        return ceiling
+    mass = cut_mass(rounds, delta)
+    # Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
+    return upper_end(
+        [_losses([(schedule, rate)], mass, add, uses) for add in (False, True)], delta,
+        step=spacing(schedule, rate, uses), mass=mass, start=_guess(least, rate, rounds, delta, uses), ceiling=ceiling,
+    )  # fmt: skip
+
+
+def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
+    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small.
+
+    Args:
+        schedule, rate: as in `upper_epsilon`, not empty.
+        epsilons: float64 [n].
+    """
+    check(schedule, rate, SMALL)
+    rounds, joint, least = scale(schedule)
+    if rate == 1.0 or least < LEAST_NOISE:
+        return [gaussian_deltas(joint, epsilons)] * 2
+    mass = cut_mass(rounds, SMALL)
+    orders = [_losses([(schedule, rate)], mass, add) for add in (False, True)]
+    return upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
+
+
+def _guess(noise_multiplier: float, rate: float, rounds: int, delta: float, uses: int) -> float:
+    """A place to start from: for several clients at once that of one Gaussian with the root mean square count."""
+    if uses == 1:
+        return guess_epsilon(noise_multiplier, rate, rounds, delta)
+    square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
+    loud = gaussian_epsilon(noise_multiplier / (rounds * square) ** 0.5, delta)
+    return max(guess_epsilon(noise_multiplier, min(uses * rate, 0.5), rounds, delta), loud)
+
+
+@lru_cache(maxsize=256)
+def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> float:
+    """A proved lower end of epsilon (by removal), arguments as in `upper_epsilon`."""
+    upper = upper_epsilon(schedule, rate, delta, uses)
+    if not schedule or rate == 1.0 or upper == 0.0:
+        return upper
+    rounds, _, least = scale(schedule)
+    if least < LEAST_NOISE:
+        return 0.0
+    stages, mass = ((schedule, rate),), cut_mass(rounds, delta)
+    step = fine_spacing(stages, delta, upper, uses)
+    return lower_end(_losses(stages, mass, False, uses), delta, step=step, mass=mass, upper=upper)
+
+
+def fine_spacing(stages: Sequence[Stage], delta: float, upper: float, uses: int = 1) -> float:
+    """The grid of a lower end of all stages, whose upper end is known."""
+    rounds = sum(scale(schedule)[0] for schedule, _ in stages)
+    mass, spans = cut_mass(rounds, delta), []
+    for schedule, rate in stages:
+        low, high = _law(scale(schedule)[2], rate, False, uses, mass).range(mass)
+        spans.append(high - low)
+    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
+    # where epsilon is large, a part of epsilon.
+    slack = 8e-4
+    if rounds > MANY_ROUNDS:
+        slack = 1.6e-3 * rounds / MANY_ROUNDS
+    if rounds > 4 * MANY_ROUNDS or uses > 1:
+        alone = uses == 1 and sum(len(schedule) for schedule, _ in stages) == 1
+        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
+        slack = max(slack, share * upper)
+    typical = min(spacing(schedule, rate, uses) for schedule, rate in stages)
+    return max(min(slack / rounds, typical), max(spans) / LOWER_CELLS)
+
+
+@lru_cache(maxsize=256)
+def composed_ends(stages: tuple[Stage, ...], delta: float) -> Bracket:
+    """Proved ends of the epsilon of several stages one after another: a search, say, and the training that follows.
+
+    A unit is in all stages or in none, and each stage's rounds draw apart from the others', given what was released
+    before: the pairs of all rounds are composed, whatever their noise and rate, as those of one stage are.
+
+    Where a stage has no grid (rate 1, or very little noise) the high end is that of composed Gaussians, which sampling
+    can only improve on. The low end is then that of the stages that are Gaussians, as one, and at least that of any
+    stage alone: to see fewer releases tells no more.
+
+    Args:
+        stages: at least one, each of at least one round.
+        delta: in (0, 1).
+    """
+    if len(stages) == 1:
+        return lower_epsilon(*stages[0], delta), upper_epsilon(*stages[0], delta)
+    alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
+    ceiling = _as_gaussians(stages, delta)
+    if any(rate == 1.0 or min(z for z, _ in schedule) < LEAST_NOISE for schedule, rate in stages):
+        certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
+        lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
+        return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
+    mass = cut_mass(sum(scale(schedule)[0] for schedule, _ in stages), delta)
+    high = upper_end(
+        [_losses(stages, mass, add) for add in (False, True)], delta, mass=mass, ceiling=ceiling,
+        step=min(spacing(schedule, rate) for schedule, rate in stages), start=min(sum(alone), 1.3 * max(alone)),
+    )  # fmt: skip
+    fine = fine_spacing(stages, delta, high)
+    return lower_end(_losses(stages, mass, False), delta, step=fine, mass=mass, upper=high), high
+
+
+def _as_gaussians(stages: Sequence[Stage], delta: float) -> float:
+    """Epsilon of all rounds where everyone is in each."""
+    squares = sum(count / z**2 for schedule, _ in stages for z, count in schedule)
+    return gaussian_epsilon(squares**-0.5, delta)
+
+
+class Poisson(Accountant):
     """By the privacy loss distribution; rounds of different noise are composed as they were."""
 
-    sampler = "poisson"
+    pair = "gaussian", "poisson"
     explanation = "each client in each round with the same chance; privacy loss distribution, bracketed"
     images = (
         "every client that uses the image contributes zero; each of them takes part on its own: a mixture of Gaussians "
         "over their number, composed over rounds, for the most used image"
     )
 
-    def bracket(self, schedule: Schedule, sampler: Sampler, delta: float) -> Bracket:
-        low = poisson.lower_epsilon(grouped(schedule, least=False), sampler["rate"], delta)
-        return low, self.high(schedule, sampler, delta)
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        low = lower_epsilon(grouped(events.schedule, least=False), events.rate, delta)
+        return low, self.high(events, delta)
 
-    def high(self, schedule: Schedule, sampler: Sampler, delta: float) -> float:
-        return poisson.upper_epsilon(grouped(schedule, least=True), sampler["rate"], delta)
+    def high(self, events: Events, delta: float) -> float:
+        return upper_epsilon(grouped(events.schedule, least=True), events.rate, delta)
 
-    def deltas(self, schedule: Schedule, sampler: Sampler) -> Deltas:
-        parts = grouped(schedule, least=True)
-        return Deltas(EPSILONS, *poisson.upper_deltas(parts, float(sampler["rate"]), EPSILONS))
+    def curve(self, events: Events) -> Curve:
+        return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
 
-    def renyi(self, schedule: Schedule, sampler: Sampler, orders: Sequence[int]) -> np.ndarray:
-        parts = grouped(schedule, least=True)
-        return np.sum([count * poisson.renyi(z, float(sampler["rate"]), orders) for z, count in parts], axis=0)
+    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
+        parts = grouped(events.schedule, least=True)
+        return np.sum([count * renyi(z, events.rate, orders) for z, count in parts], axis=0)
 
-    def image_bracket(self, use: ImageUse, multipliers: Sequence[float], sampler: Sampler, delta: float) -> Bracket:
-        uses, done, rate = int(use.counts().max()), len(multipliers), float(sampler["rate"])
-        least, most = min(multipliers), max(multipliers)
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        uses, done, rate = use.most, len(events.multipliers), events.rate
+        least = min(events.multipliers)
         # The server's noise stays as it is; were it not so, each end would take its safe side.
-        low_schedule, high_schedule = ((most, done),), ((least, done),)
-        high = poisson.upper_epsilon(high_schedule, rate, delta, uses)
-        low = poisson.lower_epsilon(low_schedule, rate, delta, uses)
+        low_schedule, high_schedule = ((max(events.multipliers), done),), ((least, done),)
+        high = upper_epsilon(high_schedule, rate, delta, uses)
+        low = lower_epsilon(low_schedule, rate, delta, uses)
         if low == 0.0 < high:
-            low = poisson.lower_epsilon(low_schedule, rate, delta)
+            low = lower_epsilon(low_schedule, rate, delta)
             high = min(high, known_draws_epsilon(*squares_of_binomials(uses, rate, done), least, delta))
         return low, high
+
+
+class PoissonLots(Poisson):
+    """As for Poisson participation, for each client's records; no record is at two clients.
+
+    The noise of lots may follow a public validation loss. Two proofs cover that (`accounting.filters`).
+    """
+
+    pair = "gaussian", "poisson-lots"
+    explanation = (
+        "each record of a client in each lot with the same chance; privacy loss distribution, bracketed; "
+        "no record is at two clients"
+    )
+    units = "records"
+    follows_loss = True
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        return Accountant.image(self, events, use, delta)
+
+
+class OwnRecordsPoisson(Poisson):
+    """Sums that a few-shot client takes over samples of its own examples: each with the same chance, in each step.
+
+    A client takes part once, and what it does is known but for the samples: to one of its examples its releases are as
+    many sampled Gaussians as it takes steps. Of rounds of different noise the least noisy one counts.
+    """
+
+    pair = "gaussian", "own-records-poisson"
+    own = True
+    shared_records = True
+    explanation = (
+        "a client takes part once, and one of its examples is in each of its steps with the same chance, in secret; "
+        "privacy loss distribution, bracketed"
+    )
+    images = (
+        "an image is an example of up to {uses} simulated clients, each of which makes releases of its own; composed"
+    )
+    units = "records"
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """Each of the steps reads a record with the chance one over their number."""
+        super().check_numbers(sampling)
+        self.check_whole(sampling, "steps")
+        if not math.isclose(sampling["rate"] * sampling["steps"], 1.0, rel_tol=1e-12):
+            raise self.contradiction(sampling, f"the rate of {sampling['steps']} steps is one over them")
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        found = super().read(lines)
+        schedule = ((min(found.multipliers), int(found.sampling["steps"])),)
+        return Events(
+            samplings=found.samplings, schedule=schedule, claimed=((schedule, found.sampling),),
+            multipliers=found.multipliers,
+        )  # fmt: skip
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        steps, rate = int(events.sampling["steps"]), events.rate
+        low = lower_epsilon(((max(events.multipliers), steps),), rate, delta)
+        return low, upper_epsilon(((min(events.multipliers), steps * use.most),), rate, delta)

@@ -1,0 +1,308 @@
+"""The base of accountants: one for each pair of a mechanism and a way of sampling, found by place (`analyses`).
+
+An accountant reads the lines of a ledger (`read`) and says what they tell of one unit: proved ends of epsilon
+(`bracket`) and the whole trade-off curve from above (`curve`). What it can say besides is optional.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dpsum.accounting.gaussian import Bracket, Schedule, ends, gaussian_deltas, gaussian_epsilon, joint_multiplier
+from dpsum.accounting.image_level import ImageUse
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release
+from dpsum.sampling import Sampler, Sampling
+
+EPSILONS = np.append(0.0, np.geomspace(1e-3, 20.0, 160))
+"""Where a trade-off curve is found: losses of every size, each one sixteenth from the next."""
+
+MEND = "delete the run's folder and train again"
+
+
+class Curve(NamedTuple):
+    """A trade-off curve by its lines: at each epsilon >= 0 an upper end of delta, float64 [n].
+
+    `present`: of a unit's presence against its absence; `absent`: the other way.
+    """
+
+    epsilons: np.ndarray
+    present: np.ndarray
+    absent: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Events:
+    """What an accountant has to know of releases, read from a ledger or planned.
+
+    Attributes:
+        schedule: the noise of all releases; those of one round that read the same cohort as one Gaussian.
+        samplings: how the cohort of each name that was released was drawn.
+        multipliers: of each round's releases as one.
+        claimed: the noise of the releases that the method's paper counts, and how they were drawn; several where it
+            counts each name by itself, of which the worst is claimed.
+        uncounted: names of the releases that the paper does not count.
+        seen: what an accountant reads besides for itself; None of rounds that are planned.
+    """
+
+    schedule: Schedule
+    samplings: Mapping[str, Sampling]
+    multipliers: Sequence[float] = ()
+    claimed: Sequence[tuple[Schedule, Sampling]] = ()
+    uncounted: Sequence[str] = ()
+    seen: Any = None
+
+    @classmethod
+    def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
+        """Of rounds of independent noise, before there is a ledger."""
+        given = Sampling.of(sampling)
+        multipliers = [z for z, count in schedule for _ in range(count)]
+        return cls(
+            schedule=schedule, samplings={"": given}, multipliers=multipliers, claimed=((schedule, given),)
+        )  # fmt: skip
+
+    @property
+    def sampling(self) -> Sampling:
+        """The first's."""
+        return next(iter(self.samplings.values()))
+
+    @property
+    def rate(self) -> float:
+        """A unit's chance of being in a given round."""
+        return float(self.sampling["rate"])
+
+    @property
+    def ends(self) -> tuple[float, float, int]:
+        """The least and the greatest multiplier, and the rounds."""
+        return ends(self.schedule)
+
+    def of_noise(self, schedule: Schedule) -> Events:
+        """The same with other noise, of which nothing more is known."""
+        return dataclasses.replace(self, schedule=schedule, seen=None)
+
+
+class Contradiction(DpsumError):
+    """Numbers of a sampler do not fit together; `why`, in words that name no ledger."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class Accountant:
+    """Accounts for one mechanism under one way of sampling.
+
+    A subclass names its `pair` and has `bracket`, or `gaussian` where all releases are one Gaussian to a unit; the rest
+    follows, or has its own where that is tighter or quicker.
+
+    Attributes:
+        pair: what the ledger calls the noise, and the kind of its sampler.
+        adjacency: that its releases are for, and what it says of them.
+        known: whether the observer may know who is in which release.
+        own: whether its releases are those that few-shot clients make over their own examples.
+        shared_records: whether its records are examples that several simulated clients may hold.
+        follows_loss: whether its noise may follow a public validation loss (`accounting.filters`).
+        units: the key of its sampler that says how many units a cohort is drawn from: "clients" or "records".
+        records_too: whether that is "records" wherever the sampler has that key.
+        explanation: what it takes for granted, for people.
+        images: the same of the image level; "{uses}" is the number of clients that use the worst image.
+    """
+
+    pair: ClassVar[tuple[str, str]]
+    adjacency: ClassVar[str] = "zero-out"
+    known: ClassVar[bool] = False
+    own: ClassVar[bool] = False
+    shared_records: ClassVar[bool] = False
+    follows_loss: ClassVar[bool] = False
+    units: ClassVar[str] = "clients"
+    records_too: ClassVar[bool] = False
+    explanation: ClassVar[str]
+    images: ClassVar[str] = ""
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        """A ledger of this mechanism and sampler.
+
+        Raises:
+            DpsumError: rounds are missing, doubled or out of order, samplers differ, their numbers contradict one
+                another, or noise does not fit z and C.
+        """
+        rounds = rounds_of(lines, self.adjacency)
+        self.check(lines[0].sampler)
+        claimed = schedule_of([[event for event in events if event.counted_by_paper] for events in rounds])
+        return Events(
+            samplings={event.name: event.sampler for event in rounds[0]},
+            schedule=schedule_of(rounds),
+            claimed=((claimed, lines[0].sampler),),
+            multipliers=[joint_multiplier([event.noise_multiplier for event in events]) for events in rounds],
+            uncounted=sorted({event.name for event in lines if not event.counted_by_paper}),
+        )
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        """Proved ends of epsilon: the low one below, the high one above the exact value."""
+        z = self.gaussian(events)
+        assert z is not None, "an accountant has a bracket or a Gaussian"
+        exact = gaussian_epsilon(z, delta)
+        return exact, exact
+
+    def high(self, events: Events, delta: float) -> float:
+        """The high end alone, which is much cheaper where the low end takes a finer grid."""
+        return self.bracket(events, delta)[1]
+
+    def curve(self, events: Events) -> Curve:
+        """The whole trade-off curve, from above. By `high` it takes many searches, and has few lines."""
+        z = self.gaussian(events)
+        if z is not None:
+            exact = gaussian_deltas(z, EPSILONS)
+            return Curve(EPSILONS, exact, exact)
+        found = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
+        return Curve(np.array([self.high(events, float(delta)) for delta in found]), found, found)
+
+    # What only some can say
+
+    def gaussian(self, events: Events) -> float | None:
+        """The multiplier of the one Gaussian that all releases are to one unit, or at most; None where they are not."""
+        return None
+
+    def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
+        """Upper ends of the Renyi divergence of all releases, at each order.
+
+        Raises:
+            DpsumError: there are none of this pair.
+        """
+        z = self.gaussian(events)
+        if z is None:
+            raise DpsumError(f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it")
+        return np.array(orders) / (2 * z**2)
+
+    def replaced(self, events: Events, delta: float) -> Bracket | None:
+        """Both ends where the unit's contribution becomes any other; None: that is zeroing it and putting it back."""
+        return None
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        """Both ends for the worst image, all clients that use it contributing zero.
+
+        Raises:
+            DpsumError: there is no such analysis.
+        """
+        raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
+
+    def explain(self, events: Events) -> str:
+        """What the bracket of a ledger takes for granted."""
+        return self.explanation
+
+    # What fits together in a sampler
+
+    def check(self, sampling: Sampler) -> None:
+        """Refuse a sampler whose numbers contradict one another: an account would follow from whichever it reads.
+
+        Raises:
+            Contradiction: says which numbers, and what they should be.
+        """
+        said = Sampling.of(sampling)
+        units = self.units_of(said)
+        for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
+            if not isinstance(said.get(key), (int, float)) or not 0 < said[key] < math.inf:
+                raise self.contradiction(said, f"{key} is not a number above 0")
+        for key in dict.fromkeys(("clients", units, "rounds")):
+            if said[key] != int(said[key]):
+                raise self.contradiction(said, f"{key} is not a whole number")
+        if said["cohort"] > said[units]:
+            raise self.contradiction(said, f"cohort is more than the {said[units]:,} {units}")
+        self.check_numbers(said)
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """What has to hold between a sampler's numbers, each of which is one: here the rate is the cohort's share."""
+        units = self.units_of(sampling)
+        share = sampling["cohort"] / sampling[units]
+        if not math.isclose(sampling["rate"], share, rel_tol=1e-12):
+            said = f"{sampling['cohort']:,} of {sampling[units]:,} {units} is a rate of {share:.6g}"
+            raise self.contradiction(sampling, said)
+
+    def check_whole(self, sampling: Sampling, *keys: str) -> None:
+        """Refuse a sampler where one of these keys is not a whole number from 1 on."""
+        for key in keys:
+            value = sampling.get(key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
+                raise self.contradiction(sampling, f"{key} is not a whole number from 1 on")
+
+    def units_of(self, sampling: Sampler) -> str:
+        """The key of a sampler that says how many units a cohort is drawn from."""
+        return "records" if self.records_too and "records" in sampling else self.units
+
+    def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
+        """The refusal of a sampler."""
+        said = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
+        text = f"the ledger's sampler {self.pair[1]} says {said}, which do not fit together: {why}; {MEND}"
+        return Contradiction(text, why)
+
+    def sampling_of(self, lines: Sequence[Release]) -> Sampling:
+        """The sampler of a ledger, and what `high` needs of it besides."""
+        return lines[0].sampler
+
+
+def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
+    """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
+    found: dict[float, int] = {}
+    for events in rounds:
+        parts = [event.noise_multiplier for event in events]
+        z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
+        found[z] = found.get(z, 0) + 1
+    return tuple(found.items())
+
+
+def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[list[Release]]:
+    """The releases round by round, after checking that the ledger is one mechanism's.
+
+    Raises:
+        DpsumError: rounds are missing, doubled or out of order, samplers differ, or noise does not fit z and C.
+    """
+    first, rounds = releases[0], list[list[Release]]()
+    for number, event in enumerate(releases):
+        where = f"the ledger's release {number}"
+        _check_release(event, first, where, adjacency)
+        if event.round == len(rounds):
+            rounds.append([event])
+        elif rounds and event.round == len(rounds) - 1 and event.name not in {known.name for known in rounds[-1]}:
+            rounds[-1].append(event)
+        else:
+            raise DpsumError(f"{where} is of round {event.round}: {MEND}")
+    if len({frozenset(event.name for event in events) for events in rounds}) > 1:
+        raise DpsumError(f"the ledger's rounds differ in what they released: {MEND}")
+    if len(rounds) > first.sampler["rounds"]:
+        raise DpsumError(f"the ledger has {len(rounds)} rounds, its sampler plans {first.sampler['rounds']}")
+    return rounds
+
+
+def _check_release(event: Release, first: Release, where: str, adjacency: str) -> None:
+    if any(getattr(event, name) != getattr(first, name) for name in ("sampler", "unit", "adjacency", "mechanism")):
+        raise DpsumError(
+            f"{where} has another sampler, unit, adjacency or mechanism than the first: account for them apart"
+        )
+    if event.adds is not None and event.adds > (clients := event.sampler.get("clients", 1)):
+        raise DpsumError(
+            f"{where} is added up with those of {event.adds} clients, but its sampler has {clients}: "
+            "its mechanism is not the one accounted for"
+        )
+    if event.adjacency != adjacency:
+        raise DpsumError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
+    z = event.noise_multiplier
+    parts = (event.threshold, event.sensitivity, event.noise_std)
+    each = (value if isinstance(value, list) else [value] for value in parts)
+    for threshold, sensitivity, noise_std in zip(*each, strict=True):
+        if not (0 < z < math.inf and 0 < threshold < math.inf):
+            raise DpsumError(f"{where} has z {z} and C {threshold}: both must be above 0")
+        if sensitivity < threshold:
+            raise DpsumError(
+                f"{where} declares sensitivity {sensitivity}, less than its threshold {threshold}: "
+                "its mechanism is not the one accounted for"
+            )
+        if not math.isclose(noise_std, z * sensitivity, rel_tol=1e-12):
+            raise DpsumError(
+                f"{where} has noise of deviation {noise_std}, not z x sensitivity = "
+                f"{z * sensitivity}: its mechanism is not the one accounted for"
+            )

@@ -1,0 +1,147 @@
+"""Correlated noise in rounds that the observer may know: all releases are one Gaussian release.
+
+The released sums are S + sigma C^-1 Z with independent standard Z, which is the same as C S + sigma Z. A client that is
+in one round t alone, where its contribution has norm at most the threshold, moves C S by column t of C times that: one
+Gaussian release, also where what clients compute follows from earlier releases (Denisov et al. 2022, Theorem 2.1). A
+client of several rounds moves several columns at once; by how much at most is bracketed in `accounting.several`. The
+ledger says the rows of C^-1, and C is found from them: nothing is taken on trust. The rounds that were run are a
+leading block of C^-1, whose inverse is that block of C, so a run that was stopped is accounted for by what it released.
+
+What moves with an image: clients that use it, in several rounds, add up to at most c_t thresholds in round t, and C S
+moves by at most (c^T |C^T C| c)^1/2, which they reach if they point the same way and no entry of C^T C is below 0.
+
+Rounds may be planned before there are weights: z is then taken for that of all releases together, which is what a noise
+part that divides its encoder by the sensitivity of all participations makes it. The account of a ledger never does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from dpsum.accounting.accountant import MEND, Events
+from dpsum.accounting.analyses.known_rounds import MinSeparation, OnePass, epsilon_of_square
+from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.several import sensitivity
+from dpsum.errors import DpsumError
+from dpsum.ledger import Release
+
+
+class CorrelatedOnePass(OnePass):
+    """Known blocks, exactly: the client in the round of the encoder's largest column is the worst off."""
+
+    pair = "correlated-gaussian", "one-pass"
+    explanation = (
+        "disjoint batches known to the observer, correlated noise: all releases are one Gaussian release of the "
+        "encoder's largest column norm, found from the ledger's weights; exact"
+    )
+    images = (
+        "every client that uses the image contributes zero, over all rounds together; known blocks: one Gaussian for "
+        "the worst image of this partition, found from the ledger's weights"
+    )
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
+        found, gram = super().read(lines), gram_of(lines)
+        return _as_one(found, float(np.diag(gram).max()) ** -0.5, gram)
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        if events.seen is None:
+            raise DpsumError("the image level of correlated noise takes the ledger's weights, not z alone")
+        low, high = (_worst_square(use, gram) for gram in (events.seen, np.abs(events.seen)))
+        return epsilon_of_square(low, delta), epsilon_of_square(high, delta)
+
+
+class CorrelatedMinSeparation(MinSeparation):
+    """Several participations, bracketed; exact where the worst set of rounds is known.
+
+    That is so for banded encoders of no more bands than rounds lie between, and for Toeplitz encoders of falling
+    weights.
+    """
+
+    pair = "correlated-gaussian", "min-separation"
+    explanation = (
+        "rounds known to the observer, a unit's at least so many apart and at most so many in all, correlated noise: "
+        "all releases are one Gaussian release of the encoder's columns of the worst such rounds, found from the "
+        "ledger's weights"
+    )
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        """Beside the rest the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
+        found = super().read(lines)
+        near, most = int(found.sampling["separation"]), int(found.sampling["participations"])
+        low, high = sensitivity(gram_of(lines), near, most)
+        return _as_one(found, 1 / high, low)
+
+    def gaussian(self, events: Events) -> float:
+        return events.ends[0]
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        high = gaussian_epsilon(self.gaussian(events), delta)
+        return high if events.seen is None else min(gaussian_epsilon(1 / events.seen, delta), high), high
+
+
+def _as_one(found: Events, multiplier: float, seen: object) -> Events:
+    """Rounds each of which has the multiplier that all of them have together."""
+    rounds = len(found.multipliers)
+    same = ((multiplier, rounds),)
+    return dataclasses.replace(
+        found, schedule=same, claimed=((same, found.sampling),), multipliers=[multiplier] * rounds, seen=seen
+    )
+
+
+def gram_of(lines: Sequence[Release]) -> np.ndarray:
+    """C^T C over sigma^2, in units of the threshold, of the rounds that were run; errors as of `encoder_of`."""
+    encoder, scale = encoder_of(lines)
+    return np.asarray(encoder.T @ encoder * scale**2)
+
+
+def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
+    """C of the rounds that were run, from a ledger, and the threshold over the noise's deviation.
+
+    Raises:
+        DpsumError: rows are missing or of another length, the threshold moved, or the encoder moves by more than the
+            ledger's sensitivity says.
+    """
+    first, inverse = lines[0], np.zeros((len(lines), len(lines)))
+    if len({event.name for event in lines}) > 1:
+        raise DpsumError("the ledger has releases beside those of correlated noise: account for them apart")
+    for number, event in enumerate(lines):
+        row = event.combines
+        if row is None or len(row) != number + 1 or not all(map(math.isfinite, row)) or not row[-1]:
+            raise DpsumError(
+                f"the ledger's release {number} does not say which draws its noise combines, {number + 1} in all: "
+                f"{MEND}"
+            )
+        if (event.threshold, event.noise_std) != (first.threshold, first.noise_std):
+            raise DpsumError(
+                f"the ledger's release {number} has another threshold or noise than the first: correlated noise is "
+                "accounted for at a constant one"
+            )
+        inverse[number, : number + 1] = row
+    encoder = solve_triangular(inverse, np.eye(len(lines)), lower=True)
+    worst = float(np.sqrt((encoder**2).sum(axis=0).max()))
+    if worst * float(np.max(first.threshold)) > float(np.max(first.sensitivity)) * (1 + 1e-9):
+        raise DpsumError(
+            f"the ledger declares sensitivity {first.sensitivity}, but its encoder has a column of norm {worst:.6g}: "
+            "its mechanism is not the one accounted for"
+        )
+    return encoder, float(np.max(first.threshold) / np.max(first.noise_std))
+
+
+def _worst_square(use: ImageUse, gram: np.ndarray) -> float:
+    """The greatest c^T G c of any image, with c_t the clients of round t that use it."""
+    assert use.rounds is not None
+    done = len(gram)
+    taking = np.flatnonzero((use.rounds >= 0) & (use.rounds < done))
+    if not len(taking):
+        return 0.0
+    images, places = np.unique(use.images[taking], return_inverse=True)
+    counts = np.zeros((len(images), done))
+    np.add.at(counts, (places.reshape(len(taking), -1), use.rounds[taking][:, None]), 1.0)
+    return float(np.einsum("it,ts,is->i", counts, gram, counts, optimize=True).max())

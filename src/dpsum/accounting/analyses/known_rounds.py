@@ -1,0 +1,275 @@
+"""Participation in rounds that the observer may know: to each unit all releases are one Gaussian, and the rest follows.
+
+A unit that is in several releases of independent noise is in one of multiplier (sum of z^-2)^-1/2. With correlated
+noise see `correlated`, which finds that multiplier from the encoder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from dpsum.accounting.accountant import Accountant, Events
+from dpsum.accounting.compositions import Composition
+from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
+from dpsum.accounting.grid_sums import GridVariable, crossing
+from dpsum.accounting.image_level import ImageUse
+from dpsum.accounting.several import heaviest
+from dpsum.ledger import Release
+from dpsum.sampling import Sampling
+
+
+def epsilon_of_square(square: float, delta: float) -> float:
+    """Exact epsilon of one Gaussian at a square distance, in deviations of the noise; 0 where it is 0."""
+    return gaussian_epsilon(square**-0.5, delta) if square > 0 else 0.0
+
+
+class OnePass(Accountant):
+    """Disjoint known blocks, exactly. Of rounds of different noise the client of the least noisy one is worst off."""
+
+    pair = "gaussian", "one-pass"
+    known = True
+    explanation = "disjoint batches known to the observer: each client is in one Gaussian release; exact"
+    images = (
+        "every client that uses the image contributes zero; known blocks: one Gaussian for the worst image of this "
+        "partition; exact"
+    )
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """Blocks are disjoint, so that there are no more of them than the clients last for."""
+        super().check_numbers(sampling)
+        if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
+            raise self.contradiction(sampling, "the clients do not last for so many rounds of one pass")
+
+    def gaussian(self, events: Events) -> float:
+        return events.ends[0]
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        exact = epsilon_of_square(use.worst_square(events.multipliers), delta)
+        return exact, exact
+
+
+class MinSeparation(Accountant):
+    """Several participations, at least so many rounds apart: exactly, of the worst set of rounds that is allowed."""
+
+    pair = "gaussian", "min-separation"
+    known = True
+    records_too = True
+    explanation = (
+        "rounds known to the observer, a unit's at least so many apart and at most so many in all: one Gaussian for "
+        "all releases that it can be in; exact"
+    )
+    images = (
+        "every client that uses the image contributes zero: at most one Gaussian with all of them in the same rounds, "
+        "at least one client's"
+    )
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """Rounds that are fewer apart than the separation share no unit, so that their cohorts fit among the units."""
+        super().check_numbers(sampling)
+        self.check_whole(sampling, "separation", "participations")
+        units, near, most = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
+        if sampling["cohort"] * min(near, sampling["rounds"]) > units:
+            raise self.contradiction(sampling, f"{near} rounds in a row without a unit twice take more than there are")
+        if most > -(-sampling["rounds"] // near):
+            raise self.contradiction(sampling, f"nobody is in {most} of {sampling['rounds']} rounds, {near} apart")
+        if sampling["cohort"] * sampling["rounds"] > units * most:
+            raise self.contradiction(sampling, f"the {units:,} do not last for so many rounds of {most} participations")
+
+    def gaussian(self, events: Events) -> float:
+        least, _, done = events.ends
+        near, most = int(events.sampling["separation"]), int(events.sampling["participations"])
+        return least * min(most, -(-done // near)) ** -0.5
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        found = super().read(lines)
+        if len(found.schedule) == 1:
+            return found
+        near, most = int(found.sampling["separation"]), int(found.sampling["participations"])
+        done = len(found.multipliers)
+        worst, _ = heaviest(np.array(found.multipliers) ** -2.0, near, most)
+        # The constant noise whose `gaussian` is that of the worst set of rounds.
+        constant = (min(most, -(-done // near)) / worst) ** 0.5
+        return dataclasses.replace(found, schedule=((constant, done),))
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        low, _ = self.bracket(events, delta)
+        z = self.gaussian(events)
+        assert z is not None
+        return low, gaussian_epsilon(z / use.most, delta)
+
+
+class ShuffledEpochs(MinSeparation):
+    """Epochs over disjoint batches of a list that is shuffled anew: a unit is in at most one batch of each.
+
+    Where batches are known, a unit is in one Gaussian release an epoch: exact. Where they are secret, that is a high
+    end (what is told besides can only help), and little below it is known: see `secret_batches`. Of rounds of different
+    noise the least noisy one of each epoch counts.
+    """
+
+    pair = "gaussian", "shuffled-epochs"
+    explanation = "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """An epoch goes through the units once: the last of them may be left out, or come in a smaller batch."""
+        Accountant.check_numbers(self, sampling)
+        self.check_whole(sampling, "cohort", "epoch")
+        units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
+        if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
+            said = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
+            raise self.contradiction(sampling, said)
+        if sampling.get("batches") not in ("known", "secret"):
+            raise self.contradiction(sampling, "batches is neither known nor secret")
+
+    def gaussian(self, events: Events) -> float:
+        """Where batches are secret, of the high end."""
+        least, _, done = events.ends
+        return float(least * (-(-done // int(events.sampling["epoch"]))) ** -0.5)
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        found = Accountant.read(self, lines)
+        if len(found.schedule) == 1 or found.sampling["batches"] == "secret":
+            return found
+        epoch, done = int(found.sampling["epoch"]), len(found.multipliers)
+        worst = [min(found.multipliers[start : start + epoch]) for start in range(0, done, epoch)]
+        constant = float(np.mean(np.array(worst) ** -2.0)) ** -0.5
+        return dataclasses.replace(found, schedule=((constant, done),))
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, self.gaussian(events))
+
+    def replaced(self, events: Events, delta: float) -> Bracket:
+        return self._ends(events, delta, self.gaussian(events) / 2)
+
+    def _ends(self, events: Events, delta: float, multiplier: float) -> Bracket:
+        high = gaussian_epsilon(multiplier, delta)
+        if events.sampling["batches"] == "known":
+            return high, high
+        _, most, done = events.ends
+        return min(secret_batches(most, events.rate, int(events.sampling["epoch"]), done, delta), high), high
+
+    def high(self, events: Events, delta: float) -> float:
+        return gaussian_epsilon(self.gaussian(events), delta)
+
+    def explain(self, events: Events) -> str:
+        if events.sampling["batches"] == "known":
+            return f"{self.explanation}; the observer may know which; exact"
+        return (
+            f"{self.explanation}; which is secret, from which nothing is taken for the high end; the low end is of the "
+            "largest of an epoch's sums where all others contribute alike (Chua et al. 2024)"
+        )
+
+
+class OwnUpdate(Accountant):
+    """A client's own update, clipped and noised by itself (local privacy): what it tells of all that the client holds.
+
+    The client takes part once, and what it sends is one Gaussian release. It is always there, so neighbours differ in
+    what it holds: the update becomes any other of norm C, which moves it by up to 2C, the ledger's sensitivity. What
+    the server makes of it follows.
+    """
+
+    pair = "gaussian", "own-update"
+    known = True
+    adjacency = "replace-one"
+    explanation = "a client takes part once and noises its own update, of sensitivity 2C: one Gaussian; exact"
+    images = (
+        "every client that uses the image sends another update, each with noise of its own: one Gaussian for the worst "
+        "image of this partition; exact where it is known who took part"
+    )
+
+    def check_numbers(self, sampling: Sampling) -> None:
+        """A client is in its own update for certain, takes one, and takes part once."""
+        if sampling["rate"] != 1 or sampling.get("steps") != 1:
+            raise self.contradiction(sampling, "a client's own update is one release, at rate 1")
+        if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
+            raise self.contradiction(sampling, "the clients do not last for so many rounds of one participation")
+
+    def gaussian(self, events: Events) -> float:
+        return events.ends[0]
+
+    def read(self, lines: Sequence[Release]) -> Events:
+        found = super().read(lines)
+        ((counted, sampling),) = found.claimed
+        return dataclasses.replace(found, claimed=((((min(z for z, _ in counted), 1),), sampling),))
+
+    def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
+        if use.rounds is not None:
+            exact = epsilon_of_square(use.worst_square(events.multipliers, apart=True), delta)
+            return exact, exact
+        # Rounds are secret, and the same once all are over: everyone has taken part.
+        all_came = len(events.multipliers) * events.sampling["cohort"] == events.sampling["clients"]
+        least, most = (gaussian_epsilon(pick(events.multipliers) / use.most**0.5, delta) for pick in (max, min))
+        return (least if all_came else 0.0), most
+
+
+# A low end of secret batches
+
+_CELLS = 4096
+# Of a tail: what its logarithms, its product and its difference from the next can be off by, far more than they are.
+_OFF = 1e-11
+_PAIRS = ((2.0, 1.0), (1.0, 2.0), (1.0, 0.0), (0.0, 1.0))
+
+
+def _largest(z: float, mean: float, chance: float, rounds: int, edges: np.ndarray) -> np.ndarray:
+    """The probability that the largest of an epoch's sums is above each edge."""
+    rest = (rounds - 1) * log_ndtr(edges / z)
+    own, none = (-np.expm1(log_ndtr((edges - at) / z) + rest) for at in (mean, 0.0))
+    return np.asarray(chance * own + (1 - chance) * none)
+
+
+def _losses(z: float, pair: tuple[float, float], chance: float, rounds: int, step: float) -> GridVariable | None:
+    """The loss of one epoch, rounded down to the grid; None where nothing is left of it."""
+    edges = np.linspace(-6.0 * z, 2.0 + 12.0 * z, _CELLS)
+    tails = [np.concatenate([[1.0], _largest(z, mean, chance, rounds, edges), [0.0]]) for mean in pair]
+    (first, off), (second, other) = ((tail[:-1] - tail[1:], _OFF * (tail[:-1] + tail[1:])) for tail in tails)
+    first, second = first - off, second + other
+    kept = first > 0
+    if not kept.any():
+        return None
+    places = np.floor(np.log(first[kept] / second[kept]) / step - 1e-6).astype(int)
+    return GridVariable(first=int(places.min()), weights=np.bincount(places - places.min(), first[kept]), step=step)
+
+
+@functools.lru_cache(maxsize=256)
+def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, delta: float) -> float:
+    """A proved lower end of epsilon after `done` rounds of secret batches, under zero-out (and so under replace-one).
+
+    Each epoch shuffles the units anew and cuts the list into batches of a size that is known. In units of the
+    threshold, let the unit contribute 1 and all others -1. Then an epoch's t released sums, less what batches without
+    the unit have, are independent N(0, z^2) but for that of the unit's batch, if it is among them (with chance p): it
+    has the mean 2 where the unit contributes and 1 where it is zeroed. Where all others contribute 0, it is 1 and 0.
+    The largest sum is at most m with chance
+
+        F(m) = p Phi((m - mean) / z) Phi(m / z)^(t - 1) + (1 - p) Phi(m / z)^t,
+
+    in one epoch (Chua et al., How Private are DP-SGD Implementations?, 2024, for the first pair). Which interval of a
+    grid the largest sum of each epoch lies in follows from the releases, so the composition of these laws over epochs
+    is a low end. It is close to the truth where noise is small, and far from it where it is large.
+
+    Args:
+        noise_multiplier: z > 0, the greatest of all rounds.
+        rate: the chance of being in a given full batch.
+        epoch: rounds of a whole epoch.
+        done: rounds so far.
+        delta: in (0, 1).
+    """
+    whole, rest = divmod(done, epoch)
+    epochs = [(rounds, count) for rounds, count in ((epoch, whole), (rest, 1)) if rounds and count]
+    ceiling = gaussian_epsilon(noise_multiplier * (whole + bool(rest)) ** -0.5, delta) if epochs else 0.0
+    if ceiling == 0.0:
+        return 0.0
+    step, found = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
+    for pair in _PAIRS:
+        laws = [(_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n) for rounds, n in epochs]
+        parts = [(law, count) for law, count in laws if law is not None]
+        if parts:
+            low = crossing(
+                lambda near, parts=parts: Composition(parts, upper=False, near=near),  # type: ignore[misc]
+                delta=delta, start=max(found, 0.3 * ceiling), ceiling=ceiling, upper=False,
+            )  # fmt: skip
+            found = max(found, low)
+    return found

@@ -1,0 +1,115 @@
+"""Renyi divergences of Poisson-sampled Gaussians, and from divergences to epsilon.
+
+They add up over rounds, so that a budget can be kept round by round with them, and searches are accounted for by them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import gammaln, log_ndtr, xlog1py, xlogy
+
+from dpsum.accounting.gaussian import Schedule
+
+HOLDING_ORDERS = tuple(range(2, 257))
+"""For a budget under `holds` that is kept lot by lot, and for searches: all whole, and any of them is an upper end."""
+
+
+def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
+    """Renyi divergences of one round, an upper end in both directions, at each order above 1.
+
+    Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian Mechanism (2019), Section 3.3.
+
+    Args:
+        noise_multiplier: z.
+        rate: q.
+    """
+    return _renyi(noise_multiplier, rate, tuple(orders))
+
+
+@lru_cache(maxsize=4096)
+def _renyi(noise_multiplier: float, rate: float, orders: tuple[float, ...]) -> np.ndarray:
+    if all(isinstance(order, int) for order in orders):
+        return _renyi_whole(noise_multiplier, rate, tuple(int(order) for order in orders))
+    if rate in (0.0, 1.0):
+        return np.array([rate * order / (2 * noise_multiplier**2) for order in orders])
+    return np.array([_log_moment(noise_multiplier, rate, order) / (order - 1) for order in orders])
+
+
+def _log_moment(noise_multiplier: float, rate: float, order: float) -> float:
+    """log E_Q (P/Q)^order; infinity where its series is not summed in time.
+
+    It is dp-accounting's `_compute_log_a` to the bit, without what importing that package loads: a second a training.
+    """
+    z, log_q, log_rest = noise_multiplier, math.log(rate), math.log1p(-rate)
+    if float(order).is_integer():
+        order, total = int(order), -math.inf
+        for i in range(order + 1):
+            chosen = _log_choose(order, i) + i * log_q + (order - i) * log_rest
+            total = _log_add(total, chosen + (i * i - i) / (2 * (z**2)))
+        return total
+    # The integral to either side of where both densities are equal, each a series.
+    middle = z**2 * math.log(1 / rate - 1) + 0.5
+    below = above = last_below = last_above = -math.inf
+    for i in range(1000):
+        choose, j = _log_choose(order, i), order - i
+        tail_below = math.log(0.5) + (math.log(2) + log_ndtr(-((i - middle) / (math.sqrt(2) * z)) * 2**0.5))
+        tail_above = math.log(0.5) + (math.log(2) + log_ndtr(-((middle - j) / (math.sqrt(2) * z)) * 2**0.5))
+        term_below = choose + i * log_q + j * log_rest + (i * i - i) / (2 * (z**2)) + tail_below
+        term_above = choose + j * log_q + i * log_rest + (j * j - j) / (2 * (z**2)) + tail_above
+        below, above = _log_add(below, term_below), _log_add(above, term_above)
+        total = _log_add(below, above)
+        if term_below < last_below and term_above < last_above and max(term_below, term_above) < total - 30:
+            return total
+        last_below, last_above = term_below, term_above
+    return math.inf
+
+
+def _log_choose(n: float, k: float) -> float:
+    return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def _log_add(x: float, y: float) -> float:
+    less, more = min(x, y), max(x, y)
+    return more if less == -math.inf else math.log1p(math.exp(less - more)) + more
+
+
+@lru_cache(maxsize=16)
+def _binomials(rate: float, orders: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """log of C(alpha, k) (1 - q)^(alpha - k) q^k for each order and k, -inf beyond; and the k."""
+    alpha = np.array(orders, dtype=float)[:, None]
+    k = np.arange(max(orders) + 1, dtype=float)[None, :]
+    inside = k <= alpha
+    rest = np.where(inside, alpha - k, 0.0)
+    logs = gammaln(alpha + 1) - gammaln(k + 1) - gammaln(rest + 1) + xlogy(k, rate) + xlog1py(rest, -rate)
+    return np.where(inside, logs, -np.inf), k
+
+
+def _renyi_whole(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.ndarray:
+    """The same for whole orders, by the sum that defines it, all at once."""
+    logs, k = _binomials(rate, orders)
+    terms = logs + (k * k - k) / (2 * noise_multiplier**2)
+    # As scipy's logsumexp, without what that costs beside the sum: noise that decays asks thousands of times.
+    top = terms.max(axis=1)
+    return (top + np.log(np.exp(terms - top[:, None]).sum(axis=1))) / (np.array(orders) - 1.0)
+
+
+def epsilon_of(divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool) -> float:
+    """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of Canonne et al."""
+    alphas = np.asarray(orders, dtype=float)
+    found = divergences - math.log(delta) / (alphas - 1.0)
+    if tight:
+        found = found + np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
+    return max(float(np.min(found)), 0.0)
+
+
+def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:
+    """Upper end by Renyi divergences and eps = rdp + log(1/delta) / (alpha - 1) (Mironov 2017, Proposition 3).
+
+    This is what TensorFlow Privacy's moments accountant printed when the papers were written.
+    """
+    divergences = np.sum([count * renyi(z, rate, orders) for z, count in schedule], axis=0)
+    return epsilon_of(divergences, orders, delta, tight=False)
