@@ -193,7 +193,7 @@ def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     assert sizes == [(30, 50), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert refusal(found) == (
-        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 4 values: give one for each, in their order"
+        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values: give one for each, in their order"
     )
 
 
