@@ -1,12 +1,49 @@
 """dpfedbench: from data to tables and figures in one command, `uv run snakemake --cores all`."""
 
+import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from snakemake.utils import min_version
 
 min_version("9.0")
-ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=False))
+
+
+def root_folder(here):
+    """The repository's folder on this machine: the plan, the library and the scripts are read from files.
+
+    A module whose Snakefile comes from Git is cloned at that commit, once, into Snakemake's cache of sources.
+    """
+    hosted = hasattr(here, "hosted_repo")
+    if not hosted and not hasattr(here, "repo_path"):
+        place = here.get_path_or_uri(secret_free=False)
+        if "://" in place:
+            taken = "github(...), gitlab(...), gitfile(...) or a path on this machine"
+            sys.exit(
+                f"configuration: a module cannot take dpfedbench from {place}: take {taken}"
+            )
+        return Path(place)
+    from git import Repo
+
+    source = here.hosted_repo.repo if hosted else Repo(here.repo_path)
+    commit = source.commit(here.ref).hexsha
+    folder = Path(workflow.sourcecache.cache_path, "dpfedbench", commit)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as made:
+            clone = Path(made, "clone")
+            cloned = Repo.clone_from(source.git_dir, clone, no_checkout=True)
+            cloned.git.checkout("--detach", commit)
+            try:
+                os.rename(clone, folder)
+            except OSError:  # another process was first
+                if not folder.exists():
+                    raise
+    return folder
+
+
+ROOT = root_folder(workflow.current_basedir)
 # Scripts inherit this path too, so nothing has to be installed for `script:` to import the library.
 sys.path.insert(0, str(ROOT / "src"))
 
@@ -14,7 +51,7 @@ sys.path.insert(0, str(ROOT / "src"))
 configfile: ROOT / "config/config.yaml"
 
 
-include: "workflow/rules/files.smk"
+include: ROOT / "workflow/rules/files.smk"
 
 
 for experiment in [*SHIPPED, *OWN_FILES]:
@@ -22,17 +59,17 @@ for experiment in [*SHIPPED, *OWN_FILES]:
     configfile: experiment
 
 
-include: "workflow/rules/common.smk"
-include: "workflow/rules/data.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/search.smk"
-include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/account.smk"
-include: "workflow/rules/audit.smk"
-include: "workflow/rules/privacy.smk"
-include: "workflow/rules/report.smk"
-include: "workflow/rules/machine.smk"
-include: "workflow/rules/export.smk"
+include: ROOT / "workflow/rules/common.smk"
+include: ROOT / "workflow/rules/data.smk"
+include: ROOT / "workflow/rules/train.smk"
+include: ROOT / "workflow/rules/search.smk"
+include: ROOT / "workflow/rules/evaluate.smk"
+include: ROOT / "workflow/rules/account.smk"
+include: ROOT / "workflow/rules/audit.smk"
+include: ROOT / "workflow/rules/privacy.smk"
+include: ROOT / "workflow/rules/report.smk"
+include: ROOT / "workflow/rules/machine.smk"
+include: ROOT / "workflow/rules/export.smk"
 
 
 rule all:

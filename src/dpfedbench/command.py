@@ -1,6 +1,8 @@
 """The command `dpfedbench`: the workflow that comes with the package, called as Snakemake is.
 
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
+dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard
+dpfedbench histories mlflow EXPERIMENT [RESULTS]      the same for MLflow
 dpfedbench where            prints the Snakefile's place, for `module` of another Snakefile
 """
 
@@ -15,7 +17,8 @@ from dpfedbench.settings.words import nearest
 PACKAGE = Path(__file__).resolve().parent
 USAGE = (
     "usage: dpfedbench run [--preset NAME] [targets and options of Snakemake]; results go to the folder results/ here. "
-    "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile"
+    "For example: dpfedbench run --preset smoke --dry-run. dpfedbench where prints the place of its Snakefile; "
+    "dpfedbench histories tensorboard FOLDER [RESULTS] and histories mlflow EXPERIMENT [RESULTS] log finished runs"
 )
 _FILES = ("--configfile", "--configfiles")
 
@@ -58,13 +61,25 @@ def snakemake_words(arguments: Sequence[str]) -> list[str]:
     return [*(["--configfile", *files] if files else []), "--snakefile", str(root / "Snakefile"), *words]
 
 
+def _histories(given: Sequence[str]) -> int:
+    if len(given) not in (2, 3) or given[0] not in ("tensorboard", "mlflow"):
+        raise BenchError(USAGE)
+    from dpfedbench.reporting import histories
+
+    log = histories.to_tensorboard if given[0] == "tensorboard" else histories.to_mlflow
+    print(f"{log(given[2] if len(given) == 3 else 'results', given[1])} runs logged to {given[1]}")
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become Snakemake; the exit code where that cannot be."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if list(given) == ["where"]:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["where"]:
         print(workflow_folder() / "Snakefile")
         return 0
     try:
+        if given[:1] == ["histories"]:
+            return _histories(given[1:])
         words = snakemake_words(given)
     except BenchError as error:
         print(error, file=sys.stderr)

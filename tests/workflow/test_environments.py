@@ -201,3 +201,23 @@ def test_scripts_find_the_package_where_it_is_not_installed(snakemake: Call, tmp
     alone = subprocess.run([sys.executable, "-S", "-c", load, *scripts], capture_output=True, text=True, check=False)
     assert alone.returncode == 0, alone.stderr
     assert alone.stdout.strip() == str(ROOT / "src" / "dpfedbench" / "__init__.py")
+
+
+def test_the_container_file_is_the_set_up_of_the_readme() -> None:
+    """Its commands, and that what it copies and leaves out is right; the image itself is not built by the tests."""
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    steps = [line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#")]
+    runs = " && ".join(words for kind, words in steps if kind == "RUN").split(" && ")
+    # The README: `pip install uv && uv run ...`; the gate: `uv sync` with the pins of pyproject.toml.
+    assert "pip install --no-cache-dir uv" in runs and "uv sync --no-cache" in runs
+    assert "uv sync" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (base,) = (words for kind, words in steps if kind == "ARG")
+    release = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))["dependencies"][0]
+    assert base == f"BASE=docker.io/library/{release.replace('=', ':')}-slim"
+    assert [words for kind, words in steps if kind == "COPY"] == [". ."]
+    # What git does not keep stays outside, and nothing that it keeps; the clone itself says the revision.
+    ignored = (ROOT / ".containerignore").read_text(encoding="utf-8").split()
+    assert {".venv", "results", "uv.lock", ".snakemake"} <= set(ignored) and ".git" not in ignored
+    listed = ["git", "ls-files", "--", *ignored[:4]]
+    kept = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not kept.stdout.split()

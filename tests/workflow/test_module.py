@@ -1,10 +1,16 @@
 """The workflow as a module of another Snakefile, and the command of the package."""
 
 import csv
+import functools
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +78,97 @@ def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path, drawn:
     assert said["evaluation"]["tasks"] == 4
     default = yaml.safe_load((ROOT / "config" / "config.yaml").read_text(encoding="utf-8"))["run"]
     assert said["model"] == {"kind": "conv4", **default["model"], "filters": 4}
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A host of Git repositories on this machine, with a tag of this one, and a later commit that is broken."""
+    host = tmp_path_factory.mktemp("host")
+    folder = host / "someone" / "dpfedbench"
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("the tests are not run in a git repository")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    who = ["-c", "user.name=someone", "-c", "user.email=someone@example.org"]
+    for words in (["init", "-q"], ["add", "-A", "-f"], [*who, "commit", "-q", "-m", "all"], ["tag", "v1"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    (folder / "Snakefile").write_text("not the tag's", encoding="utf-8")
+    subprocess.run(["git", *who, "commit", "-q", "-a", "-m", "more"], cwd=folder, check=True)
+    return host
+
+
+def called_from_git(source: str, folder: Path, host: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Call a Snakefile whose module comes from Git; what would be fetched from github.com is a folder here."""
+    main = MAIN.replace('"ROOT/Snakefile"', source)
+    assert source in main
+    (folder / "Snakefile").write_text(main, encoding="utf-8")
+    (folder / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SNAKEMAKE_PROFILE")}
+    environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "GIT_CONFIG_COUNT": "1"}
+    environment |= {"GIT_CONFIG_KEY_0": f"url.file://{host}/.insteadOf", "GIT_CONFIG_VALUE_0": "https://github.com/"}
+    called = [sys.executable, "-m", "snakemake", "--cores", "2", "--directory", str(folder), *words]
+    return subprocess.run(called, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tmp_path: Path) -> None:
+    """Plan, scripts and library are those of the tag; a second call neither clones nor runs anything."""
+    source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
+    done = called_from_git(source, tmp_path, published)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
+    tag = subprocess.run(
+        ["git", "-C", str(published / "someone" / "dpfedbench"), "rev-parse", "v1"], capture_output=True, text=True
+    )
+    (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
+    assert snakefile.parent.name == tag.stdout.strip()
+    compiled = snakefile.parent / "src" / "dpfedbench" / "data" / "__pycache__"
+    assert any(path.name.startswith("glyphs.") for path in compiled.glob("*.pyc"))
+    again = called_from_git(source, tmp_path, published, "--dry-run", "--rerun-triggers", "mtime", "params", "input")
+    assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
+
+
+def test_a_module_comes_from_a_git_repository_here(published: Path, tmp_path: Path) -> None:
+    source = f'gitfile("{published}/someone/dpfedbench", path="Snakefile", tag="v1")'
+    done = called_from_git(source, tmp_path, published, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^dpfedbench_train +1$", done.stdout + done.stderr, flags=re.M)
+
+
+def test_a_module_of_a_plain_address_is_refused_in_one_line(published: Path, tmp_path: Path) -> None:
+    files = functools.partial(SimpleHTTPRequestHandler, directory=str(ROOT))
+    with ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = f'"http://127.0.0.1:{server.server_port}/Snakefile"'
+        done = called_from_git(source, tmp_path, published, "--dry-run")
+        server.shutdown()
+    assert done.returncode == 1
+    assert re.match(r"configuration: a module cannot take dpfedbench from http://127\S+: take github", done.stderr)
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_report_plugin_writes_what_made_a_file(snakemake: Callable[..., Any], tmp_path: Path) -> None:
+    """An RO-Crate: the drawn images, the job that made them, its script, and nothing that is not there."""
+    pytest.importorskip("snakemake_report_plugin_fairscape")
+    target = "results/data/digits/summary.json"
+    assert snakemake(target).returncode == 0
+    called = [sys.executable, "-m", "snakemake", "--snakefile", SNAKEFILE, target, "--cores", "1"]
+    done = subprocess.run(
+        [*called, "--reporter", "fairscape"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    graph = {
+        one["@id"]: one
+        for one in json.loads((tmp_path / "ro-crate-metadata.json").read_text(encoding="utf-8"))["@graph"]
+    }
+    (images,) = (one for one in graph.values() if one.get("contentUrl") == "results/data/digits/images.npy")
+    (maker,) = (graph[made["@id"]] for made in images["generatedBy"])
+    assert "rule 'prepare'" in maker["description"] and maker["command"].endswith("workflow/scripts/prepare.py")
+    assert int(images["contentSize"]) == (tmp_path / "results/data/digits/images.npy").stat().st_size
+    places = [one["contentUrl"] for one in graph.values() if one.get("contentUrl", "").startswith("results/")]
+    assert len(places) > 2 and all((tmp_path / place).exists() for place in places)
 
 
 def test_the_catalogue_finds_what_it_asks_for(snakemake: Callable[..., Any], tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""docs/results/real.md says of each table and figure of the `real` preset what the plan and the measurements say."""
+
+import re
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TOOL = runpy.run_path(str(ROOT / "tools" / "real_rows.py"))
+
+
+def test_the_page_is_that_of_the_plan() -> None:
+    """Every table and figure is there; runs that stand are found by hand for three, and each names a measurement."""
+    plan = TOOL["plan"]()
+    text = (ROOT / "docs" / "results" / "real.md").read_text(encoding="utf-8")
+    assert text == TOOL["page"](plan), "docs/results/real.md is old: run `python tools/real_rows.py`"
+    rows = {
+        line.split(" | ")[0][2:]: line[:-2].split(" | ")[3:]
+        for line in text.splitlines()
+        if line.startswith(("| tables/", "| figures/"))
+    }
+    assert {tuple(name.split("/")[1:]) for name in rows} == set(plan.items)
+    # Three seeds of five methods; four rows of k of one seed, and the published row at k = 90; one row of six, and two.
+    assert rows["tables/dp-fedmeta/table2"] == ["15", "all", "M4, R2, R4, R5"]
+    assert rows["figures/dp-maml/figure6a"][:2] == ["9", "5"]
+    assert rows["figures/dp-fnas/entropy"] == ["3", "none", "–"]
+    known = set(
+        re.findall(r"^\| ([MR]\d+) \|", (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8"), flags=re.M)
+    )
+    assert {row for row, *_ in TOOL["STANDS"]} <= known

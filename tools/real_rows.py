@@ -1,0 +1,130 @@
+"""Which rows of the `real` preset stand: docs/results/real.md, from the preset's plan and from what was measured.
+
+`uv run python tools/real_rows.py` writes the page; a test compares it.
+"""
+
+from pathlib import Path
+
+from dpfedbench.experiments.configuration import Configuration, overlaid
+from dpfedbench.experiments.expand import make_plan
+from dpfedbench.experiments.plan import Plan
+from dpfedbench.yaml_files import read_file
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results" / "real.md"
+# A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
+# axis, shots and ways. Add to it what you measure.
+STANDS = (
+    ("M7", "adap-dp-fl", "readings-b", {}),
+    ("M7", "adap-dp-fl", "validation-b", {}),
+    ("M8", "adap-dp-fl", "accuracy-b-rate-003", {}),
+    ("M9", "adap-dp-fl", "repairs-b", {"series": ["quantile-2"]}),
+    (
+        "R3", "adap-dp-fl", "frontier",
+        {"series": ["calibrated", "adap-noise-holds", "adap-raw", "adap-scalar-1", "constant-4"], "seed": [0]},
+    ),
+    ("M27", "correlated-noise", "participation", {"series": ["independent", "optimised", "balls-and-bins"]}),
+    ("M27", "correlated-noise", "participation", {"series": ["independent-momentum"], "seed": [0]}),
+    ("R4", "dp-fedmeta", "table2", {}),
+    ("R4", "dp-fedmeta", "table2-colour", {}),
+    ("R5", "dp-fedmeta", "repairs", {"series": ["published", "one-pass", "balls-and-bins"]}),
+    ("M1", "dp-fedmeta", "figure4a", {"series": ["mean", "raw-norms"], "x": [90], "seed": [0]}),
+    ("M4", "dp-fedmeta", "readings", {}),
+    ("M13", "dp-fedmeta", "ways-and-shots", {}),
+    (
+        "R2", "dp-fedmeta", "frontier",
+        {"series": ["maml", "random", "dp-agr", "dp-maml", "dp-agrlr", "gbml"], "seed": [0]},
+    ),
+    (
+        "R2", "dp-fedmeta", "frontier",
+        {"series": ["one-pass", "balls-and-bins", "correlated"], "x": [0.5, 1.5, 4, 8], "seed": [0]},
+    ),
+    ("M31", "dp-fedmeta", "frontier", {"series": ["public"], "seed": [0]}),
+    ("M31", "dp-fedmeta", "frontier", {"series": ["public-start"], "x": [0.5, 1.5], "seed": [0]}),
+    ("M20", "dp-fnas", "small", {}),
+    ("M20", "dp-fnas", "small-seeds", {}),
+    ("M13", "dp-maml", "table3", {"shots": [5]}),
+    ("M13", "dp-maml", "table3", {"ways": [20]}),
+    ("M11", "dp-maml", "repairs", {"seed": [0]}),
+    ("M12", "dp-maml", "figure6a", {"series": ["quantile"]}),
+    ("M15", "dp-meta-learning-gbml", "figure2", {}),
+    ("M30", "secure-aggregation", "bits", {"series": ["bits-16"]}),
+)  # fmt: skip
+
+
+def plan() -> Plan:
+    """The plan of the `real` preset."""
+    config = ROOT / "config"
+    experiments = sorted((config / "experiments").glob("*.yaml"))
+    files = [config / "config.yaml", *experiments, config / "presets" / "real.yaml"]
+    return make_plan(Configuration.read(overlaid(*map(read_file, files))))
+
+
+def standing(found: Plan) -> dict[str, list[str]]:
+    """The runs that were measured, by folder, each with its rows of docs/measurements.md.
+
+    Raises:
+        ValueError: a line of `STANDS` fits no run of the plan.
+    """
+    stand: dict[str, list[str]] = {}
+    for row, paper, item, wanted in STANDS:
+        fitting = []
+        for cell in found.items[paper, item].cells:
+            for run in cell.runs:
+                said = {"series": cell.series, "x": cell.x, "seed": run.seed}
+                said |= {"shots": run.task.shots, "ways": run.task.ways}
+                if all(said[key] in values for key, values in wanted.items()):
+                    fitting.append(run.folder)
+        if not fitting:
+            raise ValueError(f"{row}: {paper} {item} has no run of {wanted}")
+        for folder in fitting:
+            stand.setdefault(folder, [])
+            stand[folder] += [row] * (row not in stand[folder])
+    return stand
+
+
+def page(found: Plan) -> str:
+    """The page, in Markdown."""
+    stand, lines = standing(found), []
+    for (paper, name), item in found.items.items():
+        cells = [run for cell in item.cells for run in cell.runs]
+        runs = dict.fromkeys(item.runs)
+        there = [folder for folder in runs if folder in stand]
+        state = "all" if len(there) == len(runs) else str(len(there) or "none")
+        state = state if runs else "accounting alone"
+        rows = sorted({row for folder in there for row in stand[folder]}, key=lambda row: (row[0], int(row[1:])))
+        data = ", ".join(sorted({run.dataset for run in cells}))
+        seeds = ", ".join(map(str, sorted({run.seed for run in cells})))
+        folder = "tables" if item.kind == "table" else "figures"
+        shown = f"{folder}/{paper}/{name}"
+        lines.append(f"| {shown} | {data} | {seeds} | {len(runs)} | {state} | {', '.join(rows) or '–'} |")
+    shown_runs = {folder for item in found.items.values() for folder in item.runs}
+    count = sum(folder in stand for folder in shown_runs)
+    return (
+        f"""# What of `real` was run
+
+The `real` preset has {len(found.runs)} runs. Its tables and figures show {len(shown_runs)} of them,
+and **{count} of these stand**: these pages have a number of theirs. The others were not run.
+`uv run python tools/real_rows.py` writes this page.
+
+- *runs*: how many the table or figure shows. Tables and figures share runs.
+- *stand*: how many of them were measured: all, a number, or none.
+- *numbers*: rows of [measurements](../measurements.md), which have command, processor, seeds and date.
+
+A row that is missing is made by its own target, for example
+
+    export DPFEDBENCH_DATA=/path/to/folder
+    uv run snakemake --cores all results/real/tables/dp-maml/baselines.csv --configfile config/presets/real.yaml
+
+(`.csv` of a table, `.png` of a figure).
+
+| table or figure, below `results/real/` | data | seeds | runs | stand | numbers |
+|---|---|---|---|---|---|
+"""
+        + "\n".join(lines)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(plan()), encoding="utf-8")
