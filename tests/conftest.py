@@ -25,10 +25,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share what a fixture of their module makes are a group; those that call the workflow begin first.
 
-    What needs a GPU is skipped where there is none; torch is loaded for such tests alone.
+    Loops of double precision, which no run has, are compiled by tests alone: those are a group too, so that two
+    processes of a fresh clone do not compile the same, and begin next. What needs a GPU is skipped where there is none;
+    torch is loaded for such tests alone.
     """
-    items.sort(key=lambda item: item.path.parent.name not in ("workflow", "tests"))
+    places = ("workflow", "tests"), ("kernels", "models")
+    items.sort(key=lambda item: next((at for at, names in enumerate(places) if item.path.parent.name in names), 2))
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue
+        if item.path.parent.name in places[1]:
+            item.add_marker(pytest.mark.xdist_group("double"))
+            continue
         fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
         if any(made.scope == "module" for made in fixtures):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -190,10 +190,10 @@ def test_a_budget_of_an_experiment_has_room_for_a_round(preset: str | None) -> N
 def test_what_has_to_change_with_a_swept_value_changes_with_it() -> None:
     cells = planned().items["dp-maml", "figure6b"].cells
     sizes = [(cell.runs[0].participation.cohort, cell.runs[0].participation.rounds) for cell in cells]
-    assert sizes == [(30, 50), (60, 25), (100, 15), (300, 5)]
+    assert sizes == [(30, 50), (100, 15), (300, 5)]
     found = configuration(**{"experiments.dp-maml.figures.figure6b.x.also": [{}]})
     assert refusal(found) == (
-        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 4 values: give one for each, in their order"
+        "experiments.dp-maml.figures.figure6b.x.also has 1 overlays for 3 values: give one for each, in their order"
     )
 
 
@@ -224,7 +224,6 @@ def test_some_tasks_of_a_table_may_have_other_seeds() -> None:
         ("cifar-fs", 1): 1,
         ("cifar-fs", 5): 1,
         ("mini-imagenet", 1): 1,
-        ("mini-imagenet", 5): 1,
     }
 
 
@@ -292,7 +291,7 @@ def test_a_new_paper_costs_an_experiment_and_nothing_else() -> None:
     """A second paper that asks for a run of the first shares it."""
     paper = {
         "title": "Another",
-        "tasks": {"any": {"dataset": "omniglot"}},
+        "tasks": {"any": {"dataset": "omniglot", "evaluation": {"tasks": 100}}},
         "tables": {"table1": {"title": "t", "tasks": ["any"], "series": {"a": {"method": "maml"}}}},
     }
     found = plan(configuration(**{"experiments.another": paper}))

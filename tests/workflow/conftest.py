@@ -1,11 +1,13 @@
 """The workflow, called as a user calls it."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dpfedbench.manifest import seal
 from tests.calls import Snakemake
 from tests.federation.conftest import federation
 
@@ -13,6 +15,15 @@ __all__ = ["federation"]
 
 ROOT = Path(__file__).resolve().parents[2]
 Call = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def drawn(federation: tuple[Path, Path], tmp_path: Path) -> Path:
+    """The small data set in the place of `glyphs`, whose letters take longer to draw than a small run takes."""
+    place = tmp_path / "results" / "data" / "glyphs"
+    shutil.copytree(federation[0], place)
+    seal("prepare", [place / name for name in ("images.npy", "classes.csv", "summary.json")])
+    return place
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 Call = Callable[..., subprocess.CompletedProcess[str]]
+SMOKE = ["--configfile", str(ROOT / "config" / "presets" / "smoke.yaml")]  # planned sooner than the default
 # What only a person at a terminal, the tests or `snakemake --report` use.
 ONLY_OUTSIDE_RULES = {
     "snakemake",
@@ -117,9 +118,9 @@ def test_a_checkouts_own_sources_come_first(snakemake: Call, tmp_path: Path, mon
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise RuntimeError('the other checkout')\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(other.parent))
-    plan = snakemake("--dry-run").stdout
+    plan = snakemake("--dry-run", *SMOKE).stdout
     target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
-    done = snakemake(target)
+    done = snakemake(target, *SMOKE)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / target).is_file()
 
@@ -205,9 +206,9 @@ def test_scripts_find_the_package_where_it_is_not_installed(snakemake: Call, tmp
     shutil.copy(ROOT / "Snakefile", copy)
     told = "import json, pathlib, sys\npathlib.Path(snakemake.output[0]).write_text(json.dumps(sys.path))\n"
     (copy / "workflow" / "scripts" / "configure.py").write_text(told, encoding="utf-8")
-    plan = snakemake("--dry-run", root=copy, directory=copy).stdout
+    plan = snakemake("--dry-run", *SMOKE, root=copy, directory=copy).stdout
     target = re.findall(r"output: (\S+config\.yaml)$", plan, flags=re.M)[0]
-    done = snakemake(target, root=copy, directory=copy)
+    done = snakemake(target, *SMOKE, root=copy, directory=copy)
     assert done.returncode == 0, done.stderr
     paths = json.loads((copy / target).read_text(encoding="utf-8"))
     assert str(copy / "src") in paths

@@ -60,13 +60,13 @@ stand_ins: {omniglot: glyphs}
 experiments:
   mine:
     title: Mine
-    run: {clients: {count: 40}, model: {filters: 4}, participation: {cohort: 20, rounds: 2}}
+    run: {task: {ways: 3}, clients: {count: 40}, model: {filters: 4}, participation: {cohort: 20, rounds: 2}}
     tasks: {any: {dataset: omniglot}}
     tables: {one: {title: t, tasks: [any], seeds: [0, 1], series: {maml: {method: maml}, dp-agr: {method: dp-agr}}}}
 """
 
 
-def test_cost_is_said_before_a_run(snakemake: Call, tmp_path: Path) -> None:
+def test_cost_is_said_before_a_run(snakemake: Call, tmp_path: Path, drawn: Path) -> None:
     (tmp_path / "own.yaml").write_text(without_others(OWN), encoding="utf-8")
     done = snakemake("cost", "--configfile", str(tmp_path / "own.yaml"))
     assert done.returncode == 0, done.stderr

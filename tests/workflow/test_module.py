@@ -26,10 +26,10 @@ OWN = """
 seeds: [0]
 run:
   dataset: glyphs
-  task: {ways: 5, shots: 1}
+  task: {ways: 3, shots: 1}
   model: {filters: 4}
   clients: {count: 8, examples_per_class: 4, support_per_class: 1, query_per_class: 2}
-  evaluation: {tasks: 4, steps: 1}
+  evaluation: {tasks: 4, steps: 1, query_per_class: 5}
 experiments:
   mine:
     title: Mine
@@ -62,7 +62,7 @@ rule mine:
 """
 
 
-def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path) -> None:
+def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path, drawn: Path) -> None:
     """Its own configuration lies over the workflow's, its rules stand on the workflow's, and nothing is copied."""
     (tmp_path / "Snakefile").write_text(MAIN.replace("ROOT", str(ROOT)), encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
@@ -71,7 +71,7 @@ def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
         (row,) = csv.DictReader(handle)
-    assert (row["method"], row["dataset"], row["task"]) == ("random", "glyphs", "5-way 1-shot")
+    assert (row["method"], row["dataset"], row["task"]) == ("random", "glyphs", "3-way 1-shot")
     (config,) = (tmp_path / "results" / "runs" / "random").glob("*/*/*/seed0/config.yaml")
     said = yaml.safe_load(config.read_text(encoding="utf-8"))
     # What the caller says, and below it what config/config.yaml says.
