@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,10 +11,24 @@ from dpsum.accounting.budgets import BudgetPlan, OwnBudget
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
+from dpsum.sampling import Sampling
 from dpsum.sums import Sum, Together, together
 
-if TYPE_CHECKING:
-    from dpsum.mechanism import Mechanism
+
+class Spender(Protocol):
+    """What a budget asks of a mechanism that joined it; see `Mechanism`."""
+
+    sum: Sum
+    sampler: Sampling
+    holders: int
+    per_round: int
+
+    @property
+    def noise_multiplier(self) -> float: ...
+    @property
+    def streams(self) -> set[str]: ...
+    @property
+    def timed(self) -> bool: ...
 
 
 class Budget:
@@ -47,12 +61,12 @@ class Budget:
             raise DpsumError(f"the budget's profile is {profile!r}: it must be holds or as_claimed")
         self.epsilon, self.delta, self.profile, self.stop = epsilon, delta, profile, stop
         self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
-        self.mechanisms: list[Mechanism] = []
+        self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
         self._plans, self._own = list[tuple[BudgetPlan, int]](), list[OwnBudget]()
         self._shared: dict[int, tuple[Together, BudgetPlan]] = {}
 
-    def join(self, mechanism: Mechanism) -> None:
+    def join(self, mechanism: Spender) -> None:
         """Take in a mechanism, before the first round.
 
         Raises:
@@ -104,17 +118,17 @@ class Budget:
                 )  # fmt: skip
                 self._own.append(own)
 
-    def shared(self, mechanism: Mechanism) -> tuple[Together, BudgetPlan] | None:
+    def shared(self, mechanism: Spender) -> tuple[Together, BudgetPlan] | None:
         """What a mechanism shares its budget with, and the plan of them all; None where its noise follows from none."""
         self.settle()
         return self._shared.get(id(mechanism))
 
-    def plan_of(self, mechanism: Mechanism) -> Any:
+    def plan_of(self, mechanism: Spender) -> Any:
         """The plan of a mechanism's noise; None where its noise follows from no budget."""
         shared = self.shared(mechanism)
         return None if shared is None else shared[1]
 
-    def charge(self, mechanism: Mechanism) -> None:
+    def charge(self, mechanism: Spender) -> None:
         """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
         if (shared := self.shared(mechanism)) is not None:
             names = {sum_.name for sum_ in shared[0].sums}
@@ -127,7 +141,7 @@ class Budget:
         return all(entry.timed for entry in self.mechanisms)
 
     @property
-    def budgeted(self) -> list[Mechanism]:
+    def budgeted(self) -> list[Any]:
         """The mechanisms whose noise follows from a budget."""
         return [entry for entry in self.mechanisms if self.shared(entry) is not None]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from dpsum.clipping import Seen
 from dpsum.ledger import Release
 from dpsum.private_sum import PrivateSum
-
-if TYPE_CHECKING:
-    from dpsum.mechanism import Mechanism
+from dpsum.sums import Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +51,25 @@ Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
 """Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
 
 
+class Opener(Protocol):
+    """What a total asks of the mechanism that opened it; see `Mechanism`."""
+
+    sum: Sum
+    dimension: int
+    denominator: float
+    arithmetic: Arithmetic
+    observer: Observer | None
+    on_release: Callable[[Total, np.ndarray], None] | None
+
+    def state_of(self, holder: int) -> Any: ...
+    def new_sum(self, state: Any, index: int = 0) -> Any: ...
+    def extra_of(self, state: Any) -> Any: ...
+    def new_extra_sum(self, extra: Any) -> PrivateSum: ...
+    def noise_of(self, purpose: str, total: Total) -> Any: ...
+    def note(self, index: int, released: Released) -> None: ...
+    def noted_non_finite(self, count: int) -> None: ...
+
+
 class Total:
     """A sum that is being taken; `Mechanism.release` ends it.
 
@@ -60,7 +77,7 @@ class Total:
         sum: takes the contributions: a `PrivateSum`, or what stands in its place.
     """
 
-    def __init__(self, mechanism: Mechanism, index: int, step: int, holder: int) -> None:
+    def __init__(self, mechanism: Opener, index: int, step: int, holder: int) -> None:
         self._of, self.round, self.step, self.holder = mechanism, index, step, holder
         self._state = mechanism.state_of(holder)
         self._raw: list[float] = []

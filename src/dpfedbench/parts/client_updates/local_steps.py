@@ -20,6 +20,7 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.schedules.constant import ConstantRate
 from dpfedbench.parts.schedules.schedule import Schedule
 from dpfedbench.settings.part import setting
+from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 
@@ -104,7 +105,6 @@ class _Silos(Clients):
             return self._setup.first
 
         from dpfedbench.kernels.adding import Adding
-        from dpsum.private_sum import PlainSum
 
         run = self._setup.run
         rng = stream(run.seed, "first-threshold")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.settings.part import Part
+from dpsum.private_sum import PlainSum
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +30,6 @@ class ServerStep(Part):
 
     def plain_sum(self, dimension: int) -> Any:
         """What takes a round's contributions where they are not clipped and noised: `PlainSum`, or the like."""
-        from dpsum.private_sum import PlainSum
-
         return PlainSum(dimension=dimension)
 
     def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
