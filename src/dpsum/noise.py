@@ -10,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
 from dpsum.secure import Lattice, SecureSum
+
+if TYPE_CHECKING:
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.context import Budget
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -70,6 +74,23 @@ class Noise:
     def fall(self) -> tuple[float, int]:
         """What the multiplier is multiplied by, and after how many falls of a loss in a row."""
         return 1.0, 3
+
+    def plan(self, budget: Budget, sampler: Sampler, **given: Any) -> BudgetPlan:
+        """What this noise costs, round by round, and how many rounds the budget allows.
+
+        Noise whose mechanism no accountant is of has to override this: what it costs is then for its owner to say.
+
+        Args:
+            budget: the limit.
+            sampler: how units are drawn, as the ledger says it.
+            given: as of `accounting.budgets.planned`.
+
+        Raises:
+            DpsumError: no noise meets the budget, or the noise and sampler have no accountant.
+        """
+        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
+
+        return planned(self, budget, sampler, **given)
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """A sampler with what an accountant needs to know of this noise besides.

@@ -86,12 +86,10 @@ class Together:
         Raises:
             DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
         """
-        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
-
         first, *others = self.sums
         assert first.noise is not None and first.clipping is not None and first.budget is not None
-        return planned(
-            first.noise, first.budget, sampler, claims=claims, counted=counted, stepwise=stepwise,
+        return first.noise.plan(
+            first.budget, sampler, claims=claims, counted=counted, stepwise=stepwise,
             uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
         )  # fmt: skip
 

@@ -146,7 +146,7 @@ def test_the_audit_catches_an_encoder_that_is_scaled_for_one_participation(monke
         return planned.factorisation.weights(planned.rounds, planned.step)
 
     monkeypatch.setattr("dpfedbench.parts.noise.correlated._weights", once)
-    monkeypatch.setattr(Planned, "plan", Noise.plan)
+    monkeypatch.setattr(Planned, "sampled", Noise.sampled)
     assert audited(make_config(SEVERAL))[0].epsilon > HOLDS
 
 

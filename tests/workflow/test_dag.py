@@ -219,7 +219,7 @@ def test_the_format_is_snakefmts() -> None:
 
 
 def test_the_snakefile_holds_includes_and_targets() -> None:
-    assert len((ROOT / "Snakefile").read_text(encoding="utf-8").splitlines()) <= 60
+    assert len((ROOT / "Snakefile").read_text(encoding="utf-8").splitlines()) <= 65
 
 
 def test_every_rule_says_what_it_does_and_keeps_a_log() -> None:
