@@ -130,13 +130,6 @@ def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tm
     assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
 
 
-def test_a_module_comes_from_a_git_repository_here(published: Path, tmp_path: Path) -> None:
-    source = f'gitfile("{published}/someone/dpfedbench", path="Snakefile", tag="v1")'
-    done = called_from_git(source, tmp_path, published, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^dpfedbench_train +1$", done.stdout + done.stderr, flags=re.M)
-
-
 def test_a_module_of_a_plain_address_is_refused_in_one_line(published: Path, tmp_path: Path) -> None:
     files = functools.partial(SimpleHTTPRequestHandler, directory=str(ROOT))
     with ThreadingHTTPServer(("127.0.0.1", 0), files) as server:

@@ -11,18 +11,17 @@ def root_folder(here):
 
     A module whose Snakefile comes from Git is cloned at that commit, once, into Snakemake's cache of sources.
     """
-    hosted = hasattr(here, "hosted_repo")
-    if not hosted and not hasattr(here, "repo_path"):
+    if not hasattr(here, "hosted_repo"):
         place = here.get_path_or_uri(secret_free=False)
         if "://" in place:
-            taken = "github(...), gitlab(...), gitfile(...) or a path on this machine"
+            taken = "github(...), gitlab(...) or a path on this machine"
             sys.exit(
                 f"configuration: a module cannot take dpfedbench from {place}: take {taken}"
             )
         return Path(place)
     from git import Repo
 
-    source = here.hosted_repo.repo if hosted else Repo(here.repo_path)
+    source = here.hosted_repo.repo
     commit = source.commit(here.ref).hexsha
     folder = Path(workflow.sourcecache.cache_path, "dpfedbench", commit)
     if not folder.exists():
