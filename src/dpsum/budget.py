@@ -97,19 +97,19 @@ class Budget:
         sums = [*self._sums, *(entry.sum for name, entry in entries.items() if name not in named)]
         budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
         for group in together(sums):
-            found = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
-            if not found:
+            members = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
+            if not members:
                 continue
-            first, counted = found[0], not self.unaccounted
+            first, counted = members[0], not self.unaccounted
             if first.sum.budget is not None:
-                for other in found[1:]:
+                for other in members[1:]:
                     if other.sampler != first.sampler:
                         names = first.sum.name, other.sum.name
                         raise DpsumError(cannot_compose(*names, first.sum.unit, first.sum.part))
                 rules = [sum_.clipping for sum_ in group.sums]
                 counted = counted and all(rule is not None and rule.private for rule in rules)
                 plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
-                self._shared |= {id(entry): (group, plan) for entry in found}
+                self._shared |= {id(entry): (group, plan) for entry in members}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
                 own = OwnBudget(
@@ -160,7 +160,7 @@ class Budget:
         both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
         both += [own.spent(rounds) for own in self._own]
         names = ("epsilon_claimed", "epsilon_holds")
-        return {name: float(np.max(found)) for name, found in zip(names, zip(*both, strict=True), strict=False)}
+        return {name: float(np.max(epsilons)) for name, epsilons in zip(names, zip(*both, strict=True), strict=False)}
 
     def allows(self, rounds: int) -> bool:
         """Whether there is room for so many rounds in all."""

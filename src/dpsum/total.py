@@ -95,8 +95,8 @@ class Total:
     @property
     def norms(self) -> list[float]:
         """The contributions' own norms, of a sum that claims no privacy."""
-        found: list[float] = self.sum.norms
-        return found
+        raw: list[float] = self.sum.norms
+        return raw
 
     @property
     def as_rows(self) -> bool:

@@ -159,8 +159,8 @@ class Accountant:
         if z is not None:
             exact = gaussian_deltas(z, EPSILONS)
             return Curve(EPSILONS, exact, exact)
-        found = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
-        return Curve(np.array([self.high(events, float(delta)) for delta in found]), found, found)
+        deltas = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
+        return Curve(np.array([self.high(events, float(delta)) for delta in deltas]), deltas, deltas)
 
     # What only some can say
 
@@ -247,12 +247,12 @@ class Accountant:
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
-    found: dict[float, int] = {}
+    releases_by_z: dict[float, int] = {}
     for events in rounds:
         parts = [event.noise_multiplier for event in events]
         z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
-        found[z] = found.get(z, 0) + 1
-    return tuple(found.items())
+        releases_by_z[z] = releases_by_z.get(z, 0) + 1
+    return tuple(releases_by_z.items())
 
 
 def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[list[Release]]:

@@ -70,12 +70,12 @@ def from_event(
     kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
     of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
     sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
-    found = []
+    lines = []
     for number, one in enumerate(rounds):
         for which, multiplier in enumerate(one.multipliers):
             z = multiplier * _OVER[adjacency]
-            found.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
-    return found
+            lines.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
+    return lines
 
 
 def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler: dict[str, Any]) -> Release:
@@ -187,5 +187,5 @@ def _times(event: events.DpEvent, count: int) -> events.DpEvent:
 
 
 def _composed(parts: Iterator[events.DpEvent]) -> events.DpEvent:
-    found = list(parts)
-    return events.ComposedDpEvent(found) if len(found) > 1 else found[0]
+    composed = list(parts)
+    return events.ComposedDpEvent(composed) if len(composed) > 1 else composed[0]

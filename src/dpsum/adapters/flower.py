@@ -111,9 +111,9 @@ class StrategyWatch(Watch):
         sample = random.sample
 
         def seen(population: Sequence[int], k: int, **kwargs: Any) -> list[int]:
-            found = sample(population, k, **kwargs)
-            drawn.append((set(population), list(found)))
-            return found
+            cohort = sample(population, k, **kwargs)
+            drawn.append((set(population), list(cohort)))
+            return cohort
 
         random.sample = seen  # type: ignore[assignment]
         try:
@@ -274,11 +274,11 @@ def _floats(one: np.ndarray) -> np.ndarray:
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
     shares = np.array(weights) / sum(weights)
-    for number, found in enumerate(mean):
+    for number, array in enumerate(mean):
         rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
         wanted = np.tensordot(shares, np.stack(rows), axes=1)
         size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
-        if not np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * size):
+        if not np.allclose(array, wanted, rtol=1e-5, atol=1e-5 * size):
             return False
     return True
 

@@ -70,32 +70,38 @@ def watch(
         DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
             watched already; arguments out of bounds; the ledger exists.
     """
-    found = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
-    if len(found) != 1:
-        raise DpsumError(f"the backend has {len(found)} privacy mechanisms among its postprocessors: give one with one")
-    if "postprocess_server" in vars(found[0]):
+    mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+    if len(mechanisms) != 1:
+        raise DpsumError(
+            f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
+        )
+    if "postprocess_server" in vars(mechanisms[0]):
         raise DpsumError("the backend's mechanism is watched already: make a new one")
     check_cohorts(cohorts)
     if rounds < 1:
         raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
-    gaussian = _gaussian(found[0])
+    gaussian = _gaussian(mechanisms[0])
     if gaussian is None:
-        raise DpsumError(f"{type(found[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here")
+        raise DpsumError(
+            f"{type(mechanisms[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
+        )
     kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
     if (users or known) is None:
         raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
     if users is not None and known is not None and users != known:
         raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
-    return BackendWatch(backend, found[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics)
+    return BackendWatch(
+        backend, mechanisms[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics
+    )
 
 
 def _gaussian(mechanism: Any) -> GaussianMechanism | None:
-    found = mechanism
+    inner = mechanism
     if isinstance(mechanism, CentrallyAppliedPrivacyMechanism):
-        found = mechanism.underlying_mechanism
+        inner = mechanism.underlying_mechanism
     elif isinstance(mechanism, GaussianApproximatedPrivacyMechanism):
-        found = mechanism._local_mechanism
-    return found if isinstance(found, GaussianMechanism) else None
+        inner = mechanism._local_mechanism
+    return inner if isinstance(inner, GaussianMechanism) else None
 
 
 def _sampling(sampler: Any) -> tuple[str, int | None]:

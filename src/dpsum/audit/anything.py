@@ -223,7 +223,7 @@ def audited(
         if progress is not None:
             progress(watched.calls, max(plan.calls, watched.calls))
 
-    found = list[Attack]()
+    results = list[Attack]()
 
     def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
         before = watched.calls
@@ -232,7 +232,7 @@ def audited(
             scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
             ideal=family.ideal(coins),
         )  # fmt: skip
-        found.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
+        results.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
 
     def many(made: attacks.Canaries) -> Scored:
         blocks = _blocks(wanted, len(made.rows), calls)
@@ -256,15 +256,15 @@ def audited(
             add("over all", lambda: many(attacks.over_all(watched, seen, min(_SPREAD, fits), rng)))
         if isinstance(family, OfCalls) and tried:
             add("over rounds", functools.partial(through, family.rounds), family.rounds)
-    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in found))
+    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results))
     return Audited(
-        epsilon=max(attack.bound.epsilon for attack in found), claimed=claimed,
-        ideal=max(attack.bound.ideal for attack in found), leak=max(attack.bound.found["leak"] for attack in found),
+        epsilon=max(attack.bound.epsilon for attack in results), claimed=claimed,
+        ideal=max(attack.bound.ideal for attack in results), leak=max(attack.bound.found["leak"] for attack in results),
         chance=chance, refuted=claimed is not None and chance < false_alarm,
-        little=max(attack.bound.chances.get("as_little", math.nan) for attack in found),
+        little=max(attack.bound.chances.get("as_little", math.nan) for attack in results),
         delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
         adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan.said,
-        attacks=tuple(found),
+        attacks=tuple(results),
     )  # fmt: skip
 
 

@@ -166,12 +166,12 @@ def clopper_pearson(
         hits, alarms = int((left[1] <= threshold).sum()), int((left[0] <= threshold).sum())
         trials, nulls = len(left[1]), len(left[0])
     epsilon = float(_of_counts(np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence)[0])
-    found = {
+    counts = {
         "threshold": threshold, "says": "present" if above else "absent", "power": hits / trials,
         "false_alarms": alarms / nulls, "trials": trials, "nulls": nulls,
     }  # fmt: skip
     reason = "" if epsilon > 0 else "no leak is told from chance"
-    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=found, reason=reason)
+    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=counts, reason=reason)
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
@@ -224,8 +224,8 @@ def binomial_tail(count: Numbers, trials: int, rate: float) -> np.ndarray:
     count = np.asarray(count, dtype=float)
     inside = np.clip(count, 0, trials - 1)
     # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is below the rate.
-    found = betainc(inside + 1, trials - inside, rate)
-    return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, found))
+    tail = betainc(inside + 1, trials - inside, rate)
+    return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, tail))
 
 
 def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:
