@@ -69,18 +69,18 @@ def kind_of(run: Method) -> str:
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
     """
     tasks = run.holds == "tasks"
-    found: dict[str, Any] = {
+    kind: dict[str, Any] = {
         "sums": [(sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian")) for sum_ in run.sums],
         "data": [run.dataset, run.within_records, run.pretrains],
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)
         if isinstance(value, Section) and not isinstance(value, _SMALL):
-            found[key] = _sizes(value.plain())
+            kind[key] = _sizes(value.plain())
     if tasks:
-        found["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
-    found["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
-    return json.dumps(found | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]})
+        kind["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
+    kind["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
+    return json.dumps(kind | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]})
 
 
 def _sizes(value: Any) -> Any:
@@ -110,14 +110,14 @@ class Clock:
 
     def _rounds(self, run: Method, **other: Any) -> Rounds:
         """The rounds of a run on its data; a threshold or cells that another run finds are made up."""
-        found = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
+        referenced = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
         places = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
         run = run.replace(model=run.model.without_references(), **other)
         machine = {"threads": self.threads, "device": self.device, "kernels": self.kernels}
-        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if found else None)  # type: ignore[arg-type]
+        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if referenced else None)  # type: ignore[arg-type]
         assert isinstance(made, Rounds)
         return made
 

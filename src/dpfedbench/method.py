@@ -135,15 +135,15 @@ class Method(Run):
         asked: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])} for rule in rules if rule.reference
         ]
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         for files in (*asked, self.model.references(self), self.initial.references(self)):
             for name, run in files.items():
-                if found.setdefault(name, run) != run:
+                if runs.setdefault(name, run) != run:
                     raise BenchError(
-                        f"this run needs {name} of two runs, {found[name].folder} and {run.folder}, which no account "
+                        f"this run needs {name} of two runs, {runs[name].folder} and {run.folder}, which no account "
                         "puts together: let it rest on one of them"
                     )
-        return found
+        return runs
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:

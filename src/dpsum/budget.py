@@ -12,7 +12,7 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampling
-from dpsum.sums import Sum, Together, together
+from dpsum.sums import Sum, together
 
 
 class Spender(Protocol):
@@ -64,7 +64,7 @@ class Budget:
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
         self._plans, self._own = list[tuple[BudgetPlan, int]](), list[OwnBudget]()
-        self._shared: dict[int, tuple[Together, BudgetPlan]] = {}
+        self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def join(self, mechanism: Spender) -> None:
         """Take in a mechanism, before the first round.
@@ -109,7 +109,7 @@ class Budget:
                 rules = [sum_.clipping for sum_ in group.sums]
                 counted = counted and all(rule is not None and rule.private for rule in rules)
                 plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
-                self._shared |= {id(entry): (group, plan) for entry in members}
+                self._shared |= {id(entry): ([sum_.name for sum_ in group.sums], plan) for entry in members}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
                 own = OwnBudget(
@@ -118,8 +118,8 @@ class Budget:
                 )  # fmt: skip
                 self._own.append(own)
 
-    def shared(self, mechanism: Spender) -> tuple[Together, BudgetPlan] | None:
-        """What a mechanism shares its budget with, and the plan of them all; None where its noise follows from none."""
+    def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
+        """The sums that share a mechanism's budget, by name, and their plan; None where its noise follows from none."""
         self.settle()
         return self._shared.get(id(mechanism))
 
@@ -131,9 +131,9 @@ class Budget:
     def charge(self, mechanism: Spender) -> None:
         """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
         if (shared := self.shared(mechanism)) is not None:
-            names = {sum_.name for sum_ in shared[0].sums}
+            names, plan = shared
             if next(known for known in self.mechanisms if known.sum.name in names) is mechanism:
-                shared[1].took(1)
+                plan.took(1)
 
     @property
     def timed(self) -> bool:

@@ -170,8 +170,8 @@ class Mechanism:
         if shared is None:
             assert self._multiplier is not None
             return self._multiplier
-        group, plan = shared
-        return group.multiplier(plan, self.sum.name)
+        names, plan = shared
+        return plan.multipliers[names.index(self.sum.name)]
 
     @property
     def streams(self) -> set[str]:

@@ -93,11 +93,6 @@ class Together:
             uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
         )  # fmt: skip
 
-    def multiplier(self, plan: BudgetPlan, name: str) -> float:
-        """z of one of them at present, by the sum's name."""
-        place = [one.name for one in self.sums].index(name)
-        return plan.beside[place - 1] if place else plan.noise_multiplier
-
 
 def together(sums: Sequence[Sum]) -> list[Together]:
     """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.

@@ -42,8 +42,8 @@ def documentation(source: str) -> str:
         for field in node._fields:
             if field in _STATEMENTS and isinstance(inner := getattr(node, field), list):
                 nodes += inner
-    found = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
-    return "\n".join(text for text in found if text)
+    docstrings = (ast.get_docstring(node) for node in nodes if isinstance(node, documented))
+    return "\n".join(text for text in docstrings if text)
 
 
 def modules() -> list[tuple[str, Path]]:
@@ -52,7 +52,7 @@ def modules() -> list[tuple[str, Path]]:
     Raises:
         BenchError: a package is not installed.
     """
-    found: list[tuple[str, Path]] = []
+    files: list[tuple[str, Path]] = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
@@ -60,8 +60,8 @@ def modules() -> list[tuple[str, Path]]:
         folder = Path(spec.submodule_search_locations[0])
         paths = (path.relative_to(folder.parent) for path in folder.rglob("*.py"))
         kept = sorted(path for path in paths if not _LEFT_OUT & {*path.parts[:-1], path.stem})
-        found += [(".".join(path.with_suffix("").parts), folder.parent / path) for path in kept]
-    return found
+        files += [(".".join(path.with_suffix("").parts), folder.parent / path) for path in kept]
+    return files
 
 
 def read_docstrings(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:

@@ -186,5 +186,5 @@ def account_run(
         BenchError: as `ledger_of` and `account_of`.
     """
     before, releases = ledger_before(run, references or {}), ledger_of(run, run_dir)
-    found = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
-    write_json(out_path, found.to_json())
+    account = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
+    write_json(out_path, account.to_json())

@@ -171,8 +171,8 @@ class _Training:
 
     def _round(self, index: int) -> int:
         """One round; returns how much it served (for the rate on screen)."""
-        found, served = self.rounds.round(index)
-        row: Row = {"round": index + 1} | found
+        measured, served = self.rounds.round(index)
+        row: Row = {"round": index + 1} | measured
         row |= self.budget.spent(index + 1)
         self.state.history.append(row)
         if self.rounds.non_finite:

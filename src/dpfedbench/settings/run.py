@@ -210,10 +210,10 @@ class Run(Settings):
         Raises:
             LookupError: it has none.
         """
-        found = self.find(family)
-        if found is None:
+        chosen = self.find(family)
+        if chosen is None:
             raise LookupError(f"{self.method} has no {family.__name__}")
-        return found
+        return chosen
 
     @property
     def holds(self) -> str:

@@ -77,9 +77,14 @@ class BudgetPlan:
             self.lots_allowed = rounds_allowed(budget.profile, sampler, self._together, *limits, **self._given)
 
     @property
+    def multipliers(self) -> list[float]:
+        """z of each sum of the next round, in the order of the sums."""
+        return [self.noise_multiplier, *self.beside]
+
+    @property
     def _together(self) -> float:
         """The multiplier of all releases of a round as one."""
-        return joint_multiplier([self.noise_multiplier, *self.beside]) if self.beside else self.noise_multiplier
+        return joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""

@@ -1,7 +1,7 @@
 """An audit of anybody's release: a lower bound on the epsilon of a function that takes contributions.
 
-    found = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
-    print(found.epsilon, found.claimed, found.refuted)
+    audit = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
+    print(audit.epsilon, audit.claimed, audit.refuted)
 
 `release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
 by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times

@@ -43,11 +43,11 @@ class FileInitial(Initial):
 
         path = Path(self.path)
         try:
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
             raise BenchError(f"initial.path is {path}, which cannot be read ({error.strerror}): give a file") from error
-        if found != self.sha256:
-            raise BenchError(f"initial.path is {path}, whose SHA-256 is {found}: initial.sha256 says {self.sha256}")
+        if digest != self.sha256:
+            raise BenchError(f"initial.path is {path}, whose SHA-256 is {digest}: initial.sha256 says {self.sha256}")
         weights: np.ndarray = load_members(path, net)[0]
         return weights
 
