@@ -145,7 +145,7 @@ class Parties(Clients):
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
         raw = [] if phase.entry.sum.private else total.norms
-        return torch.from_numpy(total.release()), measured.losses, raw
+        return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
 
     def _said(
         self, phase: _Phase, parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor,

@@ -115,7 +115,7 @@ class Client:
         if len(examples[1]):
             measured, _ = worker.add_each(theta, *examples, total)
             measures = _measures(measured)
-        return (total.release() / entry.sampler["cohort"]).astype(np.float32), measures
+        return (entry.end(total) / entry.sampler["cohort"]).astype(np.float32), measures
 
 
 def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:

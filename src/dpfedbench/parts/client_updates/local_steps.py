@@ -157,7 +157,7 @@ class _Silos(Clients):
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
             found.loss, found.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
-        released = torch.from_numpy(total.release())
+        released = torch.from_numpy(self.entry.end(total))
         found.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
         update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
