@@ -112,15 +112,15 @@ def each_holder(
     Each process asks it for its own holders. Afterwards all know what was released, and the thresholds.
     """
     own = processes.own(mechanism.holders)
-    found = dict(zip(own, pool.map(take, own), strict=True))
+    given = dict(zip(own, pool.map(take, own), strict=True))
     states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
-    told = processes.all((found, mechanism.made, states))
+    told = processes.all((given, mechanism.made, states))
     mechanism.made = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
     for theirs, _, moved in told:
-        found |= theirs
+        given |= theirs
         for holder, state in moved.items():
             mechanism.states[holder] = state
-    return [found[holder] for holder in range(mechanism.holders)]
+    return [given[holder] for holder in range(mechanism.holders)]
 
 
 def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> Sampler:
