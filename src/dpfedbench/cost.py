@@ -57,7 +57,7 @@ class Rate:
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
         """How many clients or records a run of this kind is trained on in so many rounds, and its seconds."""
         trained, every = rounds * (self.lot or run.participation.cohort), run.validation.every
-        validated = -(-rounds // every) * (run.validation.tasks if run.holds == "tasks" else 1) if every else 0
+        validated = -(-rounds // every) * (run.validation.tasks if run.client_data == "tasks" else 1) if every else 0
         tested = rounds // run.evaluation.every if run.evaluation.every else 0
         return trained, trained * self.each + validated * self.validation + tested * self.test
 
@@ -68,7 +68,7 @@ def kind_of(run: Method) -> str:
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
     """
-    tasks = run.holds == "tasks"
+    tasks = run.client_data == "tasks"
     kind: dict[str, Any] = {
         "sums": [(sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian")) for sum_ in run.sums],
         "data": [run.dataset, run.within_records, run.pretrains],
@@ -123,7 +123,7 @@ class Clock:
 
     def rate(self, run: Method) -> Rate:
         """The rate of the run's kind of work."""
-        tasks = min(run.validation.tasks, 4 * self.threads) if run.holds == "tasks" else run.validation.tasks
+        tasks = min(run.validation.tasks, 4 * self.threads) if run.client_data == "tasks" else run.validation.tasks
         # Noise in shares of clients is enough in a whole cohort alone.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums)
         cohort = min(run.participation.cohort, _MOST) if whole else run.participation.cohort
@@ -149,7 +149,7 @@ class Clock:
         theta, measures, each = rounds.theta.numpy(), rounds.measures, float(np.mean(spent)) / (lot or count)
         validate, test = (lambda: measures.validate(theta)), (lambda: measures.test(theta))
         validation = (
-            self._seconds(validate, 2) / (tasks if run.holds == "tasks" else 1) if run.validation.every else 0.0
+            self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1) if run.validation.every else 0.0
         )
         tested = self._seconds(test, 2) if run.evaluation.every else 0.0
         return Rate(each=each, validation=validation, test=tested, lot=lot, unit=rounds.clients.served)

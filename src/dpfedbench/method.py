@@ -76,11 +76,11 @@ class Method(Run):
     @property
     def accounts_images(self) -> bool:
         """Whether its account has the level of an image, which asks the partition which clients use which."""
-        return self.private and self.holds != "records"
+        return self.private and self.client_data != "records"
 
     @property
-    def holds(self) -> str:
-        return self.client.holds if self.trained else "tasks"
+    def client_data(self) -> str:
+        return self.client.client_data if self.trained else "tasks"
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -206,7 +206,7 @@ class Method(Run):
             self._check_sums()
 
     def _check_data(self) -> None:
-        records = self.client.holds == "records"
+        records = self.client.client_data == "records"
         if records != (self.clients.partition == "fragments"):
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "

@@ -136,7 +136,9 @@ def rounds_without_data(config, observer=None):
 
     held.gather = gather
     given = None
-    if getattr(config.client, "kind", "") == "model-difference" or (not config.own_sums() and config.holds == "tasks"):
+    if getattr(config.client, "kind", "") == "model-difference" or (
+        not config.own_sums() and config.client_data == "tasks"
+    ):
         given = Given(np.zeros((clients, 3)))
     return Rounds(
         config, net=Flat(3), held=held, gradients=Choice("zero", Zeros, "cpu"), measures=NoMeasures(),

@@ -42,7 +42,7 @@ def promises(run: Any) -> Any:
     """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
     private = [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in run.sums if sum_.private]
     server = run.trained and run.server_sum().private
-    return private, run.private, server, run.holds, run.pretrains, run.delta is None, run.own_delta is None
+    return private, run.private, server, run.client_data, run.pretrains, run.delta is None, run.own_delta is None
 
 
 RUNS = {name: run_of(name) for name in METHODS}

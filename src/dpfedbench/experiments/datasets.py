@@ -121,7 +121,7 @@ def check_holdings(run: Method, holds: str) -> None:
     held = HELD.fullmatch(holds)
     if held is None:
         return
-    as_it_is = run.holds == "records" and not run.pretrains
+    as_it_is = run.client_data == "records" and not run.pretrains
     needed = "texts" if run.task.text is not None else "records" if as_it_is else "classes"
     if held["kind"] != needed:
         raise BenchError(

@@ -130,7 +130,7 @@ def audited_as(run: Method) -> str:
         clients = run.clients
         kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.fragments]
         kept["steps"] = [update.get("kind"), update.get("inner_steps"), update.get("batches")]
-        if run.holds == "records":
+        if run.client_data == "records":
             kept["dataset"] = run.dataset  # how many records there are
     return json.dumps(kept, sort_keys=True)
 

@@ -121,7 +121,7 @@ def account_of(
     Raises:
         BenchError: the ledger is inconsistent, or delta out of bounds.
     """
-    records = run.holds == "records"
+    records = run.client_data == "records"
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]

@@ -216,7 +216,7 @@ class Run(Settings):
         return chosen
 
     @property
-    def holds(self) -> str:
+    def client_data(self) -> str:
         """What clients hold: "tasks" (few-shot) or "records"."""
         return "tasks"
 

@@ -139,12 +139,12 @@ def within_task(run: Run, records: int, *, steps: int, batches: str = "full") ->
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `holds`: what its clients hold, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
+    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
     `by_record`: whether its clients take records one by one, so that they may sum over their own.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
-    holds: ClassVar[str]
+    client_data: ClassVar[str]
     sends: ClassVar[str]
     by_record: ClassVar[bool] = False
 
@@ -169,7 +169,7 @@ class ClientUpdate(Part):
         """Whether few-shot clients take each example's gradient by itself, from that example alone."""
         own = any(sum_.unit == "record" for sum_ in run.own_sums())
         alone = self.by_record or own or (run.model.record_level and not self.mixes_records)
-        return self.holds == "tasks" and alone
+        return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:
         """The columns of history.csv that its clients fill, besides those of every run."""

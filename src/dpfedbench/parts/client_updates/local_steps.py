@@ -33,7 +33,7 @@ class LocalSteps(ClientUpdate):
     """So many steps of the client's optimiser a round, each along the sum of a new lot."""
 
     kind: Literal["local-steps"] = "local-steps"
-    holds = "records"
+    client_data = "records"
     sends = "gradient-sum"
     by_record = True
 

@@ -35,7 +35,7 @@ class QueryGradient(ClientUpdate):
     move is all of the weights, unless an update says otherwise (`adapted`).
     """
 
-    holds = "tasks"
+    client_data = "tasks"
     sends = "query-gradient-sum"
 
     inner_steps: int = setting(2, ge=1, le=100_000, doc="steps on the support set", paper="5")

@@ -27,7 +27,7 @@ class ModelDifference(ClientUpdate):
     """
 
     kind: Literal["model-difference"] = "model-difference"
-    holds = "records"
+    client_data = "records"
     sends = "model-difference-sum"
 
     inner_steps: int = setting(

@@ -33,7 +33,7 @@ class Noised(ClientUpdate):
     """
 
     sends = "noised-update-sum"
-    holds: ClassVar[str] = "tasks"
+    client_data: ClassVar[str] = "tasks"
 
     update: ClientUpdate = setting(doc="what is noised")
 

@@ -29,7 +29,7 @@ class Reptile(ClientUpdate):
     """
 
     kind: Literal["reptile"] = "reptile"
-    holds = "tasks"
+    client_data = "tasks"
     sends = "model-difference-sum"
     by_record = True
 
