@@ -80,22 +80,22 @@ def badge(report: Mapping[str, Any]) -> str:
     Args:
         report: a report.
     """
-    said, sound = [], True
+    words, sound = [], True
     entry = report.get("account", {}).get("profiles", {}).get("holds")
     if entry is not None:
         high = float(entry["epsilon_high"])
         sound = math.isfinite(high) and entry["status"] != "void"
         bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
-        said.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
+        words.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
     elif "account" in report:
-        sound, said = False, ["no ε: nothing private was released"]
+        sound, words = False, ["no ε: nothing private was released"]
     audit = report.get("audit")
     if audit is not None:
-        said.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
+        words.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
         sound = sound and not audit["refuted"]
-    if not said:
+    if not words:
         raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
-    text = ", ".join(said)
+    text = ", ".join(words)
     label, shown = (
         urllib.parse.quote(part.replace("-", "--").replace("_", "__"), safe="")
         for part in ("differential privacy", text)

@@ -109,9 +109,9 @@ class Mechanism:
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
         """One whose sum is described already; further arguments as of `_set`."""
-        made = cls.__new__(cls)
-        made._set(described, **how)
-        return made
+        mechanism = cls.__new__(cls)
+        mechanism._set(described, **how)
+        return mechanism
 
     def _set(
         self, described: Sum, *, budget: Budget, sampler: Sampler, denominator: float, dimension: int,
@@ -141,7 +141,7 @@ class Mechanism:
         self._cohort = denominator if cohort is None else cohort
         self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
         self._lock, self.non_finite = threading.Lock(), 0
-        self.made, self.states = list[Released](), list[State]()
+        self.releases, self.states = list[Released](), list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
         rule = described.clipping
@@ -313,8 +313,8 @@ class Mechanism:
         with self._lock:
             self._unwritten = index
             if not self.holders and self.observer is None:
-                self.made.clear()
-            self.made.append(released)
+                self.releases.clear()
+            self.releases.append(released)
 
     # The ledger
 
@@ -324,17 +324,17 @@ class Mechanism:
         Where no unit came nothing is released, but the ledger says with what noise it would be.
         """
         self._unwritten = None
-        made, self.made = sorted(self.made, key=lambda one: (one.holder, one.step)), []
+        releases, self.releases = sorted(self.releases, key=lambda one: (one.holder, one.step)), []
         if not self.sum.private:
             return
-        if not made:
-            made = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
+        if not releases:
+            releases = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
         number = index if step is None else index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
-        self._line([(one.total, one.mean, one) for one in made], number, at, self.sum.name, self.sum.stream, True)
-        if made[0].extra is not None:
+        self._line([(one.total, one.mean, one) for one in releases], number, at, self.sum.name, self.sum.stream, True)
+        if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
-            rows = [(one.extra, one.extra_mean, one) for one in made]
+            rows = [(one.extra, one.extra_mean, one) for one in releases]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
         self.budget.charge(self)
 

@@ -171,16 +171,16 @@ def compare(given: argparse.Namespace) -> int:
     """Two ledgers side by side."""
     ledgers = [_releases(path) for path in (given.ledger, given.other)]
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
-    said = [_said(releases) for releases in ledgers]
-    for column, account in zip(said, accounts, strict=True):
+    summaries = [_said(releases) for releases in ledgers]
+    for column, account in zip(summaries, accounts, strict=True):
         for number, one in enumerate(_all(account)):
             for name in PROFILES:
                 entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
                 column[f"epsilon {name}{where}"] = (
                     "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
                 )
-    names = list(dict.fromkeys([*said[0], *said[1]]))
-    rows = [[name, *(column.get(name, "-") for column in said)] for name in names]
+    names = list(dict.fromkeys([*summaries[0], *summaries[1]]))
+    rows = [[name, *(column.get(name, "-") for column in summaries)] for name in names]
     rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
     difference = ""
     try:

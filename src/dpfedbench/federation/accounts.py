@@ -29,8 +29,8 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     training = read_group(folder / "training.json")
     chain, rounds = training.get("ledger"), training.get("rounds_run")
     if not isinstance(chain, dict) or type(rounds) is not int:
-        said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
-        raise BenchError(f"{folder / 'training.json'} does not say {said}: train the run again")
+        missing = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
+        raise BenchError(f"{folder / 'training.json'} does not say {missing}: train the run again")
     path = folder / "ledger.jsonl"
     text_of(path)  # what keeps it from being read is said as of any of a run's files
     return read_ledger(path, chain), rounds

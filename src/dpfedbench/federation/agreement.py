@@ -149,5 +149,5 @@ class _Checked:
             drawn_by = [str(run.stream_seed), stream]
             _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], drawn_by)
             told = line.reason if line.data_dependent_threshold else ""
-            said = [reason for reason in without_event if reason in told]
-            _same(f"in round {line.round} as what {name} does not account for", said, without_event)
+            stated = [reason for reason in without_event if reason in told]
+            _same(f"in round {line.round} as what {name} does not account for", stated, without_event)

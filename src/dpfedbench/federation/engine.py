@@ -217,16 +217,16 @@ class _Training:
 
     def _note(self) -> str:
         row = self.state.history[-1]
-        said = []
+        words = []
         if not math.isnan(row.get("epsilon_claimed", math.nan)):
-            said.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
+            words.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
         if not math.isnan(row.get("epsilon_holds", math.nan)):
-            said.append(f"holds {row['epsilon_holds']:.3g}")
+            words.append(f"holds {row['epsilon_holds']:.3g}")
         if "noise_multiplier" in row and self.rounds.clients.served == "records":
-            said.append(f"z {row['noise_multiplier']:.3g}")
+            words.append(f"z {row['noise_multiplier']:.3g}")
         if "loss" in row:
-            said.append(f"loss {row['loss']:.3f}")
-        return ", ".join(said)
+            words.append(f"loss {row['loss']:.3f}")
+        return ", ".join(words)
 
     # Going on after a restart
 

@@ -216,8 +216,8 @@ class Profiles:
             return f"no search declared: not counted{remark}"
         text = f"{search.text}, trained on {search.data} data"
         if search.data == "public" or self.missing:
-            said = f"{text}: nothing is added; {holds.explanation}{remark}"
-            return dataclasses.replace(holds, explanation=said)
+            explanation = f"{text}: nothing is added; {holds.explanation}{remark}"
+            return dataclasses.replace(holds, explanation=explanation)
         if self.adaptive and self.floor is None and (self.filter is None or len(self.filter.orders) > 1):
             return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
         low = holds.epsilon_low

@@ -61,8 +61,8 @@ def from_event(
         raise DpsumError("the tree has no release: there is nothing to account for")
     kinds = {(one.rate, one.size, len(one.multipliers)) for one in rounds}
     if len(kinds) > 1:
-        said = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
-        raise DpsumError(f"the tree has samples of several kinds ({said}): a ledger is of one sampler, so split it")
+        samplers = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
+        raise DpsumError(f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it")
     rate, size, count = kinds.pop()
     if size is not None and size[1] != units:
         raise DpsumError(f"the tree samples from {size[1]:,} units and units is {units:,}: give that number")

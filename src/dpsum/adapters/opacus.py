@@ -300,9 +300,9 @@ class Watch:
             raise DpsumError("no step was taken: there is nothing to account for")
         first, name = releases[0], self._engine.accountant.mechanism()
         kind = first.sampler["kind"]
-        said = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
+        explanation = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
         status = "proved" if kind == "poisson-lots" and name != "gdp" else "void"
-        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=said, status=status)
+        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=explanation, status=status)
         try:
             analyses.find(first.mechanism, kind)
         except DpsumError as error:
@@ -312,7 +312,7 @@ class Watch:
         number = claim.epsilon((), first.sampler, delta)
         entry = Entry(
             epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
-            observer=first.observer, status="void", explanation=f"{said}; the sampler was {kind}",
+            observer=first.observer, status="void", explanation=f"{explanation}; the sampler was {kind}",
         )  # fmt: skip
         return Account(
             delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler, profiles={"as_claimed": entry},

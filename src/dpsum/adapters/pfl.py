@@ -186,7 +186,7 @@ class BackendWatch(Watch):
         now, gaussian = self._now, self._gaussian
         self._cohort = self._cohort or len(now.users)
         factor, combines = 1.0, None
-        said = now.bound * gaussian.relative_noise_stddev
+        deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
             factor = float(np.max(np.linalg.norm(encoder, axis=0)))
@@ -196,9 +196,9 @@ class BackendWatch(Watch):
         else:
             drawn = now.noise
         if self._approximated:
-            said *= len(now.users) ** 0.5
+            deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
-        faults = self._faults(said, drawn)
+        faults = self._faults(deviation, drawn)
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
@@ -217,7 +217,7 @@ class BackendWatch(Watch):
             name="own-update" if self._local else "update-sum",
             threshold=now.bound,
             sensitivity=now.bound * factor,
-            noise_std=rms(drawn) if faults else said,
+            noise_std=rms(drawn) if faults else deviation,
             dimension=now.dimension,
             sampler=sampler,
             denominator=1 if self._local else len(now.users),
@@ -226,12 +226,14 @@ class BackendWatch(Watch):
             combines=combines,
         )
 
-    def _faults(self, said: float, drawn: list[np.ndarray]) -> list[str]:
+    def _faults(self, deviation: float, drawn: list[np.ndarray]) -> list[str]:
         if not self._local:
-            return self._noise.faults(drawn, said)
+            return self._noise.faults(drawn, deviation)
         if len(self._now.locally) != len(self._now.users):
             return [f"{len(self._now.locally)} of {len(self._now.users)} users noised what they sent"]
-        return list(dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, said)))
+        return list(
+            dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, deviation))
+        )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
         """The sampler, and what does not fit it: a cohort of another size, a user who comes again too early."""

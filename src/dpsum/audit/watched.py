@@ -96,9 +96,9 @@ class Watched:
         except DpsumError:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise DpsumError(
-                f"release fails on {given} at call {self.calls} ({said}): mend it and try again"
+                f"release fails on {given} at call {self.calls} ({fault}): mend it and try again"
             ) from error
         if answer.dtype.kind not in "fiub" or not answer.size:
             raise DpsumError(f"release answers {given} with {answer.dtype} of size {answer.size}: return real numbers")

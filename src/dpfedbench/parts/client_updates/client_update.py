@@ -114,8 +114,8 @@ def each_holder(
     own = processes.own(mechanism.holders)
     given = dict(zip(own, pool.map(take, own), strict=True))
     states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
-    told = processes.all((given, mechanism.made, states))
-    mechanism.made = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
+    told = processes.all((given, mechanism.releases, states))
+    mechanism.releases = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
     for theirs, _, moved in told:
         given |= theirs
         for holder, state in moved.items():

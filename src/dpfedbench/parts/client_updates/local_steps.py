@@ -135,7 +135,7 @@ class _Silos(Clients):
         steps = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
         row: Row = {"clients": self._count}
         if entry.sum.private:
-            thresholds = [made.total.threshold for made in entry.made]
+            thresholds = [release.total.threshold for release in entry.releases]
             entry.write(index, step)
             row |= {
                 "threshold": float(np.mean(thresholds)),

@@ -74,8 +74,8 @@ class CorrelatedMinSeparation(MinSeparation):
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
         events = super().read(lines)
-        near, most = int(events.sampling["separation"]), int(events.sampling["participations"])
-        low, high = sensitivity(gram_of(lines), near, most)
+        separation, participations = int(events.sampling["separation"]), int(events.sampling["participations"])
+        low, high = sensitivity(gram_of(lines), separation, participations)
         return _as_one(events, 1 / high, low)
 
     def gaussian(self, events: Events) -> float:

@@ -72,28 +72,30 @@ class MinSeparation(Accountant):
         """Rounds that are fewer apart than the separation share no unit, so that their cohorts fit among the units."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
-        units, near, most = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
-        if sampling["cohort"] * min(near, sampling["rounds"]) > units:
-            raise self.contradiction(sampling, f"{near} rounds in a row without a unit twice take more than there are")
-        if most > -(-sampling["rounds"] // near):
-            raise self.contradiction(sampling, f"nobody is in {most} of {sampling['rounds']} rounds, {near} apart")
-        if sampling["cohort"] * sampling["rounds"] > units * most:
-            raise self.contradiction(sampling, f"the {units:,} do not last for so many rounds of {most} participations")
+        units, apart, times = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
+        if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
+            raise self.contradiction(sampling, f"{apart} rounds in a row without a unit twice take more than there are")
+        if times > -(-sampling["rounds"] // apart):
+            raise self.contradiction(sampling, f"nobody is in {times} of {sampling['rounds']} rounds, {apart} apart")
+        if sampling["cohort"] * sampling["rounds"] > units * times:
+            raise self.contradiction(
+                sampling, f"the {units:,} do not last for so many rounds of {times} participations"
+            )
 
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
-        near, most = int(events.sampling["separation"]), int(events.sampling["participations"])
-        return least * min(most, -(-done // near)) ** -0.5
+        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
+        return least * min(times, -(-done // apart)) ** -0.5
 
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
         if len(events.schedule) == 1:
             return events
-        near, most = int(events.sampling["separation"]), int(events.sampling["participations"])
+        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
         done = len(events.multipliers)
-        worst, _ = heaviest(np.array(events.multipliers) ** -2.0, near, most)
+        worst, _ = heaviest(np.array(events.multipliers) ** -2.0, apart, times)
         # The constant noise whose `gaussian` is that of the worst set of rounds.
-        constant = (min(most, -(-done // near)) / worst) ** 0.5
+        constant = (min(times, -(-done // apart)) / worst) ** 0.5
         return dataclasses.replace(events, schedule=((constant, done),))
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -120,8 +122,8 @@ class ShuffledEpochs(MinSeparation):
         self.check_whole(sampling, "cohort", "epoch")
         units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
         if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
-            said = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
-            raise self.contradiction(sampling, said)
+            text = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
+            raise self.contradiction(sampling, text)
         if sampling.get("batches") not in ("known", "secret"):
             raise self.contradiction(sampling, "batches is neither known nor secret")
 

@@ -104,8 +104,8 @@ class OwnRecords(Accountant):
         self.check_whole(sampling, "steps")
         held, read = sampling["records"], sampling["cohort"] * sampling["steps"]
         if sampling["cohort"] != held and read > held:
-            said = f"releases of records that are disjoint cannot read {read:,} of {held:,}"
-            raise self.contradiction(sampling, said)
+            text = f"releases of records that are disjoint cannot read {read:,} of {held:,}"
+            raise self.contradiction(sampling, text)
 
     def read(self, lines: Sequence[Release]) -> Events:
         named: dict[str, list[Release]] = {}
