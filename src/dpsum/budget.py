@@ -137,7 +137,7 @@ class Budget:
 
     @property
     def timed(self) -> bool:
-        """Whether it may be told how long a round took, or all of them: nothing then follows of a secret cohort."""
+        """Whether the time of a round, or of all, may be published: it tells nothing of a cohort that is secret."""
         return all(entry.timed for entry in self.mechanisms)
 
     @property

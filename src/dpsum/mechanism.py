@@ -160,9 +160,10 @@ class Mechanism:
 
     @property
     def timed(self) -> bool:
-        """Whether it may be told how long it took: whom its account takes to be hidden, time would tell of.
+        """Whether the time that it took may be published.
 
-        Nor where each message is made by itself: how often a rounding is drawn is a client's own.
+        It may not where the account takes the cohort to be secret, since the time tells how many came. Nor where each
+        client's message is rounded by itself, since the time tells how often a rounding was drawn again.
         """
         noise = self.sum.noise
         return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
@@ -308,7 +309,7 @@ class Mechanism:
     def note(self, index: int, released: Released) -> None:
         """Keep what was released for the ledger's line.
 
-        Of one holder's releases that nobody looks at only the last is kept: the line says the same of each.
+        Without an observer only the last release of a single holder is kept: the ledger's line is the same for each.
         """
         with self._lock:
             self._unwritten = index

@@ -35,7 +35,7 @@ class Released:
         holder: who took the sum, where several take one each.
         step: its local step.
         total: the sum that was taken; its threshold and noise multiplier are those of this release.
-        mean: what left over the denominator, float64 [d]; None where nobody looks.
+        mean: what left over the denominator, float64 [d]; None without an observer.
         extra, extra_mean: the same of what the clipping rule released beside it.
     """
 

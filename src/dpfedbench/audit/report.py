@@ -251,7 +251,7 @@ def _audit_served(
 
 
 def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
-    """The multiplier that a round was charged for: the sum's, or of all releases if the rule's is paid out of it."""
+    """z that the budget was charged for in a round: of the sum, or of both releases if the sum pays for the rule."""
     extra = extra_of(sum_, threshold)
     within = extra is not None and extra.within
     return joint_multiplier([event.noise_multiplier for event in events]) if within else events[0].noise_multiplier
