@@ -141,7 +141,7 @@ def check() -> None:
     there: dict[str, Path] = {}
     for folder, package in folders().items():
         if not folder.is_dir():
-            raise BenchError(f"code_folder is {folder}: there is no such folder")
+            raise BenchError(f"code_folder is {folder}, but there is no such folder: correct it, or make the folder")
         modules = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
         found = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
         for name, path in modules.items():
@@ -159,7 +159,7 @@ def check() -> None:
             there[name] = path
         if not found:
             whose = f"the package {package}, whose folder is {folder}," if package else str(folder)
-            raise BenchError(f"{whose} has no module in a folder that is looked into: {', '.join(PLACES)}")
+            raise BenchError(f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}")
 
 
 def check_names() -> None:

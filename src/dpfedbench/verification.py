@@ -199,8 +199,8 @@ def _check_trained(path: Path, sound: set[str]) -> None:
     rows = read_history(folder / "history.csv")["round"].tolist()
     if rows != list(range(1, rounds + 1)):
         raise BenchError(
-            f"{folder / 'history.csv'} has {len(rows)} rounds, and training.json beside it tells of {rounds}: one of "
-            "them was cut or changed, train the run again"
+            f"{folder / 'history.csv'} has {len(rows)} rounds, but training.json beside it says {rounds}: one of them "
+            "was truncated or changed; train the run again"
         )
 
 

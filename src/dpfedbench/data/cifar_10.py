@@ -134,7 +134,7 @@ def _refuse_another_form(local: Path | None) -> None:
         hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
         raise BenchError(
             f"looked in {found} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found {', '.join(content[:3])}"
-            f"{hint}: put one of them there, or take the folder away to download one"
+            f"{hint}: put one of them there, or move the folder away to download one"
         )
 
 

@@ -95,8 +95,8 @@ def read(
     for name, found in files.items():
         if len(found) <= test_images:
             raise BenchError(
-                f"{root / name} has {len(found)} pictures, of which {test_images} would be for testing: "
-                "lower test_images, or add pictures"
+                f"{root / name} has {len(found)} pictures, but test_images is {test_images}: lower test_images, or "
+                "add pictures"
             )
     pixels, facts = _read_all(root, files, size, channels, progress)
     labels = [np.full(len(found), label, dtype=np.int64) for label, found in enumerate(pixels)]

@@ -101,7 +101,10 @@ def _rows(entry: Private, results: Path, printed: Sequence[Published], audits: A
             holds = of_unit[0].profiles["holds"]
             found = audits.of(entry.group).get((holds.unit, holds.observer))
             if found is None:
-                raise BenchError(f"the audit of {folder.parent} is of other releases: delete its audit.json, run again")
+                raise BenchError(
+                    f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
+                    "workflow again"
+                )
             of_audit = ", ".join(filter(None, [found.get("reason"), also]))
             rows.append(_row(entry, cell, of_unit, found, of_audit, printed, audits.count))
     except (KeyError, TypeError, ValueError) as error:
