@@ -1,4 +1,4 @@
-"""Has torchrun, or srun in a Slurm job of several tasks, start the processes of one training, and watches over them."""
+"""Starts the processes of one training by torchrun (in a Slurm job of several tasks by srun), and watches them."""
 
 from __future__ import annotations
 

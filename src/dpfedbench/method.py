@@ -1,7 +1,7 @@
-"""What every method is: a run's settings, whose fields are its parts, and the sums that the parts take.
+"""What every method is: the settings of a run, with its parts as fields, and the sums that the parts make.
 
-A method's class says which parts it takes by the types of its fields; what does not fit them cannot be written. Its
-paper's accounting, if it has one, is `claims`.
+The types of a method's fields say which parts it accepts; a configuration with other parts is refused. `claims` is the
+accounting of the method's paper, if it has one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finished runs for notebooks and scripts: what there is, what it says, and its model on one's own data.
+"""Finished runs for notebooks and scripts: list them, read them, and use their models on your own data.
 
 `docs/python.md` has examples.
 """

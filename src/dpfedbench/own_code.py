@@ -1,9 +1,10 @@
-"""Code of one's own that lies outside dpfedbench: methods, parts, networks and readers of data.
+"""A user's own code outside dpfedbench: methods, parts, networks and readers of data.
 
-A folder of one's own has folders of this package, with one's own modules in them: `methods/`, `parts/clipping/`,
-`data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of that place,
-`dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay there, and a
-file may move between a folder, a wheel and the repository without an edit. There are two kinds of such folders:
+A user's folder has sub-folders with the names of this package's folders, and the user's modules in them: `methods/`,
+`parts/clipping/`, `data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of
+that place, `dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay
+there, and a file may move between a folder, a wheel and the repository without an edit. There are two kinds of such
+folders:
 
 * the one that the configuration names (`code_folder`), which jobs know by the environment variable `DPFEDBENCH_CODE`;
 * packages that are installed, named in the entry-point group `dpfedbench` of their distribution.

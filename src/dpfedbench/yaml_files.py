@@ -1,4 +1,4 @@
-"""Files of a configuration: what Snakemake says too little of, or nothing, is said here in one line with the place."""
+"""Checks of configuration files, in one line with file and place, where Snakemake's own message is unclear or missing.
 
 import contextlib
 import json

@@ -1,7 +1,8 @@
-"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes, of which 10,000 are for testing.
+"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes; 10,000 pictures are for testing.
 
-Two data sets, since results on one say nothing of the other: `cifar-10` is the release, in its form for Python or in
-its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
+There are two data sets, since results on one do not carry over to the other: `cifar-10` is the release, in its form
+for Python or in its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their
+pixels a little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any folder of pictures as a data set: one sub-folder a class, as torchvision's ImageFolder reads it."""
+"""Any folder of pictures as a data set: one sub-folder for each class, like torchvision's ImageFolder."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The data sets there are: those that come with dpfedbench, and those that the configuration states."""
+"""The known data sets: those that come with dpfedbench, and those that the configuration declares."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The texts of tables and figures, which matplotlib may have to set."""
+"""Checks that matplotlib can draw the texts of tables and figures."""
 
 from collections.abc import Iterator
 

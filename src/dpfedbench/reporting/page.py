@@ -1,4 +1,4 @@
-"""The page of results: one HTML file with every table and figure, an index of the runs, and what made them.
+"""The page of results: one HTML file with every table and figure, an index of the runs, and their provenance.
 
 The file stands by itself: style, script and figures are in it, and its policy lets a browser load nothing from
 outside it. Only the files of the runs, the CSV files and the original images are links, relative to the page, so

@@ -1,7 +1,7 @@
-"""The table of privacy: three epsilons beside every private number.
+"""The table of privacy: for each private configuration several epsilons.
 
-For each private configuration: epsilon as the paper prints it, as its accounting gives it for what was run, as it
-holds, and an audited lower bound. `docs/privacy.md` says what each means; `privacy_figure` draws it.
+They are the epsilon that the paper prints, the one that its accounting gives for this run, the one that holds, and an
+audited lower bound. `docs/privacy.md` explains each; `privacy_figure` draws them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables: what runs say as rows of typed values, and from these a tidy CSV for programs and Markdown for people."""
+"""Tables: the results of runs as rows of typed values, written as tidy CSV for programs and as Markdown for people."""
 
 import dataclasses
 import math
