@@ -1,4 +1,4 @@
-"""Checks of configuration files, in one line with file and place, where Snakemake's own message is unclear or missing.
+"""Checks of configuration files: one line with file and place, where Snakemake's own message is unclear or missing."""
 
 import contextlib
 import json
