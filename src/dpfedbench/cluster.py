@@ -1,4 +1,4 @@
-"""What can be wrong between this workflow and a cluster, said before anything is submitted."""
+"""Checks of the cluster's settings, made before any job is submitted."""
 
 import getpass
 import re

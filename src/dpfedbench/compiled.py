@@ -1,7 +1,7 @@
-"""How the package's loops are compiled by numba.
+"""How numba compiles the package's loops.
 
-`compiled` is for a loop that Python calls, `part` and `exact_part` for one that other loops call. No array arguments of
-a call may overlap.
+Use `compiled` for a loop that Python calls, and `part` or `exact_part` for one that other loops call. The array
+arguments of one call must not overlap.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the trainings of a plan cost on this machine, before any of them is run.
+"""An estimate of what the trainings of a plan cost on this machine, made before they run.
 
-Runs of one kind of work differ in nothing that takes time. Of each kind one run is trained for some tenths of a second,
-on its own data and by the loop that trains it in earnest; of a large cohort a part is enough. Validation and tests in
-training are timed too. Compiled loops are made ready before the clock runs. The cohorts and lots that runs draw may be
+Runs of one kind of work take the same time. One run of each kind is trained for some tenths of a second, on its own
+data and by the real training loop; for a large cohort a part of it is enough. Validation and tests in training are
+timed too. Loops are compiled before the clock starts. The cohorts and lots that runs draw may be
 secret: those that are timed are of a seed that no run has.
 """
 

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: everything is written under a temporary name and renamed."""
+"""Files are written whole or not at all: under a temporary name first, then renamed."""
 
 import contextlib
 import csv

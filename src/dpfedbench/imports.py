@@ -1,8 +1,9 @@
-"""What a piece of code is made of: the files of dpfedbench and dpsum that it imports, and those that they import.
+"""The files that a piece of code depends on: those of dpfedbench and dpsum that it imports, directly or not.
 
-Files of one's own outside it (`own_code`) count as files of this package.
+A user's own files outside the package (`own_code`) count as files of the package.
 
-Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
+Imports are read from the text of the files, functions included. Nothing is run, so a job's files are known before
+torch is loaded.
 Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
 counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
 """

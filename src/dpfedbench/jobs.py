@@ -1,4 +1,4 @@
-"""One action of the workflow as a job: its log, its errors, its exit code."""
+"""Runs one action of the workflow as a job, with a log, one-line errors and an exit code."""
 
 import contextlib
 import copy

@@ -1,4 +1,4 @@
-"""Files that vouch for themselves: the SHA-256 of all that a rule wrote stands beside it, and readers compare.
+"""Manifests: a rule writes the SHA-256 of each of its files beside them, and every reader compares.
 
 In each folder `manifest/RULE-NAME.sha256` has a line for each file that one job of a rule put there, as `sha256sum`
 writes it, so that `sha256sum -c manifest/*` checks it too. It is written last, and whole. Each job has a file of its

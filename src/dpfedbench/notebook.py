@@ -1,4 +1,4 @@
-"""Finished runs for notebooks and scripts: what there is, what it says, and its model on one's own data.
+"""Finished runs for notebooks and scripts: list them, read them, and use their models on your own data.
 
 `docs/python.md` has examples.
 """
@@ -281,7 +281,9 @@ class FinishedRun:
 
         place = self._results / "data" / self.settings.dataset / "summary.json"
         if not place.exists():
-            raise BenchError(f"{place} is missing: the shape of the model's inputs stands there")
+            raise BenchError(
+                f"{place} is missing: it has the shape of the model's inputs; run the workflow again to make it"
+            )
         summary = read_group(checked(place))
         path = checked(self.folder / "model.safetensors")
         return trained(self.settings, path, summary, self._references)

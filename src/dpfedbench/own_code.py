@@ -1,9 +1,10 @@
-"""Code of one's own that lies outside dpfedbench: methods, parts, networks and readers of data.
+"""A user's own code outside dpfedbench: methods, parts, networks and readers of data.
 
-A folder of one's own has folders of this package, with one's own modules in them: `methods/`, `parts/clipping/`,
-`data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of that place,
-`dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay there, and a
-file may move between a folder, a wheel and the repository without an edit. There are two kinds of such folders:
+A user's folder has sub-folders with the names of this package's folders, and the user's modules in them: `methods/`,
+`parts/clipping/`, `data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of
+that place, `dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay
+there, and a file may move between a folder, a wheel and the repository without an edit. There are two kinds of such
+folders:
 
 * the one that the configuration names (`code_folder`), which jobs know by the environment variable `DPFEDBENCH_CODE`;
 * packages that are installed, named in the entry-point group `dpfedbench` of their distribution.
@@ -141,7 +142,7 @@ def check() -> None:
     there: dict[str, Path] = {}
     for folder, package in folders().items():
         if not folder.is_dir():
-            raise BenchError(f"code_folder is {folder}: there is no such folder")
+            raise BenchError(f"code_folder is {folder}, but there is no such folder: correct it, or make the folder")
         modules = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
         own = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
         for name, path in modules.items():
@@ -159,7 +160,7 @@ def check() -> None:
             there[name] = path
         if not own:
             whose = f"the package {package}, whose folder is {folder}," if package else str(folder)
-            raise BenchError(f"{whose} has no module in a folder that is looked into: {', '.join(PLACES)}")
+            raise BenchError(f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}")
 
 
 def check_names() -> None:

@@ -1,7 +1,7 @@
-"""The processes of one training: who takes which part of the work, and what they tell each other.
+"""The processes of one training: how they divide the work, and what they send to each other.
 
-They are started by `torchrun` or `srun` and talk by `torch.distributed` (gloo). A process that is alone talks to
-nobody, so that the same code is that of one process and of many.
+`torchrun` or `srun` starts them, and they communicate by `torch.distributed` (gloo). A single process sends nothing, so
+one process and many run the same code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that nothing needs any more: found below results/runs, listed, and removed on request."""
+"""Lists the runs below results/runs that no table or figure needs any more, and removes them on request."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""The version of what is in a results folder, so that an older program does not misread a newer one's."""
+"""The format version of a results folder, so that no program misreads the folder of another version."""
 
 import os
 from collections.abc import Mapping

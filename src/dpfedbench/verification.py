@@ -1,7 +1,7 @@
-"""A whole results folder against what its rules wrote: for who was sent one, or mistrusts a disk.
+"""Checks a whole results folder against what its rules wrote, e.g. one that somebody sent, or one on a doubtful disk.
 
-What is there has to be as it was written, and has to fit together; what is not there is no fault of a folder, which may
-be a part of one, or of a workflow that has not ended.
+The files must be as they were written, and must fit together. A missing file is no fault: the folder may be a part of a
+larger one, or its workflow may still run.
 """
 
 import functools
@@ -199,8 +199,8 @@ def _check_trained(path: Path, sound: set[str]) -> None:
     rows = read_history(folder / "history.csv")["round"].tolist()
     if rows != list(range(1, rounds + 1)):
         raise BenchError(
-            f"{folder / 'history.csv'} has {len(rows)} rounds, and training.json beside it tells of {rounds}: one of "
-            "them was cut or changed, train the run again"
+            f"{folder / 'history.csv'} has {len(rows)} rounds, but training.json beside it says {rounds}: one of them "
+            "was truncated or changed; train the run again"
         )
 
 

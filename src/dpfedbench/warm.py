@@ -1,7 +1,7 @@
-"""Jobs that start warm: one process imports torch and loads the compiled loops, and forks for each job of a workflow.
+"""Starts jobs quickly: one warm process imports torch and the compiled loops, and forks for each job of a workflow.
 
-A job's script comes as far as `hand_over`, which has cost it next to nothing, asks the warm process of its workflow to
-run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where
+A job's script soon calls `hand_over`, before it has loaded anything slow. That asks the workflow's warm process to run
+the script in a fork, waits, and ends as the fork ended. The first script that finds no warm process starts one. Where
 there can be none, or it is lost, the script does the work itself: nothing depends on a warm process but time.
 
 The two talk by a socket that has a name and no file: a full disk does not matter and nothing is left behind. Its name

@@ -410,8 +410,6 @@ def test_a_budget_calibrates_both_halves(silos, tmp_path):
 def test_no_budget_is_kept_over_a_search_and_the_training_that_follows():
     """What holds is of both together (`accounting.account`), and a budget of the training alone would be exceeded."""
     limit = {"budget": {"epsilon": 2.0}}
-    with pytest.raises(
-        BenchError, match=r"^budget\.epsilon is 2, but this run rests on a private run on the same records"
-    ):
+    with pytest.raises(BenchError, match=r"^budget\.epsilon is 2, but this run uses a private run on the same records"):
         cells(make_config(), limit)
     assert cells(None, limit).budget.epsilon == 2.0  # of cells that are stated

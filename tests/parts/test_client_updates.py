@@ -59,7 +59,7 @@ RECORD = {"model": {"normalisation": "record"}}
             (
                 {"method": "dp-agrlr", "client_update": more},
                 None,
-                "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics",
+                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the",
             )
             for more in ({"learnable_rates": True}, {"multi_step_rounds": 3})
         ),

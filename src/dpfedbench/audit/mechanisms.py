@@ -1,7 +1,7 @@
-"""Mechanism audits: many short runs of a run's own rounds on two worlds that differ in one unit, without training.
+"""Mechanism audits: many short runs of a run's own rounds in two worlds that differ in one unit, without training.
 
-One run with many canaries looks at each canary's own releases. A leak from one round into the next, such as a
-threshold set from raw norms, is in all coordinates at once, and takes many runs to be seen: each gives one score, and
+One run with many canaries scores each canary's own releases. A leak from one round into the next, such as a threshold
+set from raw norms, is in all coordinates at once, and only many runs can show it. Each run gives one score, and
 the rates of one threshold on the scores are bounded by Clopper and Pearson. The score is the spread of a later
 release in coordinates in which nobody has a gradient: that is the noise alone, z C, or z C over whatever it is
 divided by. The worlds in which a rule leaks are the rule's own: `audit.attacks`.

@@ -1,4 +1,4 @@
-"""Canaries among the examples of few-shot clients that take private sums over their own: an audit of those sums.
+"""Canaries among the examples of few-shot clients: an audit of the private sums that clients make over their examples.
 
 The mechanism is the run's own, the client update and its sums, with drawn gradients in place of a model's. Every
 example is a canary with a coordinate of its own, and there is nothing else in the sums.

@@ -1,7 +1,8 @@
-"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes, of which 10,000 are for testing.
+"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes; 10,000 pictures are for testing.
 
-Two data sets, since results on one say nothing of the other: `cifar-10` is the release, in its form for Python or in
-its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
+There are two data sets, since results on one do not carry over to the other: `cifar-10` is the release, in its form
+for Python or in its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their
+pixels a little.
 """
 
 from __future__ import annotations
@@ -133,9 +134,8 @@ def _refuse_another_form(local: Path | None) -> None:
     if folder and content:
         hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
         raise BenchError(
-            f"looked in {folder} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found "
-            f"{', '.join(content[:3])}"
-            f"{hint}: put one of them there, or take the folder away to download one"
+            f"looked in {folder} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found {', '.join(content[:3])}"
+            f"{hint}: put one of them there, or move the folder away to download one"
         )
 
 

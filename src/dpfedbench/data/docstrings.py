@@ -1,8 +1,8 @@
-"""docstrings: the documentation of packages that are here anyway, a module a task; a stand-in for Shakespeare-800.
+"""docstrings: the documentation of installed packages, one module for each task; a stand-in for Shakespeare-800.
 
-Read from the installed files of packages whose versions are pinned exactly, so nothing is downloaded and nothing is
-given to others. A task is the first 800 words of a module's documentation strings. A module of which 20 % of the
-sequences of 8 words are in another that was kept is left out: one text copied would be in two tasks.
+Read from the installed files of packages whose versions are pinned exactly, so nothing is downloaded or passed on. A
+task is the first 800 words of a module's documentation strings. A module of which 20 % of the sequences of 8 words are
+in another that was kept is left out: one text copied would be in two tasks.
 """
 
 from __future__ import annotations

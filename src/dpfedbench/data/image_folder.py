@@ -1,4 +1,4 @@
-"""Any folder of pictures as a data set: one sub-folder a class, as torchvision's ImageFolder reads it."""
+"""Any folder of pictures as a data set: one sub-folder for each class, like torchvision's ImageFolder."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -95,8 +95,8 @@ def read(
     for name, pictures in files.items():
         if len(pictures) <= test_images:
             raise BenchError(
-                f"{root / name} has {len(pictures)} pictures, of which {test_images} would be for testing: "
-                "lower test_images, or add pictures"
+                f"{root / name} has {len(pictures)} pictures, but test_images is {test_images}: lower test_images, or "
+                "add pictures"
             )
     pixels, facts = _read_all(root, files, size, channels, progress)
     labels = [np.full(len(pictures), label, dtype=np.int64) for label, pictures in enumerate(pixels)]

@@ -1,4 +1,4 @@
-"""Where real data comes from: a local folder first, else the address where its authors publish it."""
+"""Where real data come from: a local folder, or else the address where the authors publish them."""
 
 from __future__ import annotations
 

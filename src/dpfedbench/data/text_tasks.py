@@ -1,4 +1,4 @@
-"""Clients and tests whose data are texts: which tasks there are, as records of words that a model knows."""
+"""Clients and tests on texts: their tasks, as records of words that a model knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data sets there are: those that come with dpfedbench, and those that the configuration states."""
+"""The known data sets: those that come with dpfedbench, and those that the configuration declares."""
 
 import csv
 import json
@@ -135,8 +135,8 @@ def check_holdings(run: Method, holds: str) -> None:
         _check_fragments(run, counts[0])
         if run.validation.tasks >= counts[1]:
             raise BenchError(
-                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, of "
-                "which some are for the test: lower it"
+                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
+                "some are needed for the test: lower it"
             )
 
 

@@ -1,4 +1,4 @@
-"""The overlays of a configuration: which there are, and that each says only what its runs can take."""
+"""The overlays of a configuration, and the check that each sets only keys that its runs have."""
 
 from collections.abc import Mapping
 from typing import Any

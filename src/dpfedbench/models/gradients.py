@@ -1,7 +1,7 @@
-"""What training asks of a model: gradients of tasks, and of single records.
+"""The gradients that training needs from a model: of tasks, and of single records.
 
-A task is a batch of records whose mean loss counts; T tasks are computed at once, each at weights of its own. Sizes are
-compared here, once for all implementations, whose own methods start with an underscore.
+The loss of a task is the mean over its batch of records. T tasks are computed at once, each with its own weights. Sizes
+are checked here, for all implementations; the implementations' own methods start with an underscore.
 """
 
 from __future__ import annotations

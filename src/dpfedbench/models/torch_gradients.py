@@ -100,8 +100,9 @@ class TorchGradients(Gradients):
                     needed = self._per_record * records * self._like.element_size() / 2**20
                     what = "record" if records == 1 else f"task of {records} records"
                     raise BenchError(
-                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, which has not so "
-                        "much free: make model or task smaller, end what else runs there, or set machine.device to cpu"
+                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, but less is "
+                        "free: use a smaller model or task, end other programs on the device, or set machine.device "
+                        "to cpu"
                     ) from error
                 self._limit = max(1, size // 2 * records)
                 _say_once(f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on")

@@ -59,8 +59,8 @@ class QueryGradient(ClientUpdate):
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
-                "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "
-                "set them to false and 0"
+                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the whole "
+                "batch: set them to false and 0"
             )
         if within and self.order == 2:
             raise BenchError(
