@@ -15,7 +15,7 @@ else:
     np, torch = Lazy("numpy"), Lazy("torch")
 
 _TOGETHER = 16
-"""Images whose maps are computed at once: of more, what is between two steps of scattering does not stay in the cache."""
+"""Images whose maps are computed at once; of more, what is between two steps does not stay in the cache."""
 
 
 class Features(Part):
