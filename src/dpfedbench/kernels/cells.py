@@ -25,7 +25,7 @@ from dpfedbench.models.gradients import Found, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_TOGETHER, _NUMBERS = 64, 2**24
+_TOGETHER, _NUMBERS = 128, 2**24
 """Records of one pass: enough to outweigh the calls; fewer where their gradients would be more numbers than that."""
 
 
