@@ -32,7 +32,8 @@ class LinearHeadGradients(TorchGradients):
             with np.errstate(divide="ignore"):
                 weights = np.minimum(limit / norms[finite], 1.0)
             weighted = weights[:, None] * residuals[finite]
-            into += np.concatenate([(weighted.T @ rows[finite]).ravel(), weighted.sum(axis=0)[: self._bias * self.net.outputs]])
+            constants = [weighted.sum(axis=0)] if self._bias else []
+            into += np.concatenate([(weighted.T @ rows[finite]).ravel(), *constants])
 
         return found, total.add_by(add, len(rows))
 

@@ -23,7 +23,8 @@ class LinearModel(ZooModel):
     kind: Literal["linear"] = "linear"
     features: Features = setting(Scattering(), doc="what it reads of an image")
     bias: bool = setting(
-        True, doc="whether each class has a constant as well; of features of length 1 it makes a gradient sqrt(2) longer"
+        True,
+        doc="whether each class has a constant, too: beside features of length 1 it makes gradients sqrt(2) longer",
     )
 
     def check(self, run: Run) -> None:
