@@ -20,7 +20,7 @@ class LinearHeadGradients(TorchGradients):
 
     @property
     def _bias(self) -> bool:
-        return self.net.module.linear.bias is not None
+        return "linear.bias" in self.net.tensor_names
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
         rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
