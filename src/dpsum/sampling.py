@@ -26,8 +26,8 @@ class Sampling(Mapping[str, Any]):
         batches: whether an observer may know them: "known" or "secret".
         separation, participations: any two rounds of a unit are at least so far apart, and there are at most so many.
         others: further keys, of a way of drawing that this library does not know.
-        encoder: of correlated noise, the sizes |C| of all planned rounds, float64 [rounds, rounds], as bytes; it belongs
-            to the noise, and is in no ledger.
+        encoder: of correlated noise, the sizes |C| of all planned rounds, float64 [rounds, rounds], as bytes; it
+            belongs to the noise, and is in no ledger.
     """
 
     kind: str = ""

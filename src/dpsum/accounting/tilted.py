@@ -1,29 +1,32 @@
 """Nearly exact privacy of a mixture of correlated log-normals, by sampling from a tilted density.
 
 Each unit is in one secret round of T, and what is seen is a Gaussian with G = C^T C / sigma^2 (see
-`analyses.correlated_balls_and_bins`, which proves that this pair dominates): without the unit Q = N(0, I), with it P = f Q,
+`analyses.correlated_balls_and_bins`, which proves that this pair dominates): without the unit Q = N(0, I), with it P
+= f Q,
 
     f = ((T - t) + sum_{i < t} e^L_i) / T,   L = C^T y / sigma - diag(G) / 2.
 
-**The unit present: delta = E_P (1 - e^eps/f)+.** At delta = 1e-6 draws from P would say nothing. Drawn is instead from
-nearly f^a Q for a whole number a. As a power of a sum it is a mixture of Gaussians over tuples of a rounds: counts n with
-the weight a!/prod n_i! e^E(n), E = (n^T G n - n^T diag G)/2, around y = C n / sigma. Counts are drawn of G' >= G in place of
-G, for which the total weight T^a M is found by a dynamic program: G' = r + the greatest product g_j rho_(j+1) ... rho_i of
-a chain beside the diagonal, its state n_i rho-summed and rounded up. As E' >= E, each draw of
+**The unit present: delta = E_P (1 - e^eps/f)+.** At delta = 1e-6 draws from P would say nothing. Drawn is instead
+from nearly f^a Q for a whole number a. As a power of a sum it is a mixture of Gaussians over tuples of a rounds:
+counts n with the weight a!/prod n_i! e^E(n), E = (n^T G n - n^T diag G)/2, around y = C n / sigma. Counts are drawn
+of G' >= G in place of G, for which the total weight T^a M is found by a dynamic program: G' = r + the greatest
+product g_j rho_(j+1) ... rho_i of a chain beside the diagonal, its state n_i rho-summed and rounded up. As E' >= E,
+each draw of
 
     M e^(E - E') f^(1 - a) (1 - e^eps/f)+   is in [0, M e^(-(a - 1) eps) (1 - 1/a)^(a - 1) / a],
 
-whose end is the bound of delta by the Renyi divergence of order a (Canonne, Kamath and Steinke 2020): a few times delta,
-so that the empirical Bernstein bound (Maurer and Pontil 2009, Theorem 4) is sharp after tens of thousands of draws, where
-draws from P would take 1/delta times as many. A poor G' costs draws and never soundness.
+whose end is the bound of delta by the Renyi divergence of order a (Canonne, Kamath and Steinke 2020): a few times
+delta, so that the empirical Bernstein bound (Maurer and Pontil 2009, Theorem 4) is sharp after tens of thousands of
+draws, where draws from P would take 1/delta times as many. A poor G' costs draws and never soundness.
 
-**The unit absent: delta = E_Q (1 - e^eps f)+.** With u = 1/T on each round that was run, Jensen has log f >= u^T L, so that
-the event f < e^-eps lies in a half-space, at distance tau = (eps - u^T diag(G)/2) / (u^T G u)^1/2 from 0. Draws of Q moved
-by tau towards it have densities bounded there by e^(-tau^2/2).
+**The unit absent: delta = E_Q (1 - e^eps f)+.** With u = 1/T on each round that was run, Jensen has log f >= u^T L,
+so that the event f < e^-eps lies in a half-space, at distance tau = (eps - u^T diag(G)/2) / (u^T G u)^1/2 from 0.
+Draws of Q moved by tau towards it have densities bounded there by e^(-tau^2/2).
 
-**What is claimed.** Both bounds fail with a chance over this file's own draws, which are made from a fixed seed that no
-data and no plan has chosen. An end is one of a fixed list of epsilons, for all of which bounds hold at once, but for a chance
-of DOUBT x delta / LOOKS; that much of delta is kept for a hundred looks at it (a calibration, a history, an account).
+**What is claimed.** Both bounds fail with a chance over this file's own draws, which are made from a fixed seed that
+no data and no plan has chosen. An end is one of a fixed list of epsilons, for all of which bounds hold at once, but
+for a chance of DOUBT x delta / LOOKS; that much of delta is kept for a hundred looks at it (a calibration, a history,
+an account).
 """
 
 from __future__ import annotations
@@ -42,8 +45,8 @@ MOST = 512
 """Rounds up to which this is quick enough."""
 
 SAID = (
-    "by draws from a fixed seed, whose bound fails with a chance of at most delta / 1,000 over the draws, which is kept of "
-    "delta"
+    "by draws from a fixed seed, whose bound fails with a chance of at most delta / 1,000 over the draws, which is kept "
+    "of delta"
 )
 """What an account says of it."""
 
@@ -223,7 +226,7 @@ class Pair:
         share = np.full(len(self._gram), 1 / self._rounds)
         square = float(share @ self._gram @ share)
         tau = (epsilon - float(share @ self._diagonal) / 2) / math.sqrt(square)
-        most = math.exp(-max(tau, 0.0) ** 2 / 2)
+        most = math.exp(-(max(tau, 0.0) ** 2) / 2)
         wanted = 7 * most * math.log(2 / self._doubt) / 3 / (0.3 * self._delta)
         if most <= self._delta / 2:
             return most
@@ -258,17 +261,14 @@ def _bracket(encoder: bytes, done: int, rounds: int, delta: float) -> Bracket:
     def at(step: int) -> float:
         return float(2.0 ** (4 - step / _PER_OCTAVE))
 
-    def first(fits: bool) -> int:
-        """The first of the falling epsilons at which the high end of delta is too high, or the low end is above it."""
-        low, high = 0, _STEPS
-        while high - low > 1:
-            middle = (low + high) // 2
-            ends = pair.present(at(middle))
-            ok = ends[1] <= kept if fits else ends[0] <= delta
-            low, high = (middle, high) if ok else (low, middle)
-        return high
-
-    beyond, step = first(False), first(True) - 1
+    low, high = 0, _STEPS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if pair.present(at(middle))[1] <= kept else (low, middle)
+    step, stride = low, _PER_OCTAVE // 128
+    # Far from where the draws were made for, the low end says nothing: it is looked for beside the high end.
+    near = range(low, min(low + _PER_OCTAVE, _STEPS), stride)
+    least = next((at(place) for place in near if pair.present(at(place))[0] > delta), 0.0)
     while step > 0 and pair.absent(at(step)) > kept:
         step -= max(_PER_OCTAVE // 32, 1)
-    return at(beyond) if beyond < _STEPS else 0.0, at(step) if step > 0 else math.inf
+    return least, at(step) if step > 0 else math.inf

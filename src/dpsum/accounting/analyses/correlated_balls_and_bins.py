@@ -1,32 +1,34 @@
 """Correlated noise where each unit takes part in one secret round of T (balls-and-bins, with an encoder C).
 
 The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which only the rounds that were run
-count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio of
-densities with and without the unit is
+count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio
+of densities with and without the unit is
 
     f = (1/T) sum_i e^L_i,   L_i = sum_t (c_ti <v_i, y_t> - c_ti^2 |v_i|^2 / 2),   y_t standard normal without the unit.
 
 **The dominating pair.** For any convex phi, E phi(f) is largest for v_i all one unit vector and |c_ti| for c_ti: let
-V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and so
-is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of V_t
-after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
-interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the first.
-Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for Matrix
-Mechanisms, 2024, sample from this pair.) So f depends on G = |C|^T |C| / sigma^2 alone, L being
-normal with covariance G, and grows with each of its entries.
+V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and
+so is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of
+V_t after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
+interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the
+first. Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for
+Matrix Mechanisms, 2024, sample from this pair.) So f depends on G = |C|^T |C| / sigma^2 alone, L being normal with
+covariance G, and grows with each of its entries.
 
-**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred rounds. Their bound may fail with a chance
-that is part of delta and that the account names. Where draws show nothing, or there are more rounds, the ends are these:
+**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred rounds. Their bound may fail with
+a chance that is part of delta and that the account names. Where draws show nothing, or there are more rounds, the
+ends are these:
 
-**High end without draws.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no entry of G is
-above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of variance r for
-all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier r^-1/2 and of
-balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the worst class bounds
-the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no more than p bands has
-r = 0.
+**High end without draws.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no
+entry of G is above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of
+variance r for all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier
+r^-1/2 and of balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the
+worst class bounds the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no
+more than p bands has r = 0.
 
-**Low end without draws.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is that of
-balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest columns).
+**Low end without draws.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is
+that of balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest
+columns).
 """
 
 from __future__ import annotations
