@@ -1,4 +1,4 @@
-"""Correlated noise in secret rounds, without draws (those: `test_tilted`), and of ledgers: exact values, planted faults.
+"""Correlated noise in secret rounds without draws (those: `test_tilted`), and of ledgers: exact values, faults.
 
 These are: a band more than the account knows of, an encoder of another length, correlation that is ignored.
 """

@@ -45,7 +45,7 @@ MOST = 512
 """Rounds up to which this is quick enough."""
 
 SAID = (
-    "by draws from a fixed seed, whose bound fails with a chance of at most delta / 1,000 over the draws, which is kept "
+    "by draws from a fixed seed, whose bound fails with a chance of at most delta / 1,000 over them, which is kept "
     "of delta"
 )
 """What an account says of it."""
