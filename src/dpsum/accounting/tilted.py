@@ -41,7 +41,7 @@ from scipy.special import gammaln
 from dpsum.accounting.gaussian import Bracket
 
 DOUBT, LOOKS = 1e-3, 100
-MOST = 512
+MOST = 256
 """Rounds up to which this is quick enough."""
 
 SAID = (
@@ -219,7 +219,8 @@ class Pair:
         over = logs > epsilon
         values = np.zeros(len(logs))
         values[over] = np.exp(weight[over]) * -np.expm1(epsilon - logs[over])
-        return _bernstein(values, min(math.exp(min(most, 0.0)), 1.0), self._doubt)
+        least, upper = _bernstein(values, math.exp(min(most, 600.0)), self._doubt)
+        return least, min(upper, 1.0)
 
     def absent(self, epsilon: float) -> float:
         """An upper end of E_Q (1 - e^eps f)+."""
