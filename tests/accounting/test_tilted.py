@@ -72,7 +72,7 @@ def test_without_correlation_the_end_of_presence_is_balls_and_bins():
     [(0.5, 0.08713, 7.0e-4, 0.08058), (0.9, 0.02952, 4.1e-4, 0.02317), (1.2, 0.01107, 2.5e-4, 0.00697)],
 )
 def test_jax_privacy_draws_the_same(epsilon, present, off, absent):
-    """Means of 60,000 privacy losses of jax_privacy 2.0.0 a direction, seed 7 (`off`: the standard error; 4 of them)."""
+    """Means of 60,000 privacy losses of jax_privacy 2.0.0 a direction, seed 7 (`off`: one standard error, of four)."""
     encoder = banded(8, 4)
     pair = tilted.Pair(encoder, 8, 1e-2)
     low, high = pair.present(epsilon)
