@@ -178,13 +178,13 @@ class Encoded(Noise):
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def sampled(self, sampler: Sampler) -> Sampler:
-        """With how far columns overlap, where that is what an account is of.
+        """With the encoder, where that is what an account is of.
 
         Raises:
             DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
         """
         # Not at the head: a plan of the workflow is read where scipy is not installed.
-        from dpsum.accounting.analyses import correlated_balls_and_bins, known
+        from dpsum.accounting.analyses import known
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
@@ -196,9 +196,7 @@ class Encoded(Noise):
                     "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
-            encoder = np.abs(np.linalg.inv(self.inverse()))
-            overlaps = correlated_balls_and_bins.overlaps(encoder.T @ encoder)
-            return dataclasses.replace(Sampling.of(sampler), overlaps=overlaps)
+            return dataclasses.replace(Sampling.of(sampler), encoder=np.abs(np.linalg.inv(self.inverse())).tobytes())
         return sampler
 
     def combines(self, index: int) -> list[float]:
