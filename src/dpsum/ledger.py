@@ -163,8 +163,9 @@ def parse(text: str, where: str) -> list[Release]:
                 )
             if (before := values.pop(_CHAIN)) == "" and previous:
                 raise DpsumError(
-                    f"{where}, line {number}, begins another run in the same file: move the file away, and run again "
-                    "with a file for each run"
+                    f"{where}, line {number}, is written as the first of a run: the line before it is not the one that "
+                    "it was written after, and a ledger is of one run; delete the file and run again, each run with "
+                    "a file of its own"
                 )
             if before != previous:
                 raise ValueError("the line before it is not the one that it was written after")
