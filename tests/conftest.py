@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,17 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """With `-n`, tests of one group run in one process, and in the order that is said below."""
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist, config.option.loadscopereorder = "loadgroup", False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """xdist hands its workers what stands on the command line, and nothing else."""
+    node.workerinput["loadgroup"] = node.config.option.dist == "loadgroup"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        config.option.loadgroup = config.workerinput["loadgroup"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,8 +13,10 @@ import importlib.metadata
 import importlib.util
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import numpy as np
 
 from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress
@@ -90,25 +92,40 @@ def _texts(paths: list[tuple[str, Path]], progress: Progress | None) -> Iterator
             progress("docstrings: reading modules", number, len(paths))
 
 
-def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+def _apart(texts: Iterable[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
     """Without long texts that share much with a long one before them; short ones as they are."""
-    owners: dict[bytes, list[int]] = {}
-    for number, (name, words) in enumerate(texts):
+    every, owners = list(texts), dict[int, list[int]]()
+    numbers = {word: _number(word) for word in {word for _, words in every for word in words}}
+    found = [_grams([numbers[word] for word in words] if len(words) >= WORDS else []) for _, words in every]
+    # Most are in one text only, and tell nothing.
+    _, which, texts_with = np.unique(np.concatenate(found), return_inverse=True, return_counts=True)
+    common = np.split(texts_with[which] > 1, np.cumsum([len(grams) for grams in found[:-1]]))
+    for number, (name, words) in enumerate(every):
         if len(words) < WORDS:
             yield name, words
             continue
-        grams = {_hash(words[start : start + _GRAM]) for start in range(len(words) - _GRAM + 1)}
-        shared = Counter(owner for gram in grams for owner in owners.get(gram, ()))
-        if shared and max(shared.values()) >= _SHARED * len(grams):
+        in_several = found[number][common[number]].tolist()
+        shared = Counter(owner for gram in in_several for owner in owners.get(gram, ()))
+        if shared and max(shared.values()) >= _SHARED * len(found[number]):
             continue
-        for gram in grams:
+        for gram in in_several:
             owners.setdefault(gram, []).append(number)
         yield name, words
 
 
-def _hash(words: list[str]) -> bytes:
-    """The same in every process, as Python's own is not."""
-    return hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()
+def _grams(words: list[int]) -> np.ndarray:
+    """The sequences of 8 words, each given by its number, as different numbers, uint64."""
+    each = np.array(words, np.uint64)
+    total = np.zeros(max(len(words) - _GRAM + 1, 0), np.uint64)
+    for place in range(_GRAM):
+        total = (total ^ each[place : place + len(total)]) * np.uint64(0x9E3779B97F4A7C15)
+        total ^= total >> np.uint64(32)
+    return np.unique(total)
+
+
+def _number(word: str) -> int:
+    """The same in every process, as Python's own hash is not."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 ENTRIES = (
