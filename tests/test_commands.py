@@ -22,7 +22,6 @@ from dpfedbench.experiments.targets import check_targets
 from tests.calls import Snakemake
 from tests.shipped import parsed
 
-pytestmark = pytest.mark.xdist_group("test_commands")  # plans are made once for all
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 RULES = {

@@ -18,7 +18,6 @@ from dpfedbench.settings.layers import set_key
 from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 
-pytestmark = pytest.mark.xdist_group("test_experiments")
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
 NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
