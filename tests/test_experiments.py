@@ -18,7 +18,6 @@ from dpfedbench.settings.layers import set_key
 from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 
-pytestmark = pytest.mark.xdist_group("test_experiments")
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
 NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
@@ -68,6 +67,7 @@ def test_a_run_that_two_items_need_exists_once() -> None:
 def test_layers_lie_in_order() -> None:
     """run < paper < task < method's defaults < methods < the paper's methods < cell; each is seen at last."""
     found = configuration()
+    found["experiments"] = {"dp-fedmeta": found["experiments"]["dp-fedmeta"]}
     key = "clipping.threshold"
 
     def threshold() -> float:
@@ -84,7 +84,8 @@ def test_layers_lie_in_order() -> None:
     for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
         found = set_key(found, f"{place}.{key}", float(level))
         assert threshold() == level
-    run = plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
+    found["run"]["clipping"]["threshold"] = 9.0
+    run = plan(found).items["dp-fedmeta", "table2"].cells[1].runs[0]
     assert run.method == "maml" and not hasattr(run, "clipping")
 
 
