@@ -241,6 +241,20 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
     assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
 
 
+def test_rows_that_would_have_one_name_have_their_own() -> None:
+    table = {"title": "Mine", "tasks": ["a"], "seeds": [0]}
+    table["series"] = {
+        "maml": {"method": "maml"},
+        "plain": {"method": "dp-agr"},
+        "fast": {"method": "dp-agr", "label": "rate 0.1", "run": {"server": {"rate": 0.1}}},
+        "named": {"method": "dp-agr", "variant": "slow", "run": {"server": {"rate": 0.001}}},
+    }
+    mine = {"title": "Mine", "run": {"dataset": "glyphs"}, "tasks": {"a": {}}, "tables": {"t": table}}
+    found = plan(configuration() | {"experiments": {"mine": mine}})
+    variants = {cell.series: cell.variant for cell in found.items["mine", "t"].cells}
+    assert variants == {"maml": "", "plain": "plain", "fast": "rate 0.1", "named": "slow"}
+
+
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
     found = plan(configuration(**{f"{TABLE}.series.random": None, FIGURE: None}))
     assert ("dp-fedmeta", "figure4a") not in found.items
@@ -428,7 +442,7 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class
             assert getattr(own.client_update, "inner_steps", 1) == getattr(other.client_update, "inner_steps", 1)
-        if records and own.holds == "records":
+        if records and own.client_data == "records":
             assert (own.dataset, own.clients) == (other.dataset, other.clients)
         if any(sum_.noise.follows_loss for sum_ in records):
             assert own == other  # the loss that the noise follows is the run's own
