@@ -99,5 +99,5 @@ def test_directions_of_private_or_too_few_records_are_refused():
 
 
 def test_few_shot_tasks_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.kind is linear, whose features are computed once for records"):
+    with pytest.raises(BenchError, match=r"^model\.kind is linear, which computes the features of records once"):
         make_config({"model": {"kind": "linear"}})
