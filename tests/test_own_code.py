@@ -153,8 +153,8 @@ def test_an_installed_method_and_one_in_a_folder_are_the_same_run_and_an_edit_ma
     [
         ("clipping/mine.py", "", r"mycode/clipping/mine\.py is not looked for there: move it to .*/parts/clipping/m"),
         ("parts/clipping/constant.py", "", r"constant\.py has the name of a file that dpfedbench comes with: give it"),
-        ("mine.py", "", r"mycode has no module in a folder that is looked into: methods, parts/client_updates, parts/"),
-        (None, "", r"code_folder is .*mycode: there is no such folder"),
+        ("mine.py", "", r"mycode has no module in a folder where own code is found: methods, parts/client_updates, p"),
+        (None, "", r"code_folder is .*mycode, but there is no such folder"),
     ],
 )  # fmt: skip
 def test_a_folder_in_which_something_would_be_overlooked_is_refused(

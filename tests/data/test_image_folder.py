@@ -111,7 +111,7 @@ def test_what_is_no_data_set_is_refused_in_one_line(pictures: Make, tmp_path: Pa
     pictures({"a": 3})
     assert "shapes has one class (a): at least two are needed" in refusal(tmp_path)
     pictures({"b": 2})
-    assert "b has 2 pictures, of which 2 would be for testing" in refusal(tmp_path)
+    assert "b has 2 pictures, but test_images is 2" in refusal(tmp_path)
     assert "one of them" in refusal(tmp_path, test_images=None)
     assert "one of them" in refusal(tmp_path, split_classes={"train": 1, "validation": 0, "test": 1})
     few = {"test_images": None, "split_classes": {"train": 1, "validation": 0, "test": 1}}

@@ -61,5 +61,5 @@ def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
 
 
 def test_few_shot_tasks_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.kind is linear, whose features are computed once for records"):
+    with pytest.raises(BenchError, match=r"^model\.kind is linear, which computes the features of records once"):
         make_config({"model": {"kind": "linear"}})

@@ -86,8 +86,8 @@ def evaluate_in_pieces(
     """
     starts = range(0, len(labels), _PIECE)
     pieces = [(images[start : start + _PIECE], labels[start : start + _PIECE]) for start in starts]
-    found = list(over(evaluate, *zip(*pieces, strict=True)))
-    return np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])
+    scores = list(over(evaluate, *zip(*pieces, strict=True)))
+    return np.concatenate([losses for losses, _ in scores]), np.concatenate([right for _, right in scores])
 
 
 class HeldOutMeasures:
@@ -119,8 +119,8 @@ class HeldOutMeasures:
     def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with self._workers.worker() as gradients:
-                found = gradients.evaluate(theta, images, labels)
-            return found.losses, found.right / found.of
+                measured = gradients.evaluate(theta, images, labels)
+            return measured.losses, measured.right / measured.of
 
         with self._workers.running() as pool:
             losses, right = evaluate_in_pieces(piece, images, labels, over=pool.map)
@@ -160,8 +160,8 @@ def record_test(
     gradients = choose(net, enabled=kernels).make()
 
     def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = gradients.evaluate(theta, images, labels)
-        return found.losses, found.right / found.of
+        measured = gradients.evaluate(theta, images, labels)
+        return measured.losses, measured.right / measured.of
 
     losses, correct = evaluate_in_pieces(piece, images, labels)
     if not np.isfinite(losses).all():

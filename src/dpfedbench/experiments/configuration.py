@@ -266,7 +266,7 @@ def check_folder(folder: str | None) -> None:
         BenchError: names it.
     """
     if folder is not None and not os.path.isdir(folder):
-        raise BenchError(f"experiments_folder is {folder}: there is no such folder, seen from {Path.cwd()}")
+        raise BenchError(f"experiments_folder is {folder}, but {Path.cwd()} has no such folder")
     if folder is not None:
         check_readable(folder)
 

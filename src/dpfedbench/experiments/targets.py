@@ -1,4 +1,4 @@
-"""What may be asked of the workflow by name, and the command that asks for it."""
+"""The targets of the workflow by name, and the command for each."""
 
 import os
 import shlex

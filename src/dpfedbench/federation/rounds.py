@@ -125,7 +125,7 @@ class Rounds:
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             measures: Any = NoMeasures()
-        elif run.holds == "records":
+        elif run.client_data == "records":
             check_classes(run, held.dataset)
             measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
         elif run.task.text is not None:
@@ -244,7 +244,7 @@ class Rounds:
 
 
 def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
-    if run.holds == "records":
+    if run.client_data == "records":
         held = Records(data_dir, clients_dir)
         held.images = [run.model.prepared(images) for images in held.images]
         return held
@@ -255,4 +255,4 @@ def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
 
 
 def _classes(run: Method, dataset: Any) -> int:
-    return len(dataset.class_names) if run.holds == "records" else run.task.ways
+    return len(dataset.class_names) if run.client_data == "records" else run.task.ways

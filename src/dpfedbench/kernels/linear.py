@@ -20,7 +20,7 @@ class LinearHeadGradients(TorchGradients):
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
         rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
-        residuals, found = self._residuals(np.asarray(theta, np.float64), rows, labels)
+        residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
             norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt((rows**2).sum(axis=1) + 1)
@@ -30,7 +30,7 @@ class LinearHeadGradients(TorchGradients):
             weighted = weights[:, None] * residuals[finite]
             into += np.concatenate([(weighted.T @ rows[finite]).ravel(), weighted.sum(axis=0)])
 
-        return found, total.add_by(add, len(rows))
+        return measured, total.add_by(add, len(rows))
 
     def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
@@ -38,14 +38,14 @@ class LinearHeadGradients(TorchGradients):
         logits, places = rows @ weights.T + biases, np.arange(len(rows))
         shifted = logits - logits.max(axis=1, keepdims=True)
         sums = np.exp(shifted).sum(axis=1)
-        found = Found(
+        measured = Found(
             np.log(sums) - shifted[places, labels],
             (logits.argmax(axis=1) == labels).astype(np.float64),
             np.ones(len(rows)),
         )
         residuals = np.exp(shifted) / sums[:, None]
         residuals[places, labels] -= 1
-        return residuals, found
+        return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         rows = np.asarray(x, np.float64).reshape(len(x), -1)

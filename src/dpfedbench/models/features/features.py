@@ -14,8 +14,8 @@ else:
 
     np, torch = Lazy("numpy"), Lazy("torch")
 
-_TOGETHER = 64
-"""Images whose maps are computed at once."""
+_TOGETHER = 16
+"""Images whose maps are computed at once; of more, what is between two steps does not stay in the cache."""
 
 
 class Features(Part):

@@ -25,10 +25,10 @@ class LinearModel(ZooModel):
 
     def check(self, run: Run) -> None:
         super().check(run)
-        if run.holds != "records" or run.pretrains:
+        if run.client_data != "records" or run.pretrains:
             raise BenchError(
-                f"model.kind is linear, whose features are computed once for records, but clients of {run.method} are "
-                "few-shot tasks or its last layer is replaced: take conv4"
+                f"model.kind is linear, which computes the features of records once, but the clients of {run.method} "
+                "are few-shot tasks, or its last layer is new in the test: take conv4"
             )
 
     def prepared(self, records: np.ndarray) -> np.ndarray:
