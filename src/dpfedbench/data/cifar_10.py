@@ -134,8 +134,8 @@ def _refuse_another_form(local: Path | None) -> None:
     if folder and content:
         hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
         raise BenchError(
-            f"looked in {folder} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found {', '.join(content[:3])}"
-            f"{hint}: put one of them there, or move the folder away to download one"
+            f"looked in {folder} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found "
+            f"{', '.join(content[:3])}{hint}: put one of them there, or move the folder away to download one"
         )
 
 
