@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dpfedbench import own_code
@@ -45,6 +45,7 @@ def closure(
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
     """
+    _reached.cache_clear()  # there may be new files
     files: dict[Path, int] = {}
     waiting = [*((path, _WHOLE) for path in roots), *((path, _BESIDE) for path in beside)]
     while waiting:
@@ -129,6 +130,7 @@ def own(modules: Iterable[str]) -> list[Path]:
 
     What dpfedbench comes with is not looked into: it knows of nobody's files.
     """
+    _reached.cache_clear()
     files: set[Path] = set()
     waiting = [path for module in modules if (path := file_of(module)) is not None]
     while waiting:
@@ -146,14 +148,15 @@ def _shipped() -> frozenset[str]:
     return frozenset(_SHIPPED.read_text(encoding="utf-8").split())
 
 
-def _reached(name: str) -> list[tuple[Path, int]]:
+@functools.cache
+def _reached(name: str) -> tuple[tuple[Path, int], ...]:
     """The files that run where a name is imported, of a module or of something in one, and what of each counts."""
     parts, reached = name.split("."), list[tuple[Path, int]]()
     while parts:
         if (path := file_of(".".join(parts))) is not None:
             reached.append((path, _ABOVE if reached else _WHOLE))
         parts.pop()
-    return reached
+    return tuple(reached)
 
 
 def _called(path: Path) -> str:
@@ -195,13 +198,19 @@ def _read(path: Path, changed: int, size: int) -> _Module:
     return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
 
 
-def _statements(body: Iterable[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
+def _statements(body: Sequence[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
     """All statements, and whether each is in a function; those for type checking left out."""
-    for node in body:
-        if isinstance(node, ast.expr):
-            continue
-        yield node, later
-        inner: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            inner = node.orelse
-        yield from _statements(inner, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    waiting = [(body, later)]
+    while waiting:
+        nodes, later = waiting.pop()
+        for node in nodes:
+            yield node, later
+            inside = later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            checked = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+            for field in ("orelse",) if checked else _HOLDING:
+                if inner := getattr(node, field, None):
+                    waiting.append((inner, inside))
+
+
+_HOLDING = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a statement that hold statements, or what holds some itself."""

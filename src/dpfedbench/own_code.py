@@ -31,8 +31,9 @@ PACKAGE, LIBRARY = Path(__file__).resolve().parent, "dpsum"
 PLACES = (
     "methods",
     *(f"parts/{name}" for name in ("client_updates", "clipping", "factorisations", "noise", "optimizers")),
-    *(f"parts/{name}" for name in ("participation", "schedules", "server")),
-    "data", "models/zoo", "models/genotypes", "settings/vocabularies", "audit/attacks", "accounting/analyses",
+    *(f"parts/{name}" for name in ("participation", "schedules", "server", "transforms")),
+    *(f"models/{name}" for name in ("features", "genotypes", "initial", "zoo")),
+    "data", "settings/vocabularies", "audit/attacks", "accounting/analyses",
 )  # fmt: skip
 """Folders of dpfedbench, and the last one of dpsum, whose modules are found by place."""
 

@@ -161,7 +161,13 @@ def parse(text: str, where: str) -> list[Release]:
                     f"{where} is of a former version, which did not name the mechanism of a release or the line "
                     "before: move the run's folder away and train the run again"
                 )
-            if values.pop(_CHAIN) != previous:
+            if (before := values.pop(_CHAIN)) == "" and previous:
+                raise DpsumError(
+                    f"{where}, line {number}, is written as the first of a run: the line before it is not the one that "
+                    "it was written after, and a ledger is of one run; delete the file and run again, each run with "
+                    "a file of its own"
+                )
+            if before != previous:
                 raise ValueError("the line before it is not the one that it was written after")
             previous = digest(line)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)

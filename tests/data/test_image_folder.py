@@ -116,7 +116,8 @@ def test_what_is_no_data_set_is_refused_in_one_line(pictures: Make, tmp_path: Pa
     assert "one of them" in refusal(tmp_path, split_classes={"train": 1, "validation": 0, "test": 1})
     few = {"test_images": None, "split_classes": {"train": 1, "validation": 0, "test": 1}}
     assert "b has 2 pictures and a has 3" in refusal(tmp_path, **few)
-    assert "set images_per_class to at most 2" in refusal(tmp_path, **few)
+    said = refusal(tmp_path, **few)
+    assert "add some to b, take its folder away, or set images_per_class to at most 2" in said
     assert "b has 2 pictures, not 3: add some" in refusal(tmp_path, **few, images_per_class=3)
     few["split_classes"] = {"train": 2, "validation": 1, "test": 1}
     assert "has 2 classes, but split_classes deals out 4 (train 2, validation 1, test 1)" in refusal(tmp_path, **few)

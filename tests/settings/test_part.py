@@ -82,6 +82,8 @@ def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
         ({"server": {"steps": 1, "stop": "yes"}}, 'server.stop is "yes": expected true or false'),
         ({"server": {"steps": 1, "seeds": [0, "x"]}}, 'server.seeds.1 is "x": expected a whole number'),
         ({"server": {"steps": 1, "seeds": 3}}, "server.seeds is 3: expected a list"),
+        ({"server": [{"steps": 1}]}, 'server is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE'),
+        ({"more": [{"steps": 1}]}, 'more is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE, and'),
         ({"title": 3}, "title is 3: expected text or null"),
         ({"clipping": {"kind": "moving", "threshold": 0}}, "clipping.threshold is 0: expected a number above 0 or"),
         ({"clipping": {"kind": "moving", "threshold": math.inf}}, "clipping.threshold is inf: expected a finite numbe"),

@@ -164,7 +164,8 @@ def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: M
     if len(files[fewest]) != len(files[most]):
         raise BenchError(
             f"{root / fewest} has {len(files[fewest])} pictures and {most} has {len(files[most])}, but a data set "
-            f"split by class needs equally many: set images_per_class to at most {len(files[fewest])}"
+            f"split by class needs equally many: add some to {fewest}, take its folder away, or set images_per_class "
+            f"to at most {len(files[fewest])}"
         )
 
 

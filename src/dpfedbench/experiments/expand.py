@@ -248,6 +248,8 @@ class _Expansion:
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
         variant = f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant
+        if not variant and isinstance(spec, Table) and _same_name(spec, series):
+            variant = series.label or name
         return Cell(
             series=name,
             label=", ".join(filter(None, (series.label or name, first.initial.told))),
@@ -335,6 +337,12 @@ class _Expansion:
             if ours.get(key) != value
         ]
         return "; ".join(differing)
+
+
+def _same_name(table: Table, series: Series) -> bool:
+    """Whether another row of the table would be called as this one: by the method's title alone."""
+    alike = [other for other in table.series.values() if other is not None and other.search is None]
+    return sum(other.method == series.method and not other.variant for other in alike) > 1
 
 
 def named(run: Method) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from numba.core.typing.typeof import typeof
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from dpfedbench.compiled import exact
+from dpfedbench.compiled import exact, together
 
 
 class Call(NamedTuple):
@@ -200,6 +200,7 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
         products = [0, 0]
     plain = [_numpy_loop(function, number) for function in _UFUNCS] + [(product, 0) for product in products]
     places = [first for first, _ in plain] + [second for _, second in plain]
+    together((call.loop, call.types(number)) for call in calls)
     return np.array(places + [call.address(number) for call in calls], np.int64)
 
 

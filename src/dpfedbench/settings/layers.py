@@ -11,12 +11,13 @@ from dpfedbench.settings.part import (
     Shape,
     chosen,
     kind_of,
+    no_group,
     shapes,
     spelled_out,
     unknown_key,
 )
 from dpfedbench.settings.values import bad_value
-from dpfedbench.settings.words import dotted, shown, unknown_kind
+from dpfedbench.settings.words import dotted, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""
@@ -88,7 +89,7 @@ def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") ->
 
 def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str) -> Iterator[str]:
     if not isinstance(overlay, Mapping):
-        yield f"{where} is {shown(overlay)}: expected a group of keys"
+        yield no_group(where, overlay)
         return
     for key, given in overlay.items():
         name, having = dotted(where, key), [cls for cls in classes if key in shapes(cls)]
