@@ -194,6 +194,7 @@ def _trace(
     elastic: np.ndarray,
     pen: np.ndarray,
     start: np.ndarray,
+    *,
     size: int,
 ) -> np.ndarray:
     """As `trace`, all pictures at once, with `start` turned: int [n, 2]."""
