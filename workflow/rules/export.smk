@@ -42,7 +42,11 @@ use rule export_table as export_figure with:
 try:
     check_targets(
         # Snakemake itself tells targets only when the rules are read. Of a module, names are the other Snakefile's.
-        [word for word in sys.argv[1:] if not (workflow.modifier.skip_configfile and word.isidentifier())],
+        [
+            word
+            for word in sys.argv[1:]
+            if not (workflow.modifier.skip_configfile and word.isidentifier())
+        ],
         REPORT,
         {place: item.kind == "table" for place, item in PLAN.items.items()},
         {rule.name for rule in workflow.rules},
