@@ -427,7 +427,7 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class
             assert getattr(own.client_update, "inner_steps", 1) == getattr(other.client_update, "inner_steps", 1)
-        if records and own.holds == "records":
+        if records and own.client_data == "records":
             assert (own.dataset, own.clients) == (other.dataset, other.clients)
         if any(sum_.noise.follows_loss for sum_ in records):
             assert own == other  # the loss that the noise follows is the run's own

@@ -63,11 +63,11 @@ def compiled(loop: Callable[..., Any]) -> Any:
     The parts put into it may be of other files, of which numba's cache knows nothing: it would go on with what they
     were before they were mended. So the stamp of a cached loop is of all those files.
     """
-    found = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
+    dispatcher = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
     stats = [file.stat() for file in sorted(_COMMON | _files(loop, set()))]
-    found._cache._cache_file._source_stamp = tuple((stat.st_mtime, stat.st_size) for stat in stats)
-    _COMPILED.append(found)
-    return found
+    dispatcher._cache._cache_file._source_stamp = tuple((stat.st_mtime, stat.st_size) for stat in stats)
+    _COMPILED.append(dispatcher)
+    return dispatcher
 
 
 def load_all() -> None:

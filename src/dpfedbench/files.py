@@ -171,10 +171,10 @@ def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         BenchError: as `read_json`, or it holds something else.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
+    group = read_json(path)
+    if not isinstance(group, dict):
         raise BenchError(f"{path} does not hold values by name: delete it and run the workflow again")
-    return found
+    return group
 
 
 def _finite(text: str) -> float:

@@ -76,11 +76,11 @@ class Method(Run):
     @property
     def accounts_images(self) -> bool:
         """Whether its account has the level of an image, which asks the partition which clients use which."""
-        return self.private and self.holds != "records"
+        return self.private and self.client_data != "records"
 
     @property
-    def holds(self) -> str:
-        return self.client.holds if self.trained else "tasks"
+    def client_data(self) -> str:
+        return self.client.client_data if self.trained else "tasks"
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -135,15 +135,15 @@ class Method(Run):
         asked: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])} for rule in rules if rule.reference
         ]
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         for files in (*asked, self.model.references(self), self.initial.references(self)):
             for name, run in files.items():
-                if found.setdefault(name, run) != run:
+                if runs.setdefault(name, run) != run:
                     raise BenchError(
-                        f"this run needs {name} of two runs, {found[name].folder} and {run.folder}, but no account "
+                        f"this run needs {name} of two runs, {runs[name].folder} and {run.folder}, but no account "
                         "composes both: use only one of them"
                     )
-        return found
+        return runs
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
@@ -206,7 +206,7 @@ class Method(Run):
             self._check_sums()
 
     def _check_data(self) -> None:
-        records = self.client.holds == "records"
+        records = self.client.client_data == "records"
         if records != (self.clients.partition == "fragments"):
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "

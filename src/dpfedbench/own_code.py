@@ -106,15 +106,15 @@ def folders() -> dict[Path, str]:
 @functools.cache
 def _installed() -> tuple[tuple[str, Path | None], ...]:
     """The packages that distributions name, by name, and where each is; None where there is no such package."""
-    found: dict[str, Path | None] = {}
+    folders: dict[str, Path | None] = {}
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.value):
         try:
             spec = importlib.util.find_spec(point.value)
         except (ImportError, ValueError):
             spec = None
         inside = list(spec.submodule_search_locations or ()) if spec else []
-        found[point.value] = Path(inside[0]).absolute() if inside else None
-    return tuple(found.items())
+        folders[point.value] = Path(inside[0]).absolute() if inside else None
+    return tuple(folders.items())
 
 
 def packages() -> list[str]:
@@ -144,13 +144,13 @@ def check() -> None:
         if not folder.is_dir():
             raise BenchError(f"code_folder is {folder}, but there is no such folder: correct it, or make the folder")
         modules = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-        found = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
+        own = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
         for name, path in modules.items():
             inside, _, file = name.rpartition("/")
             meant = [place for place in PLACES if place != inside and place.endswith(f"/{inside}")] if inside else []
             if meant:
                 raise BenchError(f"{path} is not looked for there: move it to {folder / meant[0] / file}")
-        for name, path in found.items():
+        for name, path in own.items():
             if path.name == "__init__.py":
                 continue
             if (PACKAGE.with_name(package_of(Path(name))) / name).exists():
@@ -158,7 +158,7 @@ def check() -> None:
             if name in there:
                 raise BenchError(f"{path} has the name of {there[name]}: give one of them another")
             there[name] = path
-        if not found:
+        if not own:
             whose = f"the package {package}, whose folder is {folder}," if package else str(folder)
             raise BenchError(f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}")
 

@@ -61,20 +61,20 @@ class Processes:
         if self.count == 1:
             return [value]
 
-        found: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.count
         with _talking():
-            torch.distributed.all_gather_object(found, value)
-        return found
+            torch.distributed.all_gather_object(values, value)
+        return values
 
     def collected(self, value: Value) -> list[Value]:
         """What each process gives, in their order, to the first; to the others their own."""
         if self.count == 1:
             return [value]
 
-        found: list[Any] | None = [None] * self.count if self.first else None
+        values: list[Any] | None = [None] * self.count if self.first else None
         with _talking():
-            torch.distributed.gather_object(value, found, dst=0)
-        return [value] if found is None else found
+            torch.distributed.gather_object(value, values, dst=0)
+        return [value] if values is None else values
 
     def blocks(self, length: int, size: int, *, fixed: bool) -> list[slice]:
         """A cohort of so many clients in blocks, of which each process takes its `own`.

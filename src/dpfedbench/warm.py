@@ -105,17 +105,17 @@ def _name() -> str:
 
 def _state() -> str:
     """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
-    found, package = [], Path(__file__).parent
+    state, package = [], Path(__file__).parent
     tops = (package, package.with_name("dpsum"), *own_code.folders())
     for folder, _, names in (one for top in tops for one in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
-                found.append((folder, name, stat.st_mtime_ns, stat.st_size))
+                state.append((folder, name, stat.st_mtime_ns, stat.st_size))
     for folder in {entry for entry in sys.path if entry.endswith("-packages")}:
         with contextlib.suppress(OSError):
-            found.append((folder, "", os.stat(folder).st_mtime_ns, 0))
-    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+            state.append((folder, "", os.stat(folder).st_mtime_ns, 0))
+    return hashlib.sha256(repr(sorted(state)).encode()).hexdigest()
 
 
 def _connected(name: str) -> socket.socket:
@@ -164,15 +164,15 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _text(connection: socket.socket, length: int) -> bytes | None:
-    found = b""
-    while len(found) < length:
+    content = b""
+    while len(content) < length:
         with contextlib.suppress(ConnectionResetError):
-            part = connection.recv(length - len(found))
+            part = connection.recv(length - len(content))
             if part:
-                found += part
+                content += part
                 continue
         return None
-    return found
+    return content
 
 
 class _Job:

@@ -194,10 +194,10 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
             raise DpsumError(f"{path} is missing: name a ledger that a training wrote") from error
         raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
     releases = parse(text, str(path))
-    found = chain_of(text.splitlines(keepends=True))
-    if chain is not None and chain != found:
+    written = chain_of(text.splitlines(keepends=True))
+    if chain is not None and chain != written:
         raise DpsumError(
-            f"{path} has {found['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
+            f"{path} has {written['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
             "otherwise: lines were cut off or changed"
         )
     return releases

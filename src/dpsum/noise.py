@@ -234,12 +234,14 @@ class Correlated(Encoded):
 
     def __post_init__(self) -> None:
         """Check the encoder, which the sensitivity follows from."""
-        found = np.asarray(self.weights, dtype=float)
-        if found.ndim != 2 or len(set(found.shape)) > 1 or not np.array_equal(found, np.tril(found)):
-            raise DpsumError(f"the weights of correlated noise are {list(found.shape)}: give a lower triangular [T, T]")
-        if not (np.isfinite(found).all() and (np.diag(found) > 0).all()):
+        weights = np.asarray(self.weights, dtype=float)
+        if weights.ndim != 2 or len(set(weights.shape)) > 1 or not np.array_equal(weights, np.tril(weights)):
+            raise DpsumError(
+                f"the weights of correlated noise are {list(weights.shape)}: give a lower triangular [T, T]"
+            )
+        if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
             raise DpsumError("the weights of correlated noise need numbers, and a diagonal above 0")
-        if (np.linalg.norm(np.linalg.inv(found), axis=0) > 1 + 1e-9).any():
+        if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
             raise DpsumError(
                 "a column of the encoder has a norm above 1, so that C is not the sensitivity: scale the weights by "
                 "`factorisations.scaled`"

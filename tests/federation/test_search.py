@@ -209,10 +209,10 @@ def test_both_sums_are_in_the_ledger_and_the_history(silos, tmp_path):
 
 
 def test_the_noise_of_sums_parties_and_rounds_is_independent(silos, tmp_path, monkeypatch):
-    from dpsum import mechanism
+    from dpsum import randomness
 
-    streams, named_stream = [], mechanism.stream
-    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named_stream(*name))
+    streams, named_stream = [], randomness.stream
+    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named_stream(*name))
     train(make_config(), silos, tmp_path)
     assert len(streams) == len(set(streams)) == 4 * 2 * 4
 

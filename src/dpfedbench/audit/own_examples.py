@@ -121,8 +121,8 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         pass
 
     def ideal_scores(generator: np.random.Generator) -> np.ndarray:
-        found = gaussian(coins[seen], squares[seen], generator)
-        return found + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
+        scores = gaussian(coins[seen], squares[seen], generator)
+        return scores + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
 
     return Found(
         holders=holders, coins=coins[seen], scores=scores[seen], releases=releases, ideal=ideal_scores

@@ -128,7 +128,7 @@ def _read(
     """Decode the named images of each class, uint8 [classes, examples, size, size, 3]."""
     if len(images) != classes:
         raise _SOURCE.damaged(path, f"it has {len(images)} classes, not {classes}")
-    short = [f"{name} has {len(found)}" for name, found in sorted(images.items()) if len(found) != examples]
+    short = [f"{name} has {len(listed)}" for name, listed in sorted(images.items()) if len(listed) != examples]
     if short:
         raise _SOURCE.damaged(path, f"not every class has {examples} images: {listed(short, _NAMED)}")
     pixels: np.ndarray = np.empty((classes, examples, size, size, 3), np.uint8)

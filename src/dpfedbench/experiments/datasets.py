@@ -118,19 +118,19 @@ def check_holdings(run: Method, holds: str) -> None:
     Raises:
         BenchError: says both numbers.
     """
-    found = HELD.fullmatch(holds)
-    if found is None:
+    held = HELD.fullmatch(holds)
+    if held is None:
         return
-    as_it_is = run.holds == "records" and not run.pretrains
+    as_it_is = run.client_data == "records" and not run.pretrains
     needed = "texts" if run.task.text is not None else "records" if as_it_is else "classes"
-    if found["kind"] != needed:
+    if held["kind"] != needed:
         raise BenchError(
-            f"the data set {run.dataset} holds {CALLED[found['kind']]}, but {run.method} needs {CALLED[needed]} here: "
+            f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method} needs {CALLED[needed]} here: "
             "take another data set or stand-in"
         )
-    counts = [int(count) for count in (found["counts"] or "").split("/") if count]
+    counts = [int(count) for count in (held["counts"] or "").split("/") if count]
     if needed == "classes" and counts:
-        _check_classes(run, *counts, each=int(found["each"]))
+        _check_classes(run, *counts, each=int(held["each"]))
     elif counts:
         _check_fragments(run, counts[0])
         if run.validation.tasks >= counts[1]:

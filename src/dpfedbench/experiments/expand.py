@@ -367,14 +367,14 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
     drawn = (
         range(count) if search.runs is None else sorted(random.Random(search.seed).sample(range(count), search.runs))
     )
-    found = []
+    chosen = []
     for place in drawn:
         point, rest = dict[str, Any](), place
         for (key, values), size in zip(search.values.items(), sizes, strict=True):
             rest, index = divmod(rest, size)
             point = set_key(point, key, values[index])
-        found.append(point)
-    return found
+        chosen.append(point)
+    return chosen
 
 
 def _whole(value: float) -> float | int:

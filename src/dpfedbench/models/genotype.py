@@ -111,11 +111,11 @@ class Space:
         Args:
             architecture: as for `weights`.
         """
-        found = {}
+        entropies = {}
         for kind, shares in self.weights(architecture).items():
             terms = np.where(shares > 0, -shares * np.log(np.maximum(shares, 1e-300)), 0.0)
-            found[kind] = float(terms.sum(axis=1).mean())
-        return found
+            entropies[kind] = float(terms.sum(axis=1).mean())
+        return entropies
 
     def genotype(self, architecture: np.ndarray) -> Genotype:
         """What a search has found: each node's two strongest inputs, each by its strongest operation but `none`.

@@ -277,14 +277,14 @@ class Gradients(ABC):
         return self._add_pieces(theta, x, y, total, "")
 
     def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
-        found, norms = [], []
+        measures, norms = [], []
         room = torch.empty(
             (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
         )
         for measured, rows in self.pieces(theta, x, y, room, block=block):
-            found.append(measured)
+            measures.append(measured)
             norms.append(total.add(tensor_of(rows, self.device)))
-        return joined(found), np.concatenate(norms or [total.add(room[:0])])
+        return joined(measures), np.concatenate(norms or [total.add(room[:0])])
 
     # Sizes
 

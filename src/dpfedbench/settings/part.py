@@ -84,12 +84,12 @@ class Settings(pydantic.BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
-        found: dict[str, Any] = {}
+        differing: dict[str, Any] = {}
         for key, before in introduced(type(self)).items():
             value = getattr(self, key)
             if key == "kind" or before is NOTHING or value != before:
-                found[key] = value.identity() if isinstance(value, Settings) else _plain(value)
-        return found
+                differing[key] = value.identity() if isinstance(value, Settings) else _plain(value)
+        return differing
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values at some keys, checked like any.
@@ -144,7 +144,7 @@ def kind_of(cls: type[Settings]) -> str | None:
 
 
 @functools.cache
-def found(base: type[Part]) -> dict[str, type[Part]]:
+def kinds_of(base: type[Part]) -> dict[str, type[Part]]:
     """The parts of a family, or those that are subclasses of `base`, by kind.
 
     They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
@@ -202,7 +202,7 @@ class Shape:
         for cls in self.sections:
             if issubclass(cls, Part):
                 kind = kind_of(cls)
-                parts |= found(cls) if kind is None else {kind: cls}
+                parts |= kinds_of(cls) if kind is None else {kind: cls}
         return parts
 
     @functools.cached_property
@@ -211,7 +211,7 @@ class Shape:
         parts: dict[str, type[Part]] = {}
         for cls in self.sections:
             roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
-            parts |= found(roots[-1]) if roots else {}
+            parts |= kinds_of(roots[-1]) if roots else {}
         return parts | self.parts
 
 

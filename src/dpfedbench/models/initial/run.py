@@ -110,8 +110,8 @@ class RunInitial(Initial):
 
         if self.file not in files:
             raise BenchError(f"training starts from another run's model: give its {self.file} as a reference")
-        found: np.ndarray = load_members(files[self.file], net)[0]
-        return found
+        member: np.ndarray = load_members(files[self.file], net)[0]
+        return member
 
     def notices(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)

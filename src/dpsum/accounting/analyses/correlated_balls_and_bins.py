@@ -153,34 +153,34 @@ def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: flo
     """
     if done == 0:
         return 0.0
-    square, found = overlap[0], math.inf
+    square, least = overlap[0], math.inf
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
-        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= found:
+        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= least:
             continue  # the Gaussian alone is no less
         worst = 0.0
         for bins, run in _classes(rounds, done, apart):
-            if run and worst < found:
+            if run and worst < least:
                 worst = max(worst, _Composed(common, square - common, bins, run, delta).epsilon())
-        found = min(found, worst)
-    return found
+        least = min(least, worst)
+    return least
 
 
 def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray) -> np.ndarray:
     """Upper ends of delta at each epsilon >= 0, of present against absent and turned around, float64 [2, n]."""
-    square, found = overlap[0], np.ones((2, len(epsilons)))
+    square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
         parts = [part for part in _classes(rounds, done, apart) if part[1]]
         ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
-        found = np.minimum(found, np.max(ends, axis=0))
-    return found
+        least = np.minimum(least, np.max(ends, axis=0))
+    return least
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
     """r of rounds that far apart; what rounding leaves of columns that do not overlap is none."""
-    found = overlap[apart] if apart < len(overlap) else 0.0
-    return 0.0 if found <= _ROUNDING * overlap[0] else min(found, overlap[0])
+    shared = overlap[apart] if apart < len(overlap) else 0.0
+    return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
@@ -218,11 +218,11 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
-        found = super().read(lines)
+        events = super().read(lines)
         encoder, scale = encoder_of(lines)
         return dataclasses.replace(
-            found, schedule=((1 / scale, len(lines)),), seen=encoder.T @ encoder * scale**2,
-            samplings=dict.fromkeys(found.samplings, self.sampling_of(lines)),
+            events, schedule=((1 / scale, len(lines)),), seen=encoder.T @ encoder * scale**2,
+            samplings=dict.fromkeys(events.samplings, self.sampling_of(lines)),
         )  # fmt: skip
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
