@@ -72,6 +72,19 @@ def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
     assert measured["test_accuracy"] == measured["validation_loss"] == [False, False, True] * 2
 
 
+def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_path):
+    """The term pulls steps back and is of public weights: the releases and the account are the plain run's."""
+    plain, held = make_config(), make_config({"client_update": {"kind": "proximal", "mu": 5.0}})
+    files = [train(run, silos, tmp_path / run.key) for run in (plain, held)]
+    assert files[0]["model.safetensors"] != files[1]["model.safetensors"]
+    assert files[0]["ledger.jsonl"] == files[1]["ledger.jsonl"]
+    found = [rounds_of(run, silos, tmp_path / f"again-{run.key}") for run in (plain, held)]
+    cohort, theta = np.arange(4), found[0].net.initial(stream(0, "initial-weights"))
+    norms = [next(iter(one.clients.contributions(theta, cohort, 0)))[0].norm(dim=1) for one in found]
+    assert (norms[1] < norms[0]).all()
+    train(make_config({"method": "fedavg", "client_update": {"kind": "proximal"}}), silos, tmp_path / "public")
+
+
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
     """Momentum is kept over a restart: the run that was stopped after three rounds ends as the other."""
     whole = train(make_config(), silos, tmp_path / "whole")
