@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Proximal(ModelDifference):
     """The model difference of steps with a proximal term; with mu = 0 it is the model difference itself."""
 
-    kind: Literal["proximal"] = "proximal"
+    kind: Literal["proximal"] = "proximal"  # type: ignore[assignment]  # each kind has its name
 
     mu: float = setting(0.1, ge=0, le=1e6, doc="of the proximal term mu/2 ||w - w_t||^2", paper="0.001 to 1")
 
