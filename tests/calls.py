@@ -11,11 +11,12 @@ from pathlib import Path
 
 SERVE = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
-import smart_open, snakemake.cli
+import jsonschema, nbformat, smart_open, snakemake.cli
 snakemake.cli.get_argument_parser()  # which looks for plugins
 installed = sys.path[1:]
 sys.path.insert(0, sys.argv[1])
-import dpfedbench.experiments.expand, dpfedbench.experiments.targets
+import dpfedbench.experiments.expand, dpfedbench.experiments.targets, dpfedbench.imports
+dpfedbench.imports.closure(*dpfedbench.imports.PACKAGE.parent.rglob("*.py"))  # a plan asks what its jobs stand on
 gc.freeze()
 for line in sys.stdin:
     given, child = json.loads(line), os.fork()

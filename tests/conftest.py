@@ -16,30 +16,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SRC, os.environ.get("PY
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """With `-n`, tests of one group run in one process, and in the order that is said below."""
+    """With `-n`, tests of a file run in one process, so that fixtures are made once, and in the order said below."""
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
-        config.option.dist, config.option.loadscopereorder = "loadgroup", False
+        config.option.dist, config.option.loadscopereorder = "loadfile", False
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share what a fixture of their module makes are a group; those that call the workflow begin first.
+    """Tests that call the workflow begin first, then those that compile what no run has: both are long.
 
-    Loops of double precision, which no run has, are compiled by tests alone: those are a group too, so that two
-    processes of a fresh clone do not compile the same, and begin next. What needs a GPU is skipped where there is none;
-    torch is loaded for such tests alone.
+    What needs a GPU is skipped where there is none; torch is loaded for such tests alone.
     """
     places = ("workflow", "tests"), ("kernels", "models")
     items.sort(key=lambda item: next((at for at, names in enumerate(places) if item.path.parent.name in names), 2))
-    for item in items:
-        if item.get_closest_marker("xdist_group"):
-            continue
-        if item.path.parent.name in places[1]:
-            item.add_marker(pytest.mark.xdist_group("double"))
-            continue
-        fixtures = [made[-1] for made in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
-        if any(made.scope == "module" for made in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     marked = [item for item in items if item.get_closest_marker("cuda")]
     if not marked:
         return

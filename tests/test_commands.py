@@ -151,11 +151,11 @@ def test_a_command_that_cannot_run_is_found(command: str) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_dry_runs_agree(place: int, tmp_path: Path, call_snakemake: Snakemake) -> None:
-    """The first commands, of the repository as it is, that give a target, a preset and values."""
+    """The first commands, of the repository as it is, that give a target, a preset (the smallest) and values."""
     wanted = ("results/", "--configfile config/presets/", "--config ")[place]
     command = next(
         command
-        for page, command in shown()
+        for page, command in sorted(shown(), key=lambda one: "presets/smoke" not in one[1])
         if page in ("README.md", "recipes.md", "measurements.md", "results.md", "clusters.md")
         and f" {wanted}" in command and not BLANK.search(command.partition("snakemake")[2])
         and not re.search(r"\bmine\b|--profile|--use-conda|--report", command)

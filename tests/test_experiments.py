@@ -18,7 +18,6 @@ from dpfedbench.settings.layers import set_key
 from dpsum.accounting.calibration import epsilon_after
 from tests.shipped import parsed
 
-pytestmark = pytest.mark.xdist_group("test_experiments")
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 TABLE = "experiments.dp-fedmeta.tables.table2"
 NOTHING: dict[str, Any] = dict.fromkeys(("random", "maml", "dp-agr", "dp-agrlr", "gbml"))
@@ -68,6 +67,7 @@ def test_a_run_that_two_items_need_exists_once() -> None:
 def test_layers_lie_in_order() -> None:
     """run < paper < task < method's defaults < methods < the paper's methods < cell; each is seen at last."""
     found = configuration()
+    found["experiments"] = {"dp-fedmeta": found["experiments"]["dp-fedmeta"]}
     key = "clipping.threshold"
 
     def threshold() -> float:
@@ -84,7 +84,8 @@ def test_layers_lie_in_order() -> None:
     for level, place in enumerate([*places, f"{TABLE}.series.dp-agr.run"], start=1):
         found = set_key(found, f"{place}.{key}", float(level))
         assert threshold() == level
-    run = plan(configuration(**{"run.clipping.threshold": 9.0})).items["dp-fedmeta", "table2"].cells[1].runs[0]
+    found["run"]["clipping"]["threshold"] = 9.0
+    run = plan(found).items["dp-fedmeta", "table2"].cells[1].runs[0]
     assert run.method == "maml" and not hasattr(run, "clipping")
 
 
@@ -238,6 +239,20 @@ def test_sweeps_repeat_a_series_at_each_value_and_leave_out_the_level_ones() -> 
         ("adaptive", 20.0, "k=20"), ("adaptive", 40.0, "k=40"), ("constant", None, ""),
     ]  # fmt: skip
     assert [cell.runs[0].clipping.percentile for cell in cells[:2]] == [20.0, 40.0]  # type: ignore[attr-defined]
+
+
+def test_rows_that_would_have_one_name_have_their_own() -> None:
+    table = {"title": "Mine", "tasks": ["a"], "seeds": [0]}
+    table["series"] = {
+        "maml": {"method": "maml"},
+        "plain": {"method": "dp-agr"},
+        "fast": {"method": "dp-agr", "label": "rate 0.1", "run": {"server": {"rate": 0.1}}},
+        "named": {"method": "dp-agr", "variant": "slow", "run": {"server": {"rate": 0.001}}},
+    }
+    mine = {"title": "Mine", "run": {"dataset": "glyphs"}, "tasks": {"a": {}}, "tables": {"t": table}}
+    found = plan(configuration() | {"experiments": {"mine": mine}})
+    variants = {cell.series: cell.variant for cell in found.items["mine", "t"].cells}
+    assert variants == {"maml": "", "plain": "plain", "fast": "rate 0.1", "named": "slow"}
 
 
 def test_null_leaves_out_a_series_an_item_and_a_paper() -> None:
@@ -427,7 +442,7 @@ def test_configurations_with_one_mechanism_have_one_audit(preset: str | None) ->
             assert own.task.ways == other.task.ways
             assert own.clients.support_per_class == other.clients.support_per_class
             assert getattr(own.client_update, "inner_steps", 1) == getattr(other.client_update, "inner_steps", 1)
-        if records and own.holds == "records":
+        if records and own.client_data == "records":
             assert (own.dataset, own.clients) == (other.dataset, other.clients)
         if any(sum_.noise.follows_loss for sum_ in records):
             assert own == other  # the loss that the noise follows is the run's own

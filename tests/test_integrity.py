@@ -261,9 +261,9 @@ def test_a_configuration_of_another_run_is_refused(
     found = [fault for fault in faults(Path("results")) if fault]
     told = said(capsys, account).removeprefix("account: ")
     assert told in found and all("was made from another" in fault for fault in found if fault != told)
-    assert told.startswith(f"{path} does not belong there, its values are those of dp-agr/glyphs/")
+    assert told.startswith(f"{path} is in the wrong folder: its values belong to dp-agr/glyphs/")
     assert "--forcerun configure" in told
-    with pytest.raises(BenchError, match="does not belong there"):
+    with pytest.raises(BenchError, match="is in the wrong folder"):
         dpfedbench.open_run(PLACE)
 
 

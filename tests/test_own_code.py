@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfedbench.own_code import PLACES
 from tests.shipped import without_others
 from tests.workflow.conftest import federation, snakemake  # noqa: F401
 from tests.workflow.test_dag import Call, jobs
@@ -153,8 +154,8 @@ def test_an_installed_method_and_one_in_a_folder_are_the_same_run_and_an_edit_ma
     [
         ("clipping/mine.py", "", r"mycode/clipping/mine\.py is not looked for there: move it to .*/parts/clipping/m"),
         ("parts/clipping/constant.py", "", r"constant\.py has the name of a file that dpfedbench comes with: give it"),
-        ("mine.py", "", r"mycode has no module in a folder that is looked into: methods, parts/client_updates, parts/"),
-        (None, "", r"code_folder is .*mycode: there is no such folder"),
+        ("mine.py", "", r"mycode has no module in a folder where own code is found: methods, parts/client_updates, p"),
+        (None, "", r"code_folder is .*mycode, but there is no such folder"),
     ],
 )  # fmt: skip
 def test_a_folder_in_which_something_would_be_overlooked_is_refused(
@@ -164,6 +165,18 @@ def test_a_folder_in_which_something_would_be_overlooked_is_refused(
         (tmp_path / "mycode" / name).parent.mkdir(parents=True)
         (tmp_path / "mycode" / name).write_text(text, encoding="utf-8")
     assert re.search(rf"^dpsum\.errors\.DpsumError: .*{said}", call(TELL, code_folder=tmp_path / "mycode"))
+
+
+def test_every_folder_of_parts_and_models_may_lie_outside_the_repository(tmp_path: Path) -> None:
+    folders = {path.parent.relative_to(ROOT / INSIDE).as_posix() for path in (ROOT / INSIDE).glob("*/*/__init__.py")}
+    taken = {folder for folder in folders if folder.startswith(("parts/", "models/"))}
+    table = re.findall(r"^\| `(\w+)/` \|", (ROOT / "docs" / "add-a-part.md").read_text(encoding="utf-8"), flags=re.M)
+    assert len(table) == 9 and {f"parts/{name}" for name in table} < taken <= set(PLACES)
+    alone = tmp_path / "parts" / "transforms"
+    alone.mkdir(parents=True)
+    (alone / "mine.py").write_text("", encoding="utf-8")
+    check = "from dpfedbench import own_code; own_code.use(None); own_code.check(); print(own_code.packages())"
+    assert call(check, code_folder=tmp_path) == "['dpfedbench.parts.transforms']"
 
 
 def test_a_package_that_is_gone_and_a_module_by_two_names_are_named(installed: Path, tmp_path: Path) -> None:

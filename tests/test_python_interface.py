@@ -47,7 +47,7 @@ def results(federation: Any, silos: Any, tmp_path_factory: pytest.TempPathFactor
             shutil.copytree(source, results / target, dirs_exist_ok=True)
         write_text(place / "config.yaml", run.to_yaml())
         train(run, places, place)
-        accounted(run, place, places[1] if run.holds == "tasks" else None)
+        accounted(run, place, places[1] if run.client_data == "tasks" else None)
     (first,) = (results / "runs").glob("dp-agr/*/*/*/seed0")
     for place in {path.parent for path in results.rglob("*") if path.is_file()}:
         seal("rule", sorted(path for path in place.iterdir() if path.is_file()))

@@ -40,10 +40,22 @@ def test_the_command_of_an_installed_package_is_its_own(tmp_path: Path, monkeypa
     "target",
     ["results/tables/mine/table1.md", "results/export/mine/table1.tex", "results/figures/mine/privacy.png", "all",
      "results/export/mine/figure1.pdf", "results/tables/privacy.csv", "results/tables/mine/logs/table1.log", "results",
-     "results/runs/a/b.csv", "--config", "results/tables/mine/provenance.json", "/elsewhere/tables/x.csv"],
+     "results/runs/a/b.csv", "--config", "results/tables/mine/provenance.json", "/elsewhere/tables/x.csv",
+     "workshop", "sowhat"],
 )  # fmt: skip
 def test_what_there_is_may_be_asked_for(target: str) -> None:
     check_targets([target], "results", ITEMS, {"train"})
+
+
+@pytest.mark.parametrize(
+    ("target", "near"),
+    [("dp_mime", "dp_mine"), ("privcy", "privacy"), ("indx", "index")],
+)
+def test_a_misspelt_name_is_said_with_the_nearest(target: str, near: str) -> None:
+    with pytest.raises(BenchError, match=rf"^there is no target {target}: did you mean {near}\?$"):
+        check_targets(["--cores", "all", target], "results", {("dp-mine", "table1"): True}, {"train", "privacy"})
+    for words in ([f"--cores={target}"], ["--cores", target], ["--until", "train", target], ["dp_mine", "train"]):
+        check_targets(words, "results", {("dp-mine", "table1"): True}, {"train", "privacy"})
 
 
 @pytest.mark.parametrize(

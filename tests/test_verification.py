@@ -231,7 +231,7 @@ def test_rounds_of_ledger_history_and_training_are_the_same(there: Path) -> None
             path.write_text(text)
     assert len(ledger_of(run, folder)) == 1
     (line,) = found()
-    assert line.startswith(f"{folder}/history.csv has 4 rounds, and training.json beside it tells of 1: ")
+    assert line.startswith(f"{folder}/history.csv has 4 rounds, but training.json beside it says 1: ")
 
 
 # Odd folders

@@ -73,13 +73,16 @@ def test_it_brings_the_workflow(wheel: Path, tmp_path: Path) -> None:
 
 def test_its_workflow_is_run_by_its_own_package(wheel: Path, tmp_path: Path) -> None:
     """A job's script imports the library of the wheel, and not that of a checkout."""
-    (tmp_path / "seen.yaml").write_text("seeds: [0]\n", encoding="utf-8")
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"two words {number}", encoding="utf-8")
+    own = f"{{reader: text-folder, licence: MIT, options: {{folder: '{tmp_path}', words: 3}}}}"
+    (tmp_path / "seen.yaml").write_text(f"datasets: {{mine: {own}}}\n", encoding="utf-8")
     code = "import sys; from dpfedbench.command import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "run", "results/data/digits/summary.json", "--configfile", "seen.yaml"]
+    command = [sys.executable, "-c", code, "run", "results/data/mine/summary.json", "--configfile", "seen.yaml"]
     environment = {key: value for key, value in os.environ.items() if key != "SNAKEMAKE_PROFILE"}
     environment |= {"PYTHONPATH": str(wheel), "PYTHONVERBOSE": "", "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "results" / "data" / "digits" / "images.npy").exists()
+    assert (tmp_path / "results" / "data" / "mine" / "images.npy").exists()
     compiled = wheel / "dpfedbench" / "data" / "__pycache__"
-    assert any(path.name.startswith("digits.") for path in compiled.glob("*.pyc"))
+    assert any(path.name.startswith("text_folder.") for path in compiled.glob("*.pyc"))

@@ -1,4 +1,4 @@
-"""What can be wrong between this workflow and a cluster, said before anything is submitted."""
+"""Checks of the cluster's settings, made before any job is submitted."""
 
 import getpass
 import re
@@ -25,10 +25,10 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
     """
     if shutil.which("sinfo") is None:
         raise BenchError("no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile")
-    found = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
-    if found.returncode:
-        raise BenchError(f"Slurm does not answer: {_last(found.stderr)}")
-    rows = [line.strip().split("|") for line in found.stdout.splitlines() if "|" in line]
+    answer = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
+    if answer.returncode:
+        raise BenchError(f"Slurm does not answer: {_last(answer.stderr)}")
+    rows = [line.strip().split("|") for line in answer.stdout.splitlines() if "|" in line]
     names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
     if partition:
         if partition not in names:
@@ -50,9 +50,9 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
 def _check_account(account: str | None) -> None:
     """Refuse an account that is not the user's, and none where Slurm insists on one; without a database take any."""
     command = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", "where", "format=account"]
-    found = _ask(*command, f"user={getpass.getuser()}")
-    names = sorted(set(found.stdout.split()))
-    if found.returncode or not names:
+    answer = _ask(*command, f"user={getpass.getuser()}")
+    names = sorted(set(answer.stdout.split()))
+    if answer.returncode or not names:
         return  # no accounting database, or it tells a user nothing: sbatch will say
     for one in re.split(r"[,\s]+", account or ""):  # several may be given
         if one and one.lower() not in names:

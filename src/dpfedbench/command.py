@@ -1,4 +1,4 @@
-"""The command `dpfedbench`: the workflow that comes with the package, called as Snakemake is.
+"""The command `dpfedbench`: it runs the packaged workflow, with the options of Snakemake.
 
 dpfedbench run [--preset NAME] [targets and options of Snakemake]
 dpfedbench histories tensorboard FOLDER [RESULTS]     logs finished runs for TensorBoard

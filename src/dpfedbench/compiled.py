@@ -1,20 +1,26 @@
-"""How the package's loops are compiled by numba.
+"""How numba compiles the package's loops.
 
-`compiled` is for a loop that Python calls, `part` and `exact_part` for one that other loops call. No array arguments of
-a call may overlap.
+Use `compiled` for a loop that Python calls, and `part` or `exact_part` for one that other loops call. The array
+arguments of one call must not overlap.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
+import hashlib
 import inspect
 import platform
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from llvmlite import binding
 from numba import njit
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 
@@ -46,6 +52,8 @@ exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
 exact: Any = njit(**_OPTIONS | {"fastmath": False, "_nrt": False})
 
 _COMPILED: list[Any] = []
+_PATIENCE = 120.0
+"""Seconds that a process waits for one that compiles: the dearest loop takes a tenth of it."""
 _COMMON = {Path(__file__), *(Path(__file__).parent / "kernels" / name for name in ("calls.py", "vectors.py"))}
 
 
@@ -61,13 +69,54 @@ def compiled(loop: Callable[..., Any]) -> Any:
     """Compile a loop that Python calls, or read it from numba's cache of compiled loops on disk.
 
     The parts put into it may be of other files, of which numba's cache knows nothing: it would go on with what they
-    were before they were mended. So the stamp of a cached loop is of all those files.
+    were before they were mended. So the stamp of a cached loop is of the text of all those files.
     """
-    found = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
-    stats = [file.stat() for file in sorted(_COMMON | _files(loop, set()))]
-    found._cache._cache_file._source_stamp = tuple((stat.st_mtime, stat.st_size) for stat in stats)
-    _COMPILED.append(found)
-    return found
+    dispatcher = njit(**_OPTIONS, fastmath=_REORDERED, cache=True)(loop)
+    dispatcher._cache._cache_file._source_stamp = tuple(map(_digest, sorted(_COMMON | _files(loop, set()))))
+    dispatcher.compile = functools.partial(_once, dispatcher)
+    _COMPILED.append(dispatcher)
+    return dispatcher
+
+
+def together(wanted: Iterable[tuple[Any, tuple[Any, ...]]]) -> None:
+    """Compile loops for these types of arguments, or read them.
+
+    Jobs that begin together want the same loops: each takes what no other is at, and reads the rest when it is there.
+    """
+    found = list(wanted)
+    for wait in (False, True):
+        for loop, types in found:
+            loop.compile(types, wait=wait)
+
+
+def _once(loop: Any, types: Any, wait: bool = True) -> Any:
+    """As numba's `compile`, but while another process compiles the loop, wait for it and read what it made.
+
+    Two that write to one cache at once would also lose what one of them made. Without `wait` nothing is done then.
+    """
+    with global_compiler_lock, contextlib.ExitStack() as held:
+        done = types in loop.overloads or _alone(Path(loop._cache._cache_file._index_path + ".lock"), wait, held)
+        return type(loop).compile(loop, types) if done else None
+
+
+def _alone(path: Path, wait: bool, held: contextlib.ExitStack) -> bool:
+    """Take a lock, which is held until `held` ends; whether to go on.
+
+    A process that has waited long goes on without it, and so does one whose cache is on a disk without locks.
+    """
+    deadline = time.monotonic() + (_PATIENCE if wait else 0)
+    try:
+        handle = held.enter_context(path.open("a"))
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return wait
+                time.sleep(0.05)
+    except OSError:
+        return True
 
 
 def load_all() -> None:
@@ -76,6 +125,11 @@ def load_all() -> None:
         for signature, *rest in loop._cache._cache_file._load_index():
             if (signature, *rest) == loop._cache._index_key(signature, loop.targetctx.codegen()):
                 loop.compile(signature)
+
+
+@functools.cache
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _files(loop: Callable[..., Any], known: set[Any]) -> set[Path]:

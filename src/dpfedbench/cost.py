@@ -1,8 +1,8 @@
-"""What the trainings of a plan cost on this machine, before any of them is run.
+"""An estimate of what the trainings of a plan cost on this machine, made before they run.
 
-Runs of one kind of work differ in nothing that takes time. Of each kind one run is trained for some tenths of a second,
-on its own data and by the loop that trains it in earnest; of a large cohort a part is enough. Validation and tests in
-training are timed too. Compiled loops are made ready before the clock runs. The cohorts and lots that runs draw may be
+Runs of one kind of work take the same time. One run of each kind is trained for some tenths of a second, on its own
+data and by the real training loop; for a large cohort a part of it is enough. Validation and tests in training are
+timed too. Loops are compiled before the clock starts. The cohorts and lots that runs draw may be
 secret: those that are timed are of a seed that no run has.
 """
 
@@ -57,7 +57,7 @@ class Rate:
     def of(self, run: Method, rounds: int) -> tuple[int, float]:
         """How many clients or records a run of this kind is trained on in so many rounds, and its seconds."""
         trained, every = rounds * (self.lot or run.participation.cohort), run.validation.every
-        validated = -(-rounds // every) * (run.validation.tasks if run.holds == "tasks" else 1) if every else 0
+        validated = -(-rounds // every) * (run.validation.tasks if run.client_data == "tasks" else 1) if every else 0
         tested = rounds // run.evaluation.every if run.evaluation.every else 0
         return trained, trained * self.each + validated * self.validation + tested * self.test
 
@@ -68,19 +68,19 @@ def kind_of(run: Method) -> str:
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
     """
-    tasks = run.holds == "tasks"
-    found: dict[str, Any] = {
+    tasks = run.client_data == "tasks"
+    kind: dict[str, Any] = {
         "sums": [(sum_.name, sum_.unit, getattr(sum_.noise, "mechanism", "gaussian")) for sum_ in run.sums],
         "data": [run.dataset, run.within_records, run.pretrains],
     }
     for key in type(run).model_fields:
         value = run.model.without_references() if key == "model" else getattr(run, key)
         if isinstance(value, Section) and not isinstance(value, _SMALL):
-            found[key] = _sizes(value.plain())
+            kind[key] = _sizes(value.plain())
     if tasks:
-        found["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
-    found["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
-    return json.dumps(found | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]})
+        kind["clients"] = [run.clients.support_per_class, run.clients.query_per_class]
+    kind["measured"] = [run.validation.every > 0, run.evaluation.every > 0]
+    return json.dumps(kind | {"lot": None if tasks else [run.participation.cohort, run.validation.tasks]})
 
 
 def _sizes(value: Any) -> Any:
@@ -110,20 +110,20 @@ class Clock:
 
     def _rounds(self, run: Method, **other: Any) -> Rounds:
         """The rounds of a run on its data; a threshold or cells that another run finds are made up."""
-        found = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
+        referenced = any(sum_.clipping and sum_.clipping.reference for sum_ in run.sums)
         places = {
             "data_dir": self.results / "data" / run.dataset,
             "clients_dir": self.results / "clients" / run.clients_folder,
         }
         run = run.replace(model=run.model.without_references(), **other)
         machine = {"threads": self.threads, "device": self.device, "kernels": self.kernels}
-        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if found else None)  # type: ignore[arg-type]
+        made = Rounds.of(run, **places, **machine, ledger=[], first=1.0 if referenced else None)  # type: ignore[arg-type]
         assert isinstance(made, Rounds)
         return made
 
     def rate(self, run: Method) -> Rate:
         """The rate of the run's kind of work."""
-        tasks = min(run.validation.tasks, 4 * self.threads) if run.holds == "tasks" else run.validation.tasks
+        tasks = min(run.validation.tasks, 4 * self.threads) if run.client_data == "tasks" else run.validation.tasks
         # Noise in shares of clients is enough in a whole cohort alone.
         whole = any(sum_.noise and sum_.noise.one_by_one for sum_ in run.sums)
         cohort = min(run.participation.cohort, _MOST) if whole else run.participation.cohort
@@ -149,7 +149,7 @@ class Clock:
         theta, measures, each = rounds.theta.numpy(), rounds.measures, float(np.mean(spent)) / (lot or count)
         validate, test = (lambda: measures.validate(theta)), (lambda: measures.test(theta))
         validation = (
-            self._seconds(validate, 2) / (tasks if run.holds == "tasks" else 1) if run.validation.every else 0.0
+            self._seconds(validate, 2) / (tasks if run.client_data == "tasks" else 1) if run.validation.every else 0.0
         )
         tested = self._seconds(test, 2) if run.evaluation.every else 0.0
         return Rate(each=each, validation=validation, test=tested, lot=lot, unit=rounds.clients.served)

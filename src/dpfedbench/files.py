@@ -1,4 +1,4 @@
-"""Files that are whole or absent: everything is written under a temporary name and renamed."""
+"""Files are written whole or not at all: under a temporary name first, then renamed."""
 
 import contextlib
 import csv
@@ -171,10 +171,10 @@ def read_group(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         BenchError: as `read_json`, or it holds something else.
     """
-    found = read_json(path)
-    if not isinstance(found, dict):
+    group = read_json(path)
+    if not isinstance(group, dict):
         raise BenchError(f"{path} does not hold values by name: delete it and run the workflow again")
-    return found
+    return group
 
 
 def _finite(text: str) -> float:

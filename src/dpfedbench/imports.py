@@ -1,8 +1,9 @@
-"""What a piece of code is made of: the files of dpfedbench and dpsum that it imports, and those that they import.
+"""The files that a piece of code depends on: those of dpfedbench and dpsum that it imports, directly or not.
 
-Files of one's own outside it (`own_code`) count as files of this package.
+A user's own files outside the package (`own_code`) count as files of the package.
 
-Read from the text, functions included, and nothing is run: what a job stands on is known before torch is loaded.
+Imports are read from the text of the files, functions included. Nothing is run, so a job's files are known before
+torch is loaded.
 Imports for type checking do not count. Of a package that is imported for the sake of a module in it, what runs then
 counts and not what its functions import. What a package finds by place (`pkgutil`) is all in it.
 """
@@ -11,7 +12,7 @@ import ast
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from dpfedbench import own_code
@@ -44,21 +45,22 @@ def closure(
         without: names of modules that are left out, with what they import.
         apart: names of packages of which what they find by place is left out, where nothing else imports it.
     """
-    found: dict[Path, int] = {}
+    _reached.cache_clear()  # there may be new files
+    files: dict[Path, int] = {}
     waiting = [*((path, _WHOLE) for path in roots), *((path, _BESIDE) for path in beside)]
     while waiting:
         path, how = waiting.pop()
-        if found.get(path, -1) >= how:
+        if files.get(path, -1) >= how:
             continue
         module = _module(path)
         if module.name in without:
             continue
-        found[path] = how
+        files[path] = how
         for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
             waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
         if how == _WHOLE and module.finds and module.name not in apart:
             waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
-    return sorted(found)
+    return sorted(files)
 
 
 def of_stage(script: Path, modules: Iterable[str]) -> list[Path]:
@@ -128,16 +130,17 @@ def own(modules: Iterable[str]) -> list[Path]:
 
     What dpfedbench comes with is not looked into: it knows of nobody's files.
     """
-    found: set[Path] = set()
+    _reached.cache_clear()
+    files: set[Path] = set()
     waiting = [path for module in modules if (path := file_of(module)) is not None]
     while waiting:
         path = waiting.pop()
-        if path in found or shipped(path):
+        if path in files or shipped(path):
             continue
-        found.add(path)
+        files.add(path)
         module = _module(path)
         waiting += [other for other, _ in (*module.at_once, *module.later)]
-    return sorted(found)
+    return sorted(files)
 
 
 @functools.cache
@@ -145,14 +148,15 @@ def _shipped() -> frozenset[str]:
     return frozenset(_SHIPPED.read_text(encoding="utf-8").split())
 
 
-def _reached(name: str) -> list[tuple[Path, int]]:
+@functools.cache
+def _reached(name: str) -> tuple[tuple[Path, int], ...]:
     """The files that run where a name is imported, of a module or of something in one, and what of each counts."""
-    parts, found = name.split("."), list[tuple[Path, int]]()
+    parts, reached = name.split("."), list[tuple[Path, int]]()
     while parts:
         if (path := file_of(".".join(parts))) is not None:
-            found.append((path, _ABOVE if found else _WHOLE))
+            reached.append((path, _ABOVE if reached else _WHOLE))
         parts.pop()
-    return found
+    return tuple(reached)
 
 
 def _called(path: Path) -> str:
@@ -179,28 +183,34 @@ def _module(path: Path) -> _Module:
 @functools.cache
 def _read(path: Path, changed: int, size: int) -> _Module:
     """Read a file; once, until it is changed."""
-    found: tuple[set[str], set[str]] = set(), set()
+    imported: tuple[set[str], set[str]] = set(), set()
     called = _called(path)
     inside = called.split(".") if path.name == "__init__.py" else called.split(".")[:-1]
     for node, later in _statements(ast.parse(path.read_bytes(), str(path)).body, False):
         if isinstance(node, ast.Import):
-            found[later].update(alias.name for alias in node.names)
+            imported[later].update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (above, node.module)))
-            found[later].update(f"{base}.{alias.name}" for alias in node.names)
-    at_once, later_ones = ([one for name in sorted(names) for one in _reached(name)] for names in found)
-    finds = path.name == "__init__.py" and "pkgutil" in found[0]
+            imported[later].update(f"{base}.{alias.name}" for alias in node.names)
+    at_once, later_ones = ([one for name in sorted(names) for one in _reached(name)] for names in imported)
+    finds = path.name == "__init__.py" and "pkgutil" in imported[0]
     return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
 
 
-def _statements(body: Iterable[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
+def _statements(body: Sequence[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
     """All statements, and whether each is in a function; those for type checking left out."""
-    for node in body:
-        if isinstance(node, ast.expr):
-            continue
-        yield node, later
-        inner: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            inner = node.orelse
-        yield from _statements(inner, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    waiting = [(body, later)]
+    while waiting:
+        nodes, later = waiting.pop()
+        for node in nodes:
+            yield node, later
+            inside = later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            checked = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+            for field in ("orelse",) if checked else _HOLDING:
+                if inner := getattr(node, field, None):
+                    waiting.append((inner, inside))
+
+
+_HOLDING = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a statement that hold statements, or what holds some itself."""

@@ -1,4 +1,4 @@
-"""One action of the workflow as a job: its log, its errors, its exit code."""
+"""Runs one action of the workflow as a job, with a log, one-line errors and an exit code."""
 
 import contextlib
 import copy
@@ -157,17 +157,17 @@ def measured(cost: Path) -> Iterator[None]:
     cost.unlink(missing_ok=True)
     with benchmarked() as sampled:
         yield
-    found = copy.copy(sampled)  # a thread may still be writing to the other
+    record = copy.copy(sampled)  # a thread may still be writing to the other
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    found.running_time = time.time() - psutil.Process().create_time()
-    found.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
-    found.cpu_usage = 100 * found.cpu_time
+    record.running_time = time.time() - psutil.Process().create_time()
+    record.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
+    record.cpu_usage = 100 * record.cpu_time
     # Not getrusage's: that is also of what the process was before it was this program, a copy of Snakemake.
     with contextlib.suppress(OSError):
         peak = re.findall(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
-        found.max_rss = max(found.max_rss or 0, int(peak[0]) / 1024)
+        record.max_rss = max(record.max_rss or 0, int(peak[0]) / 1024)
     with files.atomic_path(cost) as temporary:
-        write_benchmark_records([found], str(temporary), False)
+        write_benchmark_records([record], str(temporary), False)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Has torchrun, or srun in a Slurm job of several tasks, start the processes of one training, and watches over them."""
+"""Starts the processes of one training by torchrun (in a Slurm job of several tasks by srun), and watches them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -
     if "No module named" in log.read_text(encoding="utf-8", errors="replace"):
         raise BenchError(f"python -m torch.distributed.run does not start ({log}): set machine.processes to 1")
     raise BenchError(
-        f"one of the {processes} processes was killed or lost ({log}): run the same command again, and the training "
-        "goes on from its last checkpoint"
+        f"one of the {processes} processes was killed or lost ({log}): run the same command again; the training "
+        "continues from its last checkpoint"
     )
 
 
@@ -90,6 +90,6 @@ def _by_srun(processes: int, threads: int) -> list[str] | None:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])

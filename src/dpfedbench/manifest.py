@@ -1,4 +1,4 @@
-"""Files that vouch for themselves: the SHA-256 of all that a rule wrote stands beside it, and readers compare.
+"""Manifests: a rule writes the SHA-256 of each of its files beside them, and every reader compares.
 
 In each folder `manifest/RULE-NAME.sha256` has a line for each file that one job of a rule put there, as `sha256sum`
 writes it, so that `sha256sum -c manifest/*` checks it too. It is written last, and whole. Each job has a file of its
@@ -60,10 +60,10 @@ def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[loggi
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
     """The manifests of a job that writes these files, each with those of its folder; the first one's name is in its."""
-    found: dict[Path, list[Path]] = {}
+    outputs: dict[Path, list[Path]] = {}
     for path in paths:
-        found.setdefault(path.parent, []).append(path)
-    return {folder / FOLDER / f"{rule}-{own[0].stem}.sha256": own for folder, own in found.items()}
+        outputs.setdefault(path.parent, []).append(path)
+    return {folder / FOLDER / f"{rule}-{own[0].stem}.sha256": own for folder, own in outputs.items()}
 
 
 def seal(
@@ -102,7 +102,7 @@ def sealed(folder: Path) -> list[Sealed]:
     Raises:
         BenchError: one cannot be read.
     """
-    found = []
+    manifests = []
     with files.reading(folder / FOLDER):
         for manifest in sorted((folder / FOLDER).glob("*.sha256")):
             with files.reading(manifest):
@@ -110,8 +110,8 @@ def sealed(folder: Path) -> list[Sealed]:
                 lines = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
             own = {match[2]: match[1] for line in lines if (match := _LINE.fullmatch(line))}
             others = {match[2]: match[1] for line in lines if (match := _FROM.fullmatch(line))}
-            found.append(Sealed(manifest.name.partition("-")[0], own, others if _SAID in lines else None))
-    return found
+            manifests.append(Sealed(manifest.name.partition("-")[0], own, others if _SAID in lines else None))
+    return manifests
 
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
@@ -137,10 +137,10 @@ def digest_of(path: Path) -> str:
     """
     digest, rule = listed(path.parent).get(path.name, ("", ""))
     with files.reading(path):
-        found = files.sha256(path)
+        present = files.sha256(path)
     if not digest:
         raise BenchError(f"{path} has no checksum in {FOLDER}/ beside it, so nothing vouches for it: {mend(path)}")
-    if found != digest:
+    if present != digest:
         raise BenchError(f"{path} is damaged or was edited, it is not what the rule {rule} wrote: {mend(path, rule)}")
     return digest
 

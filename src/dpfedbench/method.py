@@ -1,7 +1,7 @@
-"""What every method is: a run's settings, whose fields are its parts, and the sums that the parts take.
+"""What every method is: the settings of a run, with its parts as fields, and the sums that the parts make.
 
-A method's class says which parts it takes by the types of its fields; what does not fit them cannot be written. Its
-paper's accounting, if it has one, is `claims`.
+The types of a method's fields say which parts it accepts; a configuration with other parts is refused. `claims` is the
+accounting of the method's paper, if it has one.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Method(Run):
     @property
     def accounts_images(self) -> bool:
         """Whether its account has the level of an image, which asks the partition which clients use which."""
-        return self.private and self.holds != "records"
+        return self.private and self.client_data != "records"
 
     @property
-    def holds(self) -> str:
-        return self.client.holds if self.trained else "tasks"
+    def client_data(self) -> str:
+        return self.client.client_data if self.trained else "tasks"
 
     @property
     def sums(self) -> tuple[Sum, ...]:
@@ -135,15 +135,15 @@ class Method(Run):
         asked: list[Mapping[str, Run]] = [
             {rule.reference_file: self._as(self.known[rule.reference])} for rule in rules if rule.reference
         ]
-        found: dict[str, Run] = {}
+        runs: dict[str, Run] = {}
         for files in (*asked, self.model.references(self), self.initial.references(self)):
             for name, run in files.items():
-                if found.setdefault(name, run) != run:
+                if runs.setdefault(name, run) != run:
                     raise BenchError(
-                        f"this run needs {name} of two runs, {found[name].folder} and {run.folder}, which no account "
-                        "puts together: let it rest on one of them"
+                        f"this run needs {name} of two runs, {runs[name].folder} and {run.folder}, but no account "
+                        "composes both: use only one of them"
                     )
-        return found
+        return runs
 
     @staticmethod
     def another(values: Mapping[str, Any]) -> Run:
@@ -206,12 +206,11 @@ class Method(Run):
             self._check_sums()
 
     def _check_data(self) -> None:
-        records = self.client.holds == "records"
-        if records != (self.clients.records):
+        records = self.client.client_data == "records"
+        if records != self.clients.records:
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: fragments or dirichlet, and clients that hold records, belong "
-                "together"
+                f"{self.client.kind}: fragments or dirichlet, and clients that hold records, belong together"
             )
         if self.clients.partition == "dirichlet" and (self.client.by_record or self.own_sums()):
             raise BenchError(
@@ -223,12 +222,12 @@ class Method(Run):
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
                 f"task.shots is {self.task.shots}, which does not go with client_update.kind "
-                f"{self.client.kind}: 0 and models that are used as they are belong together"
+                f"{self.client.kind}: 0 shots if, and only if, models are tested unadapted"
             )
         if self.pretrains and (self.validation.every or self.evaluation.every):
             raise BenchError(
-                "validation.every and evaluation.every are for models that are used as they are: set both to 0 for "
-                "a model whose last layer is replaced"
+                "validation.every and evaluation.every need a model that is tested without adaptation: set both to 0 "
+                "for a model with a new last layer in the test"
             )
 
     def _check_records(self) -> None:
@@ -255,8 +254,8 @@ class Method(Run):
         limits = [sum_.budget.epsilon for sum_ in self.sums if sum_.private and sum_.budget is not None]
         if any(limit is not None for limit in limits) and "ledger.jsonl" in self.references:
             raise BenchError(
-                f"budget.epsilon is {limits[0]:g}, but this run rests on a private run on the same records, and what "
-                "holds is of both runs together: no budget is kept over both; set budget.epsilon to null and "
+                f"budget.epsilon is {limits[0]:g}, but this run uses a private run on the same records, so its ε is "
+                "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
         plan, server = self.participation, self.server_sum()
@@ -299,6 +298,6 @@ def read_run_file(path: Path | str) -> Method:
     run, place = read_run(read_yaml(path)), Path(path).resolve().parent
     if place.parts[-5:] != Path(run.folder).parts:
         raise BenchError(
-            f"{path} does not belong there, its values are those of {run.folder}: {mend(Path(path), 'configure')}"
+            f"{path} is in the wrong folder: its values belong to {run.folder}: {mend(Path(path), 'configure')}"
         )
     return run

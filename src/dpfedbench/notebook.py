@@ -1,4 +1,4 @@
-"""Finished runs for notebooks and scripts: what there is, what it says, and its model on one's own data.
+"""Finished runs for notebooks and scripts: list them, read them, and use their models on your own data.
 
 `docs/python.md` has examples.
 """
@@ -122,7 +122,7 @@ def _line(place: Path, error: Exception) -> str:
 
 def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
     """What shows each run, by the parts of its folder: e.g. "dp-fedmeta figure4b: dp-agr at 2"."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    cells: dict[tuple[str, ...], list[str]] = {}
     for path in [*results.glob("cells.tsv"), *sorted(results.glob("*/cells.tsv"))]:
         try:
             check_file(path)
@@ -133,9 +133,9 @@ def _cells(results: Path) -> dict[tuple[str, ...], list[str]]:
             continue
         for folder, paper, item, series, x in listed:
             said = f"{paper} {item}: {series}" + (f" at {x}" if x else "")
-            items = found.setdefault(Path(folder).parts[-5:], [])
+            items = cells.setdefault(Path(folder).parts[-5:], [])
             items += [said] * (said not in items)
-    return found
+    return cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,16 +208,16 @@ class FinishedRun:
         """
         if profile not in PROFILES:
             raise BenchError(f"there is no profile {profile!r}: choose one of {', '.join(PROFILES)}")
-        found = self.account if delta is None else self.account_at(delta)
-        if profile not in found.profiles:
-            raise BenchError(f"{profile} has no epsilon for this run: {found.reasons.get(profile, 'no account')}")
-        return found.profiles[profile]
+        account = self.account if delta is None else self.account_at(delta)
+        if profile not in account.profiles:
+            raise BenchError(f"{profile} has no epsilon for this run: {account.reasons.get(profile, 'no account')}")
+        return account.profiles[profile]
 
     def accounts(self, delta: float | None = None) -> pd.DataFrame:
         """All profiles of all units, one a row; one without a number has its reason as explanation."""
-        found = self.account if delta is None else self.account_at(delta)
+        account = self.account if delta is None else self.account_at(delta)
         rows = []
-        for one in (found, *found.also):
+        for one in (account, *account.also):
             rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in one.profiles.items()]
             missing = ((name, why) for name, why in one.reasons.items() if name not in one.profiles)
             rows += [{"profile": name, "delta": one.delta, "explanation": why} for name, why in missing]
@@ -281,7 +281,9 @@ class FinishedRun:
 
         place = self._results / "data" / self.settings.dataset / "summary.json"
         if not place.exists():
-            raise BenchError(f"{place} is missing: the shape of the model's inputs stands there")
+            raise BenchError(
+                f"{place} is missing: it has the shape of the model's inputs; run the workflow again to make it"
+            )
         summary = read_group(checked(place))
         path = checked(self.folder / "model.safetensors")
         return trained(self.settings, path, summary, self._references)

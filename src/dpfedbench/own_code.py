@@ -1,9 +1,10 @@
-"""Code of one's own that lies outside dpfedbench: methods, parts, networks and readers of data.
+"""A user's own code outside dpfedbench: methods, parts, networks and readers of data.
 
-A folder of one's own has folders of this package, with one's own modules in them: `methods/`, `parts/clipping/`,
-`data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of that place,
-`dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay there, and a
-file may move between a folder, a wheel and the repository without an edit. There are two kinds of such folders:
+A user's folder has sub-folders with the names of this package's folders, and the user's modules in them: `methods/`,
+`parts/clipping/`, `data/`, `models/zoo/`; and of dpsum, `accounting/analyses/`. They are modules of the package of
+that place, `dpfedbench.parts.clipping.geometric` for instance. So they are found, imported and named as if they lay
+there, and a file may move between a folder, a wheel and the repository without an edit. There are two kinds of such
+folders:
 
 * the one that the configuration names (`code_folder`), which jobs know by the environment variable `DPFEDBENCH_CODE`;
 * packages that are installed, named in the entry-point group `dpfedbench` of their distribution.
@@ -30,8 +31,9 @@ PACKAGE, LIBRARY = Path(__file__).resolve().parent, "dpsum"
 PLACES = (
     "methods",
     *(f"parts/{name}" for name in ("client_updates", "clipping", "factorisations", "noise", "optimizers")),
-    *(f"parts/{name}" for name in ("participation", "schedules", "server")),
-    "data", "models/zoo", "models/genotypes", "settings/vocabularies", "audit/attacks", "accounting/analyses",
+    *(f"parts/{name}" for name in ("participation", "schedules", "server", "transforms")),
+    *(f"models/{name}" for name in ("features", "genotypes", "initial", "zoo")),
+    "data", "settings/vocabularies", "audit/attacks", "accounting/analyses",
 )  # fmt: skip
 """Folders of dpfedbench, and the last one of dpsum, whose modules are found by place."""
 
@@ -105,15 +107,15 @@ def folders() -> dict[Path, str]:
 @functools.cache
 def _installed() -> tuple[tuple[str, Path | None], ...]:
     """The packages that distributions name, by name, and where each is; None where there is no such package."""
-    found: dict[str, Path | None] = {}
+    folders: dict[str, Path | None] = {}
     for point in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: point.value):
         try:
             spec = importlib.util.find_spec(point.value)
         except (ImportError, ValueError):
             spec = None
         inside = list(spec.submodule_search_locations or ()) if spec else []
-        found[point.value] = Path(inside[0]).absolute() if inside else None
-    return tuple(found.items())
+        folders[point.value] = Path(inside[0]).absolute() if inside else None
+    return tuple(folders.items())
 
 
 def packages() -> list[str]:
@@ -141,15 +143,15 @@ def check() -> None:
     there: dict[str, Path] = {}
     for folder, package in folders().items():
         if not folder.is_dir():
-            raise BenchError(f"code_folder is {folder}: there is no such folder")
+            raise BenchError(f"code_folder is {folder}, but there is no such folder: correct it, or make the folder")
         modules = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.py"))}
-        found = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
+        own = {name: path for name, path in modules.items() if name.rpartition("/")[0] in PLACES}
         for name, path in modules.items():
             inside, _, file = name.rpartition("/")
             meant = [place for place in PLACES if place != inside and place.endswith(f"/{inside}")] if inside else []
             if meant:
                 raise BenchError(f"{path} is not looked for there: move it to {folder / meant[0] / file}")
-        for name, path in found.items():
+        for name, path in own.items():
             if path.name == "__init__.py":
                 continue
             if (PACKAGE.with_name(package_of(Path(name))) / name).exists():
@@ -157,9 +159,9 @@ def check() -> None:
             if name in there:
                 raise BenchError(f"{path} has the name of {there[name]}: give one of them another")
             there[name] = path
-        if not found:
+        if not own:
             whose = f"the package {package}, whose folder is {folder}," if package else str(folder)
-            raise BenchError(f"{whose} has no module in a folder that is looked into: {', '.join(PLACES)}")
+            raise BenchError(f"{whose} has no module in a folder where own code is found: {', '.join(PLACES)}")
 
 
 def check_names() -> None:

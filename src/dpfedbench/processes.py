@@ -1,7 +1,7 @@
-"""The processes of one training: who takes which part of the work, and what they tell each other.
+"""The processes of one training: how they divide the work, and what they send to each other.
 
-They are started by `torchrun` or `srun` and talk by `torch.distributed` (gloo). A process that is alone talks to
-nobody, so that the same code is that of one process and of many.
+`torchrun` or `srun` starts them, and they communicate by `torch.distributed` (gloo). A single process sends nothing, so
+one process and many run the same code.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ class Processes:
         if self.count == 1:
             return [value]
 
-        found: list[Any] = [None] * self.count
+        values: list[Any] = [None] * self.count
         with _talking():
-            torch.distributed.all_gather_object(found, value)
-        return found
+            torch.distributed.all_gather_object(values, value)
+        return values
 
     def collected(self, value: Value) -> list[Value]:
         """What each process gives, in their order, to the first; to the others their own."""
         if self.count == 1:
             return [value]
 
-        found: list[Any] | None = [None] * self.count if self.first else None
+        values: list[Any] | None = [None] * self.count if self.first else None
         with _talking():
-            torch.distributed.gather_object(value, found, dst=0)
-        return [value] if found is None else found
+            torch.distributed.gather_object(value, values, dst=0)
+        return [value] if values is None else values
 
     def blocks(self, length: int, size: int, *, fixed: bool) -> list[slice]:
         """A cohort of so many clients in blocks, of which each process takes its `own`.

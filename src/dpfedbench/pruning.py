@@ -1,4 +1,4 @@
-"""Runs that nothing needs any more: found below results/runs, listed, and removed on request."""
+"""Lists the runs below results/runs that no table or figure needs any more, and removes them on request."""
 
 import contextlib
 import dataclasses
@@ -39,11 +39,11 @@ def wanted_runs(root: Path) -> set[str]:
     """
     files = [root / "config/config.yaml", *sorted((root / "config/experiments").glob("*.yaml"))]
     base = overlaid(*map(_read, files))
-    found: set[str] = set()
+    wanted: set[str] = set()
     for preset in (None, *sorted((root / "config/presets").glob("*.yaml"))):
         configuration = Configuration.read(base if preset is None else overlaid(base, _read(preset)))
-        found |= set(make_plan(configuration).runs)
-    return found
+        wanted |= set(make_plan(configuration).runs)
+    return wanted
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -57,14 +57,14 @@ def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
     Only folders made by this workflow count: at the place of a run, with that run's config.yaml. Links are not
     followed. What a pruning that was killed had set aside counts too.
     """
-    found = []
+    old = []
     for path in _folders(runs, _DEPTH):
         folder = path.relative_to(runs).as_posix()
         if folder not in wanted and _PLACE.fullmatch(folder) and _is_run(path):
             size = sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
             with _held(path) as free:
-                found.append(OldRun(folder, size, busy=not free))
-    return sorted(found, key=lambda run: run.folder)
+                old.append(OldRun(folder, size, busy=not free))
+    return sorted(old, key=lambda run: run.folder)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The version of what is in a results folder, so that an older program does not misread a newer one's."""
+"""The format version of a results folder, so that no program misreads the folder of another version."""
 
 import os
 from collections.abc import Mapping
@@ -45,15 +45,15 @@ def check_format(results: str | Path) -> None:
 
 def refuse_newer(mark: Mapping[str, Any], what: str) -> None:
     """Refuse what says of itself that it has a newer format: `mark` has "format", and perhaps "written_by"."""
-    found = mark.get("format", FORMAT) if isinstance(mark, Mapping) else None
-    if not isinstance(found, int):
+    written = mark.get("format", FORMAT) if isinstance(mark, Mapping) else None
+    if not isinstance(written, int):
         raise BenchError(
-            f"{what}: its format is {found!r}, not a whole number: delete {NAME} there if you trust the rest"
+            f"{what}: its format is {written!r}, not a whole number: delete {NAME} there if you trust the rest"
         )
-    if found > FORMAT:
+    if written > FORMAT:
         raise BenchError(
             f"{what} was written by a newer dpfedbench ({mark.get('written_by', 'version unknown')}, results format "
-            f"{found}; this one reads up to {FORMAT}): update dpfedbench, or give another folder with --directory"
+            f"{written}; this one reads up to {FORMAT}): update dpfedbench, or give another folder with --directory"
         )
 
 

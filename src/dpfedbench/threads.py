@@ -1,4 +1,4 @@
-"""CPU threads that compute one client or one task each, and what each of them computes with."""
+"""CPU threads, each of which computes one client or one task, with its own working memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A whole results folder against what its rules wrote: for who was sent one, or mistrusts a disk.
+"""Checks a whole results folder against what its rules wrote, e.g. one that somebody sent, or one on a doubtful disk.
 
-What is there has to be as it was written, and has to fit together; what is not there is no fault of a folder, which may
-be a part of one, or of a workflow that has not ended.
+The files must be as they were written, and must fit together. A missing file is no fault: the folder may be a part of a
+larger one, or its workflow may still run.
 """
 
 import functools
@@ -86,12 +86,12 @@ class Faults:
         if unsound := _fault(lambda place: manifests.extend(self.sealed(place)), folder):
             yield unsound
         there = {name for name in names if not name.startswith(".")} - ({NAME} if folder == self.results else set())
-        found = {
+        faults = {
             name: _fault(checked, folder / name)
             for name in sorted(there.union(*(manifest.files for manifest in manifests)))
         }
-        yield from found.values()
-        sound = {name for name in found if found[name] is None}
+        yield from faults.values()
+        sound = {name for name in faults if faults[name] is None}
         # What a former version trained is tested by this one, and not the other way about.
         telling = {manifest.rule for manifest in manifests if manifest.made_from is not None}
         for manifest in manifests:
@@ -133,16 +133,16 @@ class Faults:
 
     def _check_metrics(self, path: Path, model: bool) -> None:
         """Raise where a test is not the run's, or its accuracy not that of its own tasks; if deep, not the model's."""
-        run, found = read_run_file(path.parent / "config.yaml"), read_group(path)
-        if "per_task" in found:
-            made = mean_interval([float(value) for value in found["per_task"]])
+        run, metrics = read_run_file(path.parent / "config.yaml"), read_group(path)
+        if "per_task" in metrics:
+            made = mean_interval([float(value) for value in metrics["per_task"]])
         else:
-            count = int(found["records"])
-            right = round(count * float(found["accuracy"]) / 100)
+            count = int(metrics["records"])
+            right = round(count * float(metrics["accuracy"]) / 100)
             made = mean_interval([100.0] * right + [0.0] * (count - right))
         wanted = {"dataset": run.dataset, "method": run.method, "seed": run.seed}
         wanted |= {"accuracy": made.mean, "ci_low": made.low, "ci_high": made.high}
-        if other := _difference({key: found.get(key) for key in wanted}, wanted, 1e-4):  # of rounded accuracies
+        if other := _difference({key: metrics.get(key) for key in wanted}, wanted, 1e-4):  # of rounded accuracies
             raise BenchError(f"{path}: {other} by its run and its own tasks: {mend(path, 'meta_test')}")
         data = self.results / "data" / run.dataset
         if not (self.deep and model and (data / "images.npy").exists()):
@@ -151,9 +151,9 @@ class Faults:
             again, model_path = Path(room, path.name), path.parent / "model.safetensors"
             evaluate(run, data_dir=data, model_path=model_path, out_path=again, references=self._references(run))
             accuracy = read_group(again)["accuracy"]
-        if abs(accuracy - found["accuracy"]) > _CLOSE:
+        if abs(accuracy - metrics["accuracy"]) > _CLOSE:
             raise BenchError(
-                f"{path}: its accuracy is {found['accuracy']}, but the model beside it has {accuracy} in the same "
+                f"{path}: its accuracy is {metrics['accuracy']}, but the model beside it has {accuracy} in the same "
                 f"test: {mend(path, 'meta_test')}"
             )
 
@@ -199,24 +199,24 @@ def _check_trained(path: Path, sound: set[str]) -> None:
     rows = read_history(folder / "history.csv")["round"].tolist()
     if rows != list(range(1, rounds + 1)):
         raise BenchError(
-            f"{folder / 'history.csv'} has {len(rows)} rounds, and training.json beside it tells of {rounds}: one of "
-            "them was cut or changed, train the run again"
+            f"{folder / 'history.csv'} has {len(rows)} rounds, but training.json beside it says {rounds}: one of them "
+            "was truncated or changed; train the run again"
         )
 
 
 def _numbers(account: Account, left_out: set[str]) -> dict[str, Any]:
     """What an account says, by name, without its explanations, which are for people."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for one in (account, *account.also):
         whose = f"of {one.unit}s" if one is not account else ""
         for name in ("delta", "unit", "rounds", "noise_multiplier"):
-            found[f"{name} {whose}".strip()] = getattr(one, name)
+            numbers[f"{name} {whose}".strip()] = getattr(one, name)
         for group, entries in (("", one.profiles), ("groups of ", one.groups)):
             for profile, entry in entries.items():
                 if profile not in left_out:
                     for name in ("epsilon_low", "epsilon_high", "delta", "unit", "adjacency", "observer", "status"):
-                        found[f"{name} {group}{profile} {whose}".strip()] = getattr(entry, name)
-    return found
+                        numbers[f"{name} {group}{profile} {whose}".strip()] = getattr(entry, name)
+    return numbers
 
 
 def _difference(said: Mapping[str, Any], made: Mapping[str, Any], close: float = 0.0) -> str:

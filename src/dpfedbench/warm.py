@@ -1,7 +1,7 @@
-"""Jobs that start warm: one process imports torch and loads the compiled loops, and forks for each job of a workflow.
+"""Starts jobs quickly: one warm process imports torch and the compiled loops, and forks for each job of a workflow.
 
-A job's script comes as far as `hand_over`, which has cost it next to nothing, asks the warm process of its workflow to
-run the script in a fork, waits, and ends as the fork ended. The first that finds no warm process starts one. Where
+A job's script soon calls `hand_over`, before it has loaded anything slow. That asks the workflow's warm process to run
+the script in a fork, waits, and ends as the fork ended. The first script that finds no warm process starts one. Where
 there can be none, or it is lost, the script does the work itself: nothing depends on a warm process but time.
 
 The two talk by a socket that has a name and no file: a full disk does not matter and nothing is left behind. Its name
@@ -105,17 +105,17 @@ def _name() -> str:
 
 def _state() -> str:
     """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
-    found, package = [], Path(__file__).parent
+    state, package = [], Path(__file__).parent
     tops = (package, package.with_name("dpsum"), *own_code.folders())
     for folder, _, names in (one for top in tops for one in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
-                found.append((folder, name, stat.st_mtime_ns, stat.st_size))
+                state.append((folder, name, stat.st_mtime_ns, stat.st_size))
     for folder in {entry for entry in sys.path if entry.endswith("-packages")}:
         with contextlib.suppress(OSError):
-            found.append((folder, "", os.stat(folder).st_mtime_ns, 0))
-    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+            state.append((folder, "", os.stat(folder).st_mtime_ns, 0))
+    return hashlib.sha256(repr(sorted(state)).encode()).hexdigest()
 
 
 def _connected(name: str) -> socket.socket:
@@ -164,15 +164,15 @@ def _number(connection: socket.socket) -> int | None:
 
 
 def _text(connection: socket.socket, length: int) -> bytes | None:
-    found = b""
-    while len(found) < length:
+    content = b""
+    while len(content) < length:
         with contextlib.suppress(ConnectionResetError):
-            part = connection.recv(length - len(found))
+            part = connection.recv(length - len(content))
             if part:
-                found += part
+                content += part
                 continue
         return None
-    return found
+    return content
 
 
 class _Job:

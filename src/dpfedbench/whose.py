@@ -1,7 +1,7 @@
-"""Whose fault an error is: the file and line of the user's own code that it was raised in.
+"""Finds whether an error was raised in the user's own code, and in which file and line.
 
-A user's own code is what dpfedbench does not come with: files below its package that it does not list, folders of one's
-own (`own_code`), and the folders of networks that a configuration names (`model.module`).
+A user's own code is all that does not come with dpfedbench: files below the package that `shipped.txt` does not list,
+the user's folders (`own_code`), and the folders of networks that a configuration names (`model.module`).
 """
 
 import importlib.util

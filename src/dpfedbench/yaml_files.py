@@ -1,4 +1,4 @@
-"""Files of a configuration: what Snakemake says too little of, or nothing, is said here in one line with the place."""
+"""Checks of configuration files: one line with file and place, where Snakemake's own message is unclear or missing."""
 
 import contextlib
 import json
@@ -55,8 +55,8 @@ def read_file(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.exists():
         raise BenchError(
-            f"{path}: there is no such file, seen from {Path.cwd()}; if it is a target, put it before --configfile, "
-            "which takes every word that follows"
+            f"{path}: this file does not exist in {Path.cwd()}; if it is a target, put it before --configfile, "
+            "because --configfile takes every word after it"
         )
     text = text_of(path)
     with contextlib.suppress(ValueError):
@@ -103,8 +103,8 @@ def _check_keys(path: Path, node: yaml.Node, above: tuple[int, ...], seen: set[i
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in first:
                     raise BenchError(
-                        f"{path}, line {line}: the key {key.value} is there already, in line "
-                        f"{first[key.tag, key.value]}, and YAML would keep only one of them: take one out"
+                        f"{path}, line {line}: the key {key.value} is already in line {first[key.tag, key.value]}, "
+                        "and YAML would keep only one of them: remove one"
                     )
                 first[key.tag, key.value] = line
             _check_keys(path, value, inside, seen)

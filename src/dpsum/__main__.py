@@ -20,19 +20,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, said: str) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=said, description=said, epilog=_EXITS)
-        made.set_defaults(run=getattr(shell, name))
-        made.add_argument("--json", metavar="FILE", help="write the result as JSON; - for standard output, no table")
-        return made
+    def command(name: str, summary: str) -> argparse.ArgumentParser:
+        parser = commands.add_parser(name, help=summary, description=summary, epilog=_EXITS)
+        parser.set_defaults(run=getattr(shell, name))
+        parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - for standard output, no table")
+        return parser
 
-    def limited(made: argparse.ArgumentParser, of: str) -> None:
-        made.add_argument("--at-most", type=float, metavar="EPSILON", help=f"exit with 3 where {of} is above it")
+    def limited(parser: argparse.ArgumentParser, of: str) -> None:
+        parser.add_argument("--at-most", type=float, metavar="EPSILON", help=f"exit with 3 where {of} is above it")
 
-    def exported(made: argparse.ArgumentParser) -> None:
-        made.add_argument("--badge", action="store_true", help="print a line of Markdown for a model card")
-        made.add_argument("--mlflow", action="store_true", help="log metrics to MLflow, as its own environment says")
-        made.add_argument("--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard")
+    def exported(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--badge", action="store_true", help="print a line of Markdown for a model card")
+        parser.add_argument("--mlflow", action="store_true", help="log metrics to MLflow, as its own environment says")
+        parser.add_argument("--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard")
 
     one = command("account", "epsilon of a ledger, under each profile")
     one.add_argument("ledger", metavar="LEDGER")

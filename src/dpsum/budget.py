@@ -12,7 +12,7 @@ from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampling
-from dpsum.sums import Sum, Together, together
+from dpsum.sums import Sum, together
 
 
 class Spender(Protocol):
@@ -64,7 +64,7 @@ class Budget:
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
         self._plans, self._own = list[tuple[BudgetPlan, int]](), list[OwnBudget]()
-        self._shared: dict[int, tuple[Together, BudgetPlan]] = {}
+        self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def join(self, mechanism: Spender) -> None:
         """Take in a mechanism, before the first round.
@@ -97,19 +97,19 @@ class Budget:
         sums = [*self._sums, *(entry.sum for name, entry in entries.items() if name not in named)]
         budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
         for group in together(sums):
-            found = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
-            if not found:
+            members = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
+            if not members:
                 continue
-            first, counted = found[0], not self.unaccounted
+            first, counted = members[0], not self.unaccounted
             if first.sum.budget is not None:
-                for other in found[1:]:
+                for other in members[1:]:
                     if other.sampler != first.sampler:
                         names = first.sum.name, other.sum.name
                         raise DpsumError(cannot_compose(*names, first.sum.unit, first.sum.part))
                 rules = [sum_.clipping for sum_ in group.sums]
                 counted = counted and all(rule is not None and rule.private for rule in rules)
                 plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
-                self._shared |= {id(entry): (group, plan) for entry in found}
+                self._shared |= {id(entry): ([sum_.name for sum_ in group.sums], plan) for entry in members}
                 self._plans.append((plan, first.per_round))
             elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
                 own = OwnBudget(
@@ -118,8 +118,8 @@ class Budget:
                 )  # fmt: skip
                 self._own.append(own)
 
-    def shared(self, mechanism: Spender) -> tuple[Together, BudgetPlan] | None:
-        """What a mechanism shares its budget with, and the plan of them all; None where its noise follows from none."""
+    def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
+        """The sums that share a mechanism's budget, by name, and their plan; None where its noise follows from none."""
         self.settle()
         return self._shared.get(id(mechanism))
 
@@ -131,13 +131,13 @@ class Budget:
     def charge(self, mechanism: Spender) -> None:
         """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
         if (shared := self.shared(mechanism)) is not None:
-            names = {sum_.name for sum_ in shared[0].sums}
+            names, plan = shared
             if next(known for known in self.mechanisms if known.sum.name in names) is mechanism:
-                shared[1].took(1)
+                plan.took(1)
 
     @property
     def timed(self) -> bool:
-        """Whether it may be told how long a round took, or all of them: nothing then follows of a secret cohort."""
+        """Whether the time of a round, or of all, may be published: it tells nothing of a cohort that is secret."""
         return all(entry.timed for entry in self.mechanisms)
 
     @property
@@ -160,7 +160,7 @@ class Budget:
         both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
         both += [own.spent(rounds) for own in self._own]
         names = ("epsilon_claimed", "epsilon_holds")
-        return {name: float(np.max(found)) for name, found in zip(names, zip(*both, strict=True), strict=False)}
+        return {name: float(np.max(epsilons)) for name, epsilons in zip(names, zip(*both, strict=True), strict=False)}
 
     def allows(self, rounds: int) -> bool:
         """Whether there is room for so many rounds in all."""

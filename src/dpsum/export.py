@@ -35,14 +35,14 @@ def report(
         audit: of a release, or one that was read again.
         ledger: the account's; the report has its number of lines and the digest of the last, which stands for all.
     """
-    found: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    parts: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
-        found["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
+        parts["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
     if account is not None:
-        found["account"] = account.to_json()
+        parts["account"] = account.to_json()
     if audit is not None:
-        found["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
-    return dict(plain(found))
+        parts["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
+    return dict(plain(parts))
 
 
 def plain(value: Any) -> Any:
@@ -63,10 +63,10 @@ def read_audit(path: Path | str) -> dict[str, Any]:
         DpsumError: the file is missing, is no report, or has no audit.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        if found["format"] != FORMAT or found["version"] != VERSION:
+        report = json.loads(Path(path).read_text(encoding="utf-8"))
+        if report["format"] != FORMAT or report["version"] != VERSION:
             raise ValueError(f"not a {FORMAT} of version {VERSION}")
-        return dict(found["audit"])
+        return dict(report["audit"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DpsumError(
             f"{path} cannot be read as a report with an audit ({type(error).__name__}: {error}): make it by "
@@ -74,28 +74,28 @@ def read_audit(path: Path | str) -> dict[str, Any]:
         ) from error
 
 
-def badge(found: Mapping[str, Any]) -> str:
+def badge(report: Mapping[str, Any]) -> str:
     """A line of Markdown for a model card: an image, and as its text what it shows.
 
     Args:
-        found: a report.
+        report: a report.
     """
-    said, sound = [], True
-    entry = found.get("account", {}).get("profiles", {}).get("holds")
+    words, sound = [], True
+    entry = report.get("account", {}).get("profiles", {}).get("holds")
     if entry is not None:
         high = float(entry["epsilon_high"])
         sound = math.isfinite(high) and entry["status"] != "void"
         bound = f"ε ≤ {high:.3g}" if sound else "no finite ε"
-        said.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
-    elif "account" in found:
-        sound, said = False, ["no ε: nothing private was released"]
-    audit = found.get("audit")
+        words.append(f"{bound} at δ = {entry['delta']:g} per {entry['unit']} ({entry['adjacency']})")
+    elif "account" in report:
+        sound, words = False, ["no ε: nothing private was released"]
+    audit = report.get("audit")
     if audit is not None:
-        said.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
+        words.append(f"audited ε ≥ {audit['epsilon']:.3g}" + (": refuted" if audit["refuted"] else ""))
         sound = sound and not audit["refuted"]
-    if not said:
+    if not words:
         raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
-    text = ", ".join(said)
+    text = ", ".join(words)
     label, shown = (
         urllib.parse.quote(part.replace("-", "--").replace("_", "__"), safe="")
         for part in ("differential privacy", text)
@@ -104,10 +104,10 @@ def badge(found: Mapping[str, Any]) -> str:
     return f"![differential privacy: {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
 
 
-def metrics(found: Mapping[str, Any]) -> dict[str, float]:
+def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; those of a second unit or observer have a number in theirs."""
     numbers: dict[str, float] = {}
-    for count, one in enumerate(_each(found.get("account")), start=1):
+    for count, one in enumerate(_each(report.get("account")), start=1):
         where = "privacy/" if count == 1 else f"privacy_{count}/"
         numbers |= {where + name: one[name] for name in ("delta", "rounds", "noise_multiplier") if one.get(name)}
         for name, entry in one["profiles"].items():
@@ -115,7 +115,7 @@ def metrics(found: Mapping[str, Any]) -> dict[str, float]:
                 f"{where}epsilon_{name}": entry["epsilon_high"],
                 f"{where}epsilon_{name}_low": entry["epsilon_low"],
             }
-    audit = found.get("audit")
+    audit = report.get("audit")
     if audit is not None:
         names = ("epsilon", "claimed", "ideal", "leak", "chance", "refuted", "calls")
         numbers |= {f"privacy/audit_{name}": audit[name] for name in names if audit[name] is not None}
@@ -129,7 +129,7 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
             yield from _each(other)
 
 
-def to_mlflow(found: Mapping[str, Any], *, step: int = 0) -> None:
+def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
     """Log a report's numbers to the run that is active in MLflow, or to a new one.
 
     Raises:
@@ -139,10 +139,10 @@ def to_mlflow(found: Mapping[str, Any], *, step: int = 0) -> None:
         import mlflow
     except ImportError:
         raise DpsumError("MLflow is not installed: pip install mlflow-skinny, or leave it out") from None
-    mlflow.log_metrics(metrics(found), step=step)
+    mlflow.log_metrics(metrics(report), step=step)
 
 
-def to_tensorboard(found: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
+def to_tensorboard(report: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
     """Write a report's numbers as TensorBoard's scalars.
 
     Raises:
@@ -153,6 +153,6 @@ def to_tensorboard(found: Mapping[str, Any], folder: Path | str, *, step: int = 
     except ImportError:
         raise DpsumError("TensorBoard is not installed: pip install tensorboard, or leave it out") from None
     writer = Writer(str(folder))
-    for name, value in metrics(found).items():
+    for name, value in metrics(report).items():
         writer.add_scalar(name, value, step)
     writer.close()

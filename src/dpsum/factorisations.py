@@ -72,11 +72,11 @@ def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1)
 
 def inverted(lower: np.ndarray) -> np.ndarray:
     """The inverse of a lower triangular matrix, float64 [T, T], row by row: no library's threads are in its bits."""
-    found = np.eye(len(lower))
+    inverse = np.eye(len(lower))
     for row in range(len(lower)):
-        found[row] -= np.einsum("s,sj->j", lower[row, :row], found[:row])
-        found[row] /= lower[row, row]
-    return found
+        inverse[row] -= np.einsum("s,sj->j", lower[row, :row], inverse[:row])
+        inverse[row] /= lower[row, row]
+    return inverse
 
 
 @functools.lru_cache(maxsize=16)
@@ -102,8 +102,8 @@ def gram(squares: np.ndarray) -> np.ndarray:
         half = np.sqrt(diagonal)
         values, vectors = np.linalg.eigh(half[:, None] * squares * half)
         root = (vectors * np.sqrt(values.clip(min=0.0))) @ vectors.T
-        found = np.diag(root)
-        done, diagonal = bool(np.abs(found / diagonal - 1).max() < _CLOSE), found
+        candidate = np.diag(root)
+        done, diagonal = bool(np.abs(candidate / diagonal - 1).max() < _CLOSE), candidate
         if done:
             break
     size = np.sqrt(np.diag(root))

@@ -56,8 +56,8 @@ def number_of(error: Exception) -> int | None:
 
     safetensors puts it into words, and numpy, which looks for room before it writes, says only that there is none.
     """
-    if said := re.search(r"\(os error (\d+)\)", str(error)):
-        return int(said[1])
+    if match := re.search(r"\(os error (\d+)\)", str(error)):
+        return int(match[1])
     return errno.ENOSPC if "Not enough free space" in str(error) else getattr(error, "errno", None)
 
 

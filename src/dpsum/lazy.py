@@ -15,9 +15,9 @@ class Lazy:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        found = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, found)  # the next time it is there at once
-        return found
+        value = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, value)  # the next time it is there at once
+        return value
 
 
 if TYPE_CHECKING:

@@ -161,7 +161,13 @@ def parse(text: str, where: str) -> list[Release]:
                     f"{where} is of a former version, which did not name the mechanism of a release or the line "
                     "before: move the run's folder away and train the run again"
                 )
-            if values.pop(_CHAIN) != previous:
+            if (before := values.pop(_CHAIN)) == "" and previous:
+                raise DpsumError(
+                    f"{where}, line {number}, is written as the first of a run: the line before it is not the one that "
+                    "it was written after, and a ledger is of one run; delete the file and run again, each run with "
+                    "a file of its own"
+                )
+            if before != previous:
                 raise ValueError("the line before it is not the one that it was written after")
             previous = digest(line)
             odd = _FIELDS.symmetric_difference(values) - _OPTIONAL.difference(values)
@@ -194,10 +200,10 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
             raise DpsumError(f"{path} is missing: name a ledger that a training wrote") from error
         raise DpsumError(f"{path} {said}: delete the run's folder and train again") from error
     releases = parse(text, str(path))
-    found = chain_of(text.splitlines(keepends=True))
-    if chain is not None and chain != found:
+    written = chain_of(text.splitlines(keepends=True))
+    if chain is not None and chain != written:
         raise DpsumError(
-            f"{path} has {found['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
+            f"{path} has {written['lines']} lines, and training.json beside it tells of {chain.get('lines')} that end "
             "otherwise: lines were cut off or changed"
         )
     return releases

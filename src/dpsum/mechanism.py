@@ -28,22 +28,26 @@ import numpy as np
 from dpsum.accounting.analyses import known
 from dpsum.accounting.gaussian import rest_multiplier
 from dpsum.budget import Budget
-from dpsum.clipping import ClippingRule, Extra, State
+from dpsum.clipping import ClippingRule, Seen, State
 from dpsum.errors import DpsumError
 from dpsum.ledger import Ledger, Release
 from dpsum.noise import Noise
 from dpsum.private_sum import PlainSum, PrivateSum
-from dpsum.randomness import Seed, fresh, stream
+from dpsum.randomness import Seed, fresh, streams
 from dpsum.sampling import Sampler, Sampling
 from dpsum.sums import Sum
 from dpsum.total import Arithmetic, Observer, Released, Total
 
 
 @dataclasses.dataclass(frozen=True)
-class _Draws:
-    """Standard noise of one release, as its kind of noise draws it (`private_sum.Draws`)."""
+class _Drawn:
+    """Standard noise of one release, in place of a generator (`private_sum.Draws`)."""
 
-    standard_normal: Callable[[int], np.ndarray]
+    values: np.ndarray
+
+    def standard_normal(self, size: int, /) -> np.ndarray:
+        assert size == len(self.values)
+        return self.values
 
 
 class Mechanism:
@@ -105,9 +109,9 @@ class Mechanism:
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
         """One whose sum is described already; further arguments as of `_set`."""
-        made = cls.__new__(cls)
-        made._set(described, **how)
-        return made
+        mechanism = cls.__new__(cls)
+        mechanism._set(described, **how)
+        return mechanism
 
     def _set(
         self, described: Sum, *, budget: Budget, sampler: Sampler, denominator: float, dimension: int,
@@ -137,7 +141,7 @@ class Mechanism:
         self._cohort = denominator if cohort is None else cohort
         self.arithmetic, self._multiplier = arithmetic or Arithmetic(), multiplier
         self._lock, self.non_finite = threading.Lock(), 0
-        self.made, self.states = list[Released](), list[State]()
+        self.releases, self.states = list[Released](), list[State]()
         self._done: tuple[int, set[tuple[int, int]]] = (-1, set())
         self._unwritten: int | None = None
         rule = described.clipping
@@ -156,9 +160,10 @@ class Mechanism:
 
     @property
     def timed(self) -> bool:
-        """Whether it may be told how long it took: whom its account takes to be hidden, time would tell of.
+        """Whether the time that it took may be published.
 
-        Nor where each message is made by itself: how often a rounding is drawn is a client's own.
+        It may not where the account takes the cohort to be secret, since the time tells how many came. Nor where each
+        client's message is rounded by itself, since the time tells how often a rounding was drawn again.
         """
         noise = self.sum.noise
         return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
@@ -170,8 +175,8 @@ class Mechanism:
         if shared is None:
             assert self._multiplier is not None
             return self._multiplier
-        group, plan = shared
-        return group.multiplier(plan, self.sum.name)
+        names, plan = shared
+        return plan.multipliers[names.index(self.sum.name)]
 
     @property
     def streams(self) -> set[str]:
@@ -195,7 +200,13 @@ class Mechanism:
                 f"{self.sum.name} was released in round {self._unwritten}, and the ledger does not say so: release by "
                 "the mechanism, or write the round before the next is opened"
             )
-        return Total(self, index, step, holder)
+        state, extra, beside = self.state_of(holder), None, None
+        if self.sum.private and (extra := self.extra_of(state)) is not None:
+            beside = PrivateSum(dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier)
+        return Total(
+            self.sum, self.arithmetic, dimension=self.dimension, round=index, step=step, holder=holder,
+            sum=self.new_sum(state, index), state=state, extra=extra, extra_sum=beside,
+        )  # fmt: skip
 
     def release(self, total: Total) -> np.ndarray:
         """End a sum: the noised sum, float64 [d]; it is in the ledger when this returns.
@@ -216,9 +227,38 @@ class Mechanism:
                 f"round {total.round} of {self.sum.name} is beyond the budget, or beyond the rounds that are planned: "
                 "stop here, or ask `allows` before a round"
             )
-        released = total.release()
+        released = self.end(total)
         self._done = (total.round, {at} | (done[1] if total.round == done[0] else set()))
         self.write(total.round, total.step if self.holders else None)
+        return released
+
+    def end(self, total: Total) -> np.ndarray:
+        """As `release`, without the ledger's line: who takes many sums a round writes them at its end."""
+        rule, extra = self.sum.clipping, None
+        released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
+        with self._lock:
+            self.non_finite += total.sum.non_finite
+        if rule is None:
+            return released
+        if total.extra is not None and total.extra_sum is not None:
+            extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
+        seen = Seen(
+            released=released,
+            norm=self.arithmetic.norm,
+            extra=None if extra is None else float(extra[0]),
+            denominator=self.denominator,
+            raw_norms=None if rule.private else total.raw,
+        )
+        rule.observe(total.state, seen)
+        means = [None if one is None or self.observer is None else one / self.denominator for one in (released, extra)]
+        self.note(
+            total.round, Released(
+                holder=total.holder, step=total.step, total=total.sum, mean=means[0], extra=total.extra_sum,
+                extra_mean=means[1],
+            )
+        )  # fmt: skip
+        if self.on_release is not None:
+            self.on_release(total, released)
         return released
 
     def allows(self, rounds: int) -> bool:
@@ -240,10 +280,6 @@ class Mechanism:
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
-    def new_extra_sum(self, extra: Extra) -> PrivateSum:
-        """What takes the values of a rule's own release."""
-        return PrivateSum(dimension=1, threshold=extra.threshold, noise_multiplier=extra.noise_multiplier)
-
     def new_sum(self, state: State, index: int = 0) -> Any:
         """What takes the contributions."""
         if not self.sum.private:
@@ -259,34 +295,27 @@ class Mechanism:
         )  # fmt: skip
 
     def _stream(self, index: int, what: str, *indices: int) -> np.random.Generator:
-        return stream(self.seed, self.sum.stream + what, index, *indices)
+        return streams(self.seed, self.sum.stream + what, None, *indices)(index)
 
-    def noise_of(self, purpose: str, total: Total) -> _Draws | None:
-        """What a sum draws its noise from."""
-        if self.sum.noise is None:
+    def noise_of(self, purpose: str, total: Total) -> Any:
+        """What a sum takes its noise from; None where it has none to take, or its units bring it."""
+        noise = self.sum.noise
+        if noise is None or (noise.one_by_one and purpose == self.sum.stream):
             return None
-        at = {"round": total.round, "step": total.step, "client": total.holder}
-
-        def stream_of(index: int) -> np.random.Generator:
-            return stream(self.seed, purpose, *({**at, "round": index}[name] for name in self._indices))
-
-        return _Draws(functools.partial(self.sum.noise.standard, stream_of, total.round))
+        at = {"round": None, "step": total.step, "client": total.holder}
+        named = streams(self.seed, purpose, *(at[name] for name in self._indices))
+        return _Drawn(noise.standard(named, total.round, total.dimension if purpose == self.sum.stream else 1))
 
     def note(self, index: int, released: Released) -> None:
         """Keep what was released for the ledger's line.
 
-        Of one holder's releases that nobody looks at only the last is kept: the line says the same of each.
+        Without an observer only the last release of a single holder is kept: the ledger's line is the same for each.
         """
         with self._lock:
             self._unwritten = index
             if not self.holders and self.observer is None:
-                self.made.clear()
-            self.made.append(released)
-
-    def noted_non_finite(self, count: int) -> None:
-        """Count contributions that were not finite."""
-        with self._lock:
-            self.non_finite += count
+                self.releases.clear()
+            self.releases.append(released)
 
     # The ledger
 
@@ -296,17 +325,17 @@ class Mechanism:
         Where no unit came nothing is released, but the ledger says with what noise it would be.
         """
         self._unwritten = None
-        made, self.made = sorted(self.made, key=lambda one: (one.holder, one.step)), []
+        releases, self.releases = sorted(self.releases, key=lambda one: (one.holder, one.step)), []
         if not self.sum.private:
             return
-        if not made:
-            made = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
+        if not releases:
+            releases = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
         number = index if step is None else index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
-        self._line([(one.total, one.mean, one) for one in made], number, at, self.sum.name, self.sum.stream, True)
-        if made[0].extra is not None:
+        self._line([(one.total, one.mean, one) for one in releases], number, at, self.sum.name, self.sum.stream, True)
+        if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
-            rows = [(one.extra, one.extra_mean, one) for one in made]
+            rows = [(one.extra, one.extra_mean, one) for one in releases]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
         self.budget.charge(self)
 

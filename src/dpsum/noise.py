@@ -178,13 +178,13 @@ class Encoded(Noise):
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def sampled(self, sampler: Sampler) -> Sampler:
-        """With how far columns overlap, where that is what an account is of.
+        """With the encoder, where that is what an account is of.
 
         Raises:
             DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
         """
         # Not at the head: a plan of the workflow is read where scipy is not installed.
-        from dpsum.accounting.analyses import correlated_balls_and_bins, known
+        from dpsum.accounting.analyses import known
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
@@ -196,9 +196,7 @@ class Encoded(Noise):
                     "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
-            encoder = np.abs(np.linalg.inv(self.inverse()))
-            overlaps = correlated_balls_and_bins.overlaps(encoder.T @ encoder)
-            return dataclasses.replace(Sampling.of(sampler), overlaps=overlaps)
+            return dataclasses.replace(Sampling.of(sampler), encoder=np.abs(np.linalg.inv(self.inverse())).tobytes())
         return sampler
 
     def combines(self, index: int) -> list[float]:
@@ -234,12 +232,14 @@ class Correlated(Encoded):
 
     def __post_init__(self) -> None:
         """Check the encoder, which the sensitivity follows from."""
-        found = np.asarray(self.weights, dtype=float)
-        if found.ndim != 2 or len(set(found.shape)) > 1 or not np.array_equal(found, np.tril(found)):
-            raise DpsumError(f"the weights of correlated noise are {list(found.shape)}: give a lower triangular [T, T]")
-        if not (np.isfinite(found).all() and (np.diag(found) > 0).all()):
+        weights = np.asarray(self.weights, dtype=float)
+        if weights.ndim != 2 or len(set(weights.shape)) > 1 or not np.array_equal(weights, np.tril(weights)):
+            raise DpsumError(
+                f"the weights of correlated noise are {list(weights.shape)}: give a lower triangular [T, T]"
+            )
+        if not (np.isfinite(weights).all() and (np.diag(weights) > 0).all()):
             raise DpsumError("the weights of correlated noise need numbers, and a diagonal above 0")
-        if (np.linalg.norm(np.linalg.inv(found), axis=0) > 1 + 1e-9).any():
+        if (np.linalg.norm(np.linalg.inv(weights), axis=0) > 1 + 1e-9).any():
             raise DpsumError(
                 "a column of the encoder has a norm above 1, so that C is not the sensitivity: scale the weights by "
                 "`factorisations.scaled`"

@@ -70,5 +70,5 @@ class Progress:
         self._say(f"{self._label}: {done}/{self._total}, {rate}", note)
 
     def _say(self, line: str, note: Callable[[], str] | None) -> None:
-        said = note() if note else ""
-        print(f"{line}{', ' + said if said else ''}", file=self._out, flush=True)
+        text = note() if note else ""
+        print(f"{line}{', ' + text if text else ''}", file=self._out, flush=True)

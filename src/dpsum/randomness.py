@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 
 from dpsum.lazy import np
 
@@ -33,3 +34,8 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     name = "/".join([str(int(seed)), purpose, *[str(int(index)) for index in indices]])
     key = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+def streams(seed: int, purpose: str, *indices: int | None) -> Callable[[int], np.random.Generator]:
+    """The streams of one purpose in all rounds, each by its round, which stands where an index is None."""
+    return lambda round_: stream(seed, purpose, *(round_ if index is None else index for index in indices))

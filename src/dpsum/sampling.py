@@ -26,8 +26,8 @@ class Sampling(Mapping[str, Any]):
         batches: whether an observer may know them: "known" or "secret".
         separation, participations: any two rounds of a unit are at least so far apart, and there are at most so many.
         others: further keys, of a way of drawing that this library does not know.
-        overlaps: how far the columns of an encoder overlap (`overlaps` in `correlated_balls_and_bins`); it belongs to
-            the noise, and is in no ledger.
+        encoder: of correlated noise, the sizes |C| of all planned rounds, float64 [rounds, rounds], as bytes; it
+            belongs to the noise, and is in no ledger.
     """
 
     kind: str = ""
@@ -42,7 +42,7 @@ class Sampling(Mapping[str, Any]):
     separation: int | None = None
     participations: int | None = None
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    overlaps: tuple[float, ...] | None = None
+    encoder: bytes | None = None
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Sampling:
@@ -71,13 +71,13 @@ class Sampling(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
-        return dict(self) == dict(other) and getattr(other, "overlaps", self.overlaps) == self.overlaps
+        return dict(self) == dict(other) and getattr(other, "encoder", self.encoder) == self.encoder
 
     def __hash__(self) -> int:
-        return hash((self.overlaps, *(getattr(self, key) for key in _SAID)))
+        return hash((self.encoder, *(getattr(self, key) for key in _SAID)))
 
 
-_SAID = tuple(field.name for field in dataclasses.fields(Sampling) if field.name not in ("others", "overlaps"))
+_SAID = tuple(field.name for field in dataclasses.fields(Sampling) if field.name not in ("others", "encoder"))
 
 Sampler = Mapping[str, Any]
 """A `Sampling`, or a mapping that says the same."""

@@ -119,9 +119,9 @@ def rounded(values: np.ndarray, bound: float, generator: np.random.Generator) ->
     below = np.floor(values)
     share = values - below
     for _ in range(_TRIES):
-        found = below + (generator.random(len(values)) < share)
-        if found @ found <= bound**2:
-            return found.astype(np.int64)
+        candidate = below + (generator.random(len(values)) < share)
+        if candidate @ candidate <= bound**2:
+            return candidate.astype(np.int64)
     return np.trunc(values).astype(np.int64)
 
 

@@ -39,12 +39,12 @@ _WIDTH = 110
 
 def account(given: argparse.Namespace) -> int:
     """Epsilon of a ledger."""
-    found = account_of(_releases(given.ledger), delta=given.delta)
+    result = account_of(_releases(given.ledger), delta=given.delta)
     audit = None if given.audit is None else export.read_audit(given.audit)
-    report = export.report(account=found, audit=audit, ledger=given.ledger)
-    _show(given, report, _account_lines(found))
+    report = export.report(account=result, audit=audit, ledger=given.ledger)
+    _show(given, report, _account_lines(result))
     _export(given, report)
-    return _kept(given, [one.profiles["holds"].epsilon_high for one in _all(found) if "holds" in one.profiles])
+    return _kept(given, [one.profiles["holds"].epsilon_high for one in _all(result) if "holds" in one.profiles])
 
 
 def _releases(path: str) -> list[Release]:
@@ -54,13 +54,13 @@ def _releases(path: str) -> list[Release]:
     return releases
 
 
-def _all(found: Account) -> list[Account]:
-    return [found, *(each for other in found.also for each in _all(other))]
+def _all(account: Account) -> list[Account]:
+    return [account, *(each for other in account.also for each in _all(other))]
 
 
-def _account_lines(found: Account) -> list[str]:
+def _account_lines(account: Account) -> list[str]:
     lines = []
-    for one in _all(found):
+    for one in _all(account):
         if one.unit is None:
             return [next(iter(one.reasons.values()), "nothing private was released")]
         entries = [(name, one.profiles[name]) for name in PROFILES if name in one.profiles]
@@ -88,7 +88,7 @@ def plan(given: argparse.Namespace) -> int:
         raise DpsumError(f"--delta is {given.delta}: it must lie between 0 and 1")
     kinds = [kind for mechanism, kind in analyses.pairs() if mechanism == "gaussian"]
     kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
-    found: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
     for kind in kinds:
         row: dict[str, Any] = {
             "participation": kind,
@@ -100,9 +100,9 @@ def plan(given: argparse.Namespace) -> int:
             row |= _planned(given, analyses.find("gaussian", kind))
         except Contradiction as error:
             row["reason"] = error.why
-        found.append(row)
-    if not any(row["noise_multiplier"] for row in found):
-        whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in found)
+        plans.append(row)
+    if not any(row["noise_multiplier"] for row in plans):
+        whys = "; ".join(f"{row['participation']}: {row['reason']}" for row in plans)
         raise DpsumError(
             f"no participation goes with these numbers, change --units, --cohort, --rounds or --set ({whys})"
         )
@@ -111,12 +111,12 @@ def plan(given: argparse.Namespace) -> int:
             row["participation"], _number(row["noise_multiplier"]), _ends(row["epsilon_low"], row["epsilon_high"]),
             row.get("reason", row.get("takes", "")),
         ]
-        for row in found
+        for row in plans
     ]  # fmt: skip
     head = f"{given.rounds} rounds of {given.cohort:g} of {given.units:,} units, delta {given.delta:g}"
-    report = {key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")} | {"plans": found}
+    report = {key: getattr(given, key) for key in ("units", "cohort", "rounds", "delta")} | {"plans": plans}
     _show(given, report, [head, *_table(["participation", "z", "epsilon", "what it takes for granted"], rows)])
-    return _kept(given, [row["epsilon_high"] for row in found if row["epsilon_high"] is not None])
+    return _kept(given, [row["epsilon_high"] for row in plans if row["epsilon_high"] is not None])
 
 
 def _planned(given: argparse.Namespace, analysis: Accountant) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _whole(value: float) -> int | float:
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    key, found, value = text.partition("=")
-    if not key or not found:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
         raise DpsumError(f"--set {text} is no KEY=VALUE: write e.g. --set separation=10")
     try:
         return key, _whole(float(value))
@@ -171,16 +171,16 @@ def compare(given: argparse.Namespace) -> int:
     """Two ledgers side by side."""
     ledgers = [_releases(path) for path in (given.ledger, given.other)]
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
-    said = [_said(releases) for releases in ledgers]
-    for column, found in zip(said, accounts, strict=True):
-        for number, one in enumerate(_all(found)):
+    summaries = [_said(releases) for releases in ledgers]
+    for column, account in zip(summaries, accounts, strict=True):
+        for number, one in enumerate(_all(account)):
             for name in PROFILES:
                 entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
                 column[f"epsilon {name}{where}"] = (
                     "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
                 )
-    names = list(dict.fromkeys([*said[0], *said[1]]))
-    rows = [[name, *(column.get(name, "-") for column in said)] for name in names]
+    names = list(dict.fromkeys([*summaries[0], *summaries[1]]))
+    rows = [[name, *(column.get(name, "-") for column in summaries)] for name in names]
     rows = [[*row, "" if row[1] == row[2] else "differs"] for row in rows]
     difference = ""
     try:
@@ -189,7 +189,7 @@ def compare(given: argparse.Namespace) -> int:
         difference = str(error)
     report = {
         "ledgers": [given.ledger, given.other], "same": not difference, "difference": difference,
-        "accounts": [found.to_json() for found in accounts],
+        "accounts": [account.to_json() for account in accounts],
     }  # fmt: skip
     verdict = difference or "both are of the same mechanism, release by release"
     _show(given, report, [*_table(["", "first", "second", ""], rows), verdict])
@@ -198,17 +198,17 @@ def compare(given: argparse.Namespace) -> int:
 
 def _said(releases: Sequence[Release]) -> dict[str, str]:
     """What a ledger says of its releases: each field's one value, or all of them, or its range."""
-    found = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
+    summary = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
     for field in dataclasses.fields(Release):
         if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
             continue
         values = [getattr(event, field.name) for event in releases]
         if field.name in ("noise_multiplier", "threshold", "sensitivity", "noise_std", "denominator", "dimension"):
             numbers = np.concatenate([np.atleast_1d(value) for value in values])
-            found[field.name] = _ends(float(numbers.min()), float(numbers.max()))
+            summary[field.name] = _ends(float(numbers.min()), float(numbers.max()))
         elif any(value is not None for value in values):
-            found[field.name] = ", ".join(dict.fromkeys(_text(value) for value in values))
-    return found
+            summary[field.name] = ", ".join(dict.fromkeys(_text(value) for value in values))
+    return summary
 
 
 def _text(value: Any) -> str:
@@ -235,17 +235,17 @@ def audit(given: argparse.Namespace) -> int:
             shown.append(Progress(f"audit {given.release}", total, unit="calls", done=done - 1))
         shown[0].step(done, 1)
 
-    found = audited(
+    result = audited(
         release, dimension=given.dimension, participation=participation, epsilon=given.epsilon,
         noise_multiplier=given.noise_multiplier, delta=given.delta,
         mechanism=None if given.any_mechanism else "gaussian", adjacency=given.adjacency, cohort=given.rows,
         leak=given.leak, power=given.power, calls=given.calls, false_alarm=given.false_alarm, seed=given.seed,
         say=lambda line: print(line, file=sys.stderr, flush=True), progress=progress,
     )  # fmt: skip
-    report = export.report(audit=found)
-    _show(given, report, _audit_lines(found))
+    report = export.report(audit=result)
+    _show(given, report, _audit_lines(result))
     _export(given, report)
-    return NO if found.refuted else _kept(given, [found.epsilon])
+    return NO if result.refuted else _kept(given, [result.epsilon])
 
 
 def _function(name: str) -> Any:
@@ -260,27 +260,27 @@ def _function(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except Exception as error:
         raise DpsumError(f"{module} cannot be imported ({type(error).__name__}: {error}): mend it") from error
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
-def _audit_lines(found: Audited) -> list[str]:
+def _audit_lines(audit: Audited) -> list[str]:
     rows = [
         [
             attack.name, f"{attack.calls:,}", f"{attack.observations:,}", _number(attack.bound.epsilon),
             _number(attack.bound.ideal), _number(attack.bound.found["leak"]),
             f"{attack.bound.found['chance_of_as_much']:.2g}",
         ]
-        for attack in found.attacks
+        for attack in audit.attacks
     ]  # fmt: skip
     head = ["attack", "calls", "canaries", "epsilon at least", "ideal", "leak", "chance in right code"]
-    return [*_table(head, rows), f"at {found.confidence:.0%} confidence, delta {found.delta:g}: {found.status}"]
+    return [*_table(head, rows), f"at {audit.confidence:.0%} confidence, delta {audit.delta:g}: {audit.status}"]
 
 
 # Tables, files, exits

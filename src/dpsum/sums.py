@@ -93,11 +93,6 @@ class Together:
             uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
         )  # fmt: skip
 
-    def multiplier(self, plan: BudgetPlan, name: str) -> float:
-        """z of one of them at present, by the sum's name."""
-        place = [one.name for one in self.sums].index(name)
-        return plan.beside[place - 1] if place else plan.noise_multiplier
-
 
 def together(sums: Sequence[Sum]) -> list[Together]:
     """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
@@ -106,7 +101,7 @@ def together(sums: Sequence[Sum]) -> list[Together]:
         DpsumError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
             compared has two budgets.
     """
-    private, found = [one for one in sums if one.private], list[Together]()
+    private, groups = [one for one in sums if one.private], list[Together]()
     twice = [one.name for one in private if [other.name for other in private].count(one.name) > 1]
     if twice:
         raise DpsumError(f"two private sums of this run are called {twice[0]}: name each by itself")
@@ -126,8 +121,8 @@ def together(sums: Sequence[Sum]) -> list[Together]:
             if sum(one.moves for one in alike) > 1:
                 first, second, *_ = (one.name for one in alike if one.moves)
                 raise DpsumError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
-            found.append(Together(tuple(sorted(alike, key=lambda one: not one.moves))))
-    return found
+            groups.append(Together(tuple(sorted(alike, key=lambda one: not one.moves))))
+    return groups
 
 
 def _apart(one: Sum, other: Sum) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dpsum.clipping import Seen
+from dpsum.clipping import Extra, State
 from dpsum.ledger import Release
 from dpsum.private_sum import PrivateSum
 from dpsum.sums import Sum
@@ -35,7 +35,7 @@ class Released:
         holder: who took the sum, where several take one each.
         step: its local step.
         total: the sum that was taken; its threshold and noise multiplier are those of this release.
-        mean: what left over the denominator, float64 [d]; None where nobody looks.
+        mean: what left over the denominator, float64 [d]; None without an observer.
         extra, extra_mean: the same of what the clipping rule released beside it.
     """
 
@@ -51,67 +51,49 @@ Observer = Callable[[Release, Sequence[tuple[Released, np.ndarray]]], None]
 """Sees what the ledger's observer sees: a line of the ledger, and for each release that it stands for what left."""
 
 
-class Opener(Protocol):
-    """What a total asks of the mechanism that opened it; see `Mechanism`."""
-
-    sum: Sum
-    dimension: int
-    denominator: float
-    arithmetic: Arithmetic
-    observer: Observer | None
-    on_release: Callable[[Total, np.ndarray], None] | None
-
-    def state_of(self, holder: int) -> Any: ...
-    def new_sum(self, state: Any, index: int = 0) -> Any: ...
-    def extra_of(self, state: Any) -> Any: ...
-    def new_extra_sum(self, extra: Any) -> PrivateSum: ...
-    def noise_of(self, purpose: str, total: Total) -> Any: ...
-    def note(self, index: int, released: Released) -> None: ...
-    def noted_non_finite(self, count: int) -> None: ...
-
-
 class Total:
     """A sum that is being taken; `Mechanism.release` ends it.
 
-    Attributes:
+    Args:
+        described: whose contributions it adds up, and how they are clipped.
+        arithmetic: see `Arithmetic`.
+        dimension: coordinates d.
+        round, step, holder: which of a mechanism's sums it is.
         sum: takes the contributions: a `PrivateSum`, or what stands in its place.
+        state: of the clipping rule.
+        extra, extra_sum: what the rule releases beside the sum, and what takes that; None where nothing is.
+
+    Attributes:
+        raw: the contributions' own norms, for a rule that is not private; else empty.
     """
 
-    def __init__(self, mechanism: Opener, index: int, step: int, holder: int) -> None:
-        self._of, self.round, self.step, self.holder = mechanism, index, step, holder
-        self._state = mechanism.state_of(holder)
-        self._raw: list[float] = []
-        self.sum: Any = mechanism.new_sum(self._state, index)
-        self.extra, self._extra_sum = None, None
-        if mechanism.sum.private and (extra := mechanism.extra_of(self._state)) is not None:
-            self.extra = extra
-            self._extra_sum = mechanism.new_extra_sum(extra)
-
-    @property
-    def dimension(self) -> int:
-        """Coordinates d."""
-        return self._of.dimension
+    def __init__(
+        self, described: Sum, arithmetic: Arithmetic, *, dimension: int, round: int, step: int, holder: int, sum: Any,
+        state: State, extra: Extra | None = None, extra_sum: PrivateSum | None = None,
+    ) -> None:  # fmt: skip
+        self._described, self._arithmetic, self.dimension = described, arithmetic, dimension
+        self.round, self.step, self.holder, self.sum, self.state = round, step, holder, sum, state
+        self.extra, self.extra_sum, self.raw = extra, extra_sum, list[float]()
 
     @property
     def norms(self) -> list[float]:
         """The contributions' own norms, of a sum that claims no privacy."""
-        found: list[float] = self.sum.norms
-        return found
+        return list(self.sum.norms)
 
     @property
     def as_rows(self) -> bool:
         """Whether contributions have to come as rows, since something is done to each before it is clipped."""
-        transform = self._of.sum.transform
+        transform = self._described.transform
         return transform is not None and not transform.trivial
 
     def transformed(self, contributions: Any) -> Any:
         """Contributions [n, d] as they are clipped."""
-        return self._of.sum.transform.rows(contributions) if self.as_rows else contributions
+        return self._described.transform.rows(contributions) if self.as_rows else contributions
 
     @property
     def deviation(self) -> float:
         """Of the noise on each coordinate of the release; 0 where there is none."""
-        noise = self._of.sum.noise
+        noise = self._described.noise
         if noise is None:
             return 0.0
         weights = noise.combines(self.round)
@@ -123,7 +105,7 @@ class Total:
         Raises:
             DpsumError: they are no array of numbers, or not [n, d].
         """
-        return self._seen(self._of.arithmetic.add(self.sum, self.transformed(contributions)))
+        return self._seen(self._arithmetic.add(self.sum, self.transformed(contributions)))
 
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
@@ -139,41 +121,9 @@ class Total:
         return self._seen(self.sum.add_by(add, count))
 
     def _seen(self, norms: np.ndarray) -> np.ndarray:
-        rule = self._of.sum.clipping
+        rule = self._described.clipping
         if rule is not None and not rule.private:
-            self._raw += norms.tolist()
-        if rule is not None and self._extra_sum is not None:
-            self._of.arithmetic.add(self._extra_sum, rule.values(self._state, norms))
+            self.raw += norms.tolist()
+        if rule is not None and self.extra_sum is not None:
+            self._arithmetic.add(self.extra_sum, rule.values(self.state, norms))
         return norms
-
-    def release(self) -> np.ndarray:
-        """As `Mechanism.release`, without the ledger's line: who takes many sums a round writes them at its end."""
-        own, rule = self._of, self._of.sum.clipping
-        released: np.ndarray = self.sum.release(own.noise_of(own.sum.stream, self))
-        own.noted_non_finite(self.sum.non_finite)
-        if rule is None:
-            return released
-        extra = None
-        if self.extra is not None and self._extra_sum is not None:
-            drawn = own.noise_of(self.extra.stream, self)
-            assert drawn is not None
-            extra = self._extra_sum.release(drawn)
-        seen = Seen(
-            released=released,
-            norm=own.arithmetic.norm,
-            extra=None if extra is None else float(extra[0]),
-            denominator=own.denominator,
-            raw_norms=None if rule.private else self._raw,
-        )
-        rule.observe(self._state, seen)
-        watched = own.observer is not None
-        own.note(
-            self.round, Released(
-                holder=self.holder, step=self.step, total=self.sum,
-                mean=released / own.denominator if watched else None, extra=self._extra_sum,
-                extra_mean=extra / own.denominator if extra is not None and watched else None,
-            )
-        )  # fmt: skip
-        if own.on_release is not None:
-            own.on_release(self, released)
-        return released

@@ -17,7 +17,7 @@ from dpfedbench.federation.accounts import account_run, image_use
 from dpfedbench.files import write_json
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum.accounting import account as accounts
 from dpsum.accounting import analyses, calibration
 from dpsum.accounting.account import PROFILES, Account
@@ -49,7 +49,7 @@ def account(releases, claims=CLAIMS, **given):
 
 
 def sampler(kind, clients=400_000, cohort=1600, rounds=250):
-    part = found(Participation)[kind](cohort=cohort, rounds=rounds)
+    part = kinds_of(Participation)[kind](cohort=cohort, rounds=rounds)
     return part.plan(clients=clients, seed=0).describe()
 
 

@@ -58,5 +58,5 @@ def experiment(config, *, canaries=400, seed=0, **values):
     return one_run(
         config, audited_sum(config), seed=audit_seed(config, seed), canaries=canaries,
         rounds=config.participation.rounds, threshold=config.clipping.threshold or 1.0,
-        records=RECORDS if config.holds == "records" else 0, **values,
+        records=RECORDS if config.client_data == "records" else 0, **values,
     )  # fmt: skip

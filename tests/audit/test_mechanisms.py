@@ -11,7 +11,7 @@ from dpfedbench.audit.mechanisms import Spread, many_runs
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 
 from .conftest import LOTS, make_config
@@ -75,12 +75,10 @@ class Without:
         return came[came != self.client]
 
 
-class Counted(mechanism.Total):
+def counted(self, total, end=mechanism.Mechanism.end):
     """The mutant: what is released is divided by how many came."""
-
-    def release(self):
-        self._of.denominator = float(max(1, self.sum.count))
-        return super().release()
+    self.denominator = float(max(1, total.sum.count))
+    return end(self, total)
 
 
 def count_score(config):
@@ -107,7 +105,7 @@ def test_a_denominator_that_counts_who_came_is_flagged(monkeypatch):
     }  # fmt: skip
     config = make_config(overlay)
     right = many_runs(count_score(config), config, runs=200, **AT)
-    monkeypatch.setattr(mechanism, "Total", Counted)
+    monkeypatch.setattr(mechanism.Mechanism, "end", counted)
     wrong = many_runs(count_score(config), config, runs=200, **AT)
     assert right.epsilon < 0.5
     assert wrong.epsilon > 3.5
@@ -138,5 +136,5 @@ def test_a_rule_that_leaks_and_has_no_attack_has_no_bound_and_a_reason():
 
 def test_every_rule_here_that_leaks_from_round_to_round_has_an_attack():
     attacked = (percentile_of_raw_norms.RULE, mean_of_raw_norms.RULE)
-    for rule in found(ClippingRule).values():
+    for rule in kinds_of(ClippingRule).values():
         assert rule.private or issubclass(rule, attacked) or rule().reference

@@ -63,7 +63,7 @@ class ByLayer(PrivateSum):
 def audited(config, monkeypatch, mutant):
     """(headline, proved epsilon) of a run whose private sum is the mutant."""
     monkeypatch.setattr(mechanism, "PrivateSum", mutant)
-    found = experiment(config, canaries=config.clients.count if config.holds == "tasks" else 300)
+    found = experiment(config, canaries=config.clients.count if config.client_data == "tasks" else 300)
     family = family_of(found.releases)
     bounds = bounds_of(found, family, delta=1e-6, confidence=0.95, seed=0)
     return bounds[0].epsilon, family.epsilon(1.0, 1e-6)

@@ -33,16 +33,17 @@ from dpfedbench.jobs import WORKFLOW
 from dpfedbench.warm import START
 
 ROOT = Path(__file__).resolve().parents[2]
-# What happens, and what is asked for from then on: targets with runs that no earlier event has. Audits: of two methods.
+# What happens, and what is asked for from then on, of the files of RESULTS: runs that no earlier event has. Audits are
+# those of the runs that there are by then.
 EVENTS = (
-    ("group", "tables/adap-dp-fl/accuracy-b.md"),
-    ("train", "figures/dp-fedmeta/figure2b.csv"),
-    ("Snakemake", "tables/dp-fnas/table1.md"),
-    ("meta_test", "tables/dp-maml/table3.md"),
-    ("warm", "figures/dp-fedmeta/frontier.csv"),
-    ("full disk", "tables/dp-meta-learning-gbml/figure2.md"),
-    ("audit", "audits"),
-    ("two calls", "tables/dp-fedmeta/table2.md"),
+    ("group", "smoke/tables/adap-dp-fl/accuracy-b.md"),
+    ("train", "smoke/figures/dp-fedmeta/figure2b.csv"),
+    ("Snakemake", "smoke/tables/dp-fnas/table1.md"),
+    ("meta_test", "smoke/tables/dp-maml/table3.md"),
+    ("warm", "smoke/tables/secure-aggregation/bits.md"),
+    ("full disk", "runs/*reptile/docstrings/**/metrics.json"),
+    ("audit", "runs/*dp-fl/**/audit.json"),
+    ("two calls", "smoke/figures/dp-fedmeta/figure4b.csv"),
 )
 COMMAND = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--cores", "all"]
 COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml"), "--config", "machine={checkpoint_seconds: 0.01}"]
@@ -128,7 +129,7 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         folder.wait_for(process, lambda: len(folder.warm(process)) > 1, "a fork of the warm process", seconds)
         said = f"{seconds:.1f} s after its first fork"
     else:
-        seconds, script = moments.uniform(0, 2), f".{event}.py"
+        seconds, script = moments.uniform(0, 1), f".{event}.py"
         folder.wait_for(process, lambda: folder.processes(script), f"a job of {event}", seconds)
         said = f"a job of {event}, {seconds:.1f} s after it began"
     if event == "full disk":
@@ -174,11 +175,13 @@ def small_disk(path: Path) -> Iterator[bool]:
 def main(wanted: Path, seed: int) -> None:
     """Disturb, call again, compare."""
     moments, started = random.Random(seed), time.monotonic()
-    audits = [str(Path("results", path.relative_to(wanted))) for path in wanted.glob("runs/*dp-fl/**/audit.json")]
     with tempfile.TemporaryDirectory(prefix="dpfedbench-killed-") as name, small_disk(Path(name, "work")) as small:
         folder = Folder(Path(name, "work"))
         for number, (event, target) in enumerate(EVENTS, start=1):
-            folder.targets += sorted(audits) if target == "audits" else [f"results/smoke/{target}"]
+            found = [Path("results", path.relative_to(wanted)) for path in sorted(wanted.glob(target))]
+            trained = [path for path in found if event != "audit" or (folder.path / path.parent).exists()]
+            assert trained, target
+            folder.targets += map(str, trained)
             if event == "full disk" and not small:
                 print(f"{number}: the disk is not filled: that takes a tmpfs, and so root on Linux", flush=True)
                 continue

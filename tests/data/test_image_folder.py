@@ -111,12 +111,13 @@ def test_what_is_no_data_set_is_refused_in_one_line(pictures: Make, tmp_path: Pa
     pictures({"a": 3})
     assert "shapes has one class (a): at least two are needed" in refusal(tmp_path)
     pictures({"b": 2})
-    assert "b has 2 pictures, of which 2 would be for testing" in refusal(tmp_path)
+    assert "b has 2 pictures, but test_images is 2" in refusal(tmp_path)
     assert "one of them" in refusal(tmp_path, test_images=None)
     assert "one of them" in refusal(tmp_path, split_classes={"train": 1, "validation": 0, "test": 1})
     few = {"test_images": None, "split_classes": {"train": 1, "validation": 0, "test": 1}}
     assert "b has 2 pictures and a has 3" in refusal(tmp_path, **few)
-    assert "set images_per_class to at most 2" in refusal(tmp_path, **few)
+    said = refusal(tmp_path, **few)
+    assert "add some to b, take its folder away, or set images_per_class to at most 2" in said
     assert "b has 2 pictures, not 3: add some" in refusal(tmp_path, **few, images_per_class=3)
     few["split_classes"] = {"train": 2, "validation": 1, "test": 1}
     assert "has 2 classes, but split_classes deals out 4 (train 2, validation 1, test 1)" in refusal(tmp_path, **few)

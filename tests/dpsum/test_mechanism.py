@@ -189,7 +189,7 @@ def test_nothing_is_released_beyond_the_budget() -> None:
 
 def test_a_release_that_the_ledger_does_not_have_stops_the_next_round(tmp_path: Path) -> None:
     made = mechanism(ledger=tmp_path / "ledger.jsonl")
-    made.open(0).release()
+    made.end(made.open(0))
     with pytest.raises(dpsum.DpsumError, match=r"^update was released in round 0, and the ledger does not say so"):
         made.open(1)
     made.write(0)

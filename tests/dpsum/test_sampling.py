@@ -63,8 +63,8 @@ def test_no_sampler_is_refused(sampler: object) -> None:
 def test_an_encoders_overlap_is_in_no_ledger_and_tells_samplings_apart() -> None:
     """Two plans of other encoders are not one entry of the calibration's memory."""
     said = WAYS["one-pass"].describe()
-    one, other = (dataclasses.replace(said, overlaps=(1.0, share)) for share in (0.5, 0.25))
-    assert "overlaps" not in dict(one) and one != other and len({one, other, said}) == 3
+    one, other = (dataclasses.replace(said, encoder=bytes(share)) for share in (8, 16))
+    assert "encoder" not in dict(one) and one != other and len({one, other, said}) == 3
 
 
 def test_every_accountant_has_the_small_interface() -> None:

@@ -22,7 +22,7 @@ from dpfedbench.federation import engine
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.client_updates import maml
 from dpfedbench.parts.server.step import Step
-from dpsum import mechanism
+from dpsum import mechanism, randomness
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PlainSum, PrivateSum
 
@@ -141,8 +141,8 @@ def test_the_ledger_says_what_was_done(federation, tmp_path, monkeypatch):
 
 def test_each_round_draws_noise_of_its_own(federation, tmp_path, monkeypatch):
     """Property 2: no stream of noise is used twice, and the ledger names the one that was."""
-    streams, named = [], mechanism.stream
-    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named(*name))
+    streams, named = [], randomness.stream
+    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named(*name))
     train(make_config(), federation, tmp_path)
     noises = ["/".join(map(str, name)) for name in streams if name[1] == "noise"]
     assert len(noises) == len(set(noises)) == 12

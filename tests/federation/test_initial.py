@@ -77,7 +77,7 @@ def test_a_file_is_read_if_it_is_the_one_that_was_named(federation, tmp_path):
     assert np.array_equal(weights[:9], load_file(path)["member1/block1.weight"].ravel()[:9])
     assert run.unaccounted == () and "weights of drawings, declared public" in run.notices[-1]
     for change, said in (
-        ({"sha256": "0" * 64}, rf"whose SHA-256 is {digest}: initial\.sha256 says 0000"),
+        ({"sha256": "0" * 64}, rf"and its SHA-256 is {digest}, but initial\.sha256 is 0000"),
         ({"path": str(tmp_path / "none")}, r"cannot be read \(No such file"),
     ):
         with pytest.raises(BenchError, match=said):
@@ -201,13 +201,13 @@ def _lines(run, federation, folder, root):
         (lambda: start_from(same_clients()), r"set streams to own$"),
         (
             lambda: start_from(same_clients()) | {"streams": "own", "budget": {"epsilon": 20.0}},
-            r"^budget\.epsilon is 20, but this run rests on a private run",
+            r"^budget\.epsilon is 20, but this run uses a private run",
         ),
         (lambda: start_from(public(model={"filters": 8}), public=True), "other sizes or another last layer"),
         (lambda: start_from(public(task={"ways": 5}), public=True), "other sizes or another last layer"),
         (
             lambda: start_from(same_clients(clients={"count": 24}, participation={"cohort": 2})) | {"streams": "own"},
-            "whose clients are others than this run's",
+            "but it has other clients than this run",
         ),
         (
             lambda: start_from(public(**start_from(same_clients("maml"))), public=True),

@@ -107,7 +107,6 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=p
 
 @DEVICES
 @pytest.mark.parametrize("name", DOUBLE)
-@pytest.mark.xdist_group("double")  # with the other tests that compile it
 def test_whole_runs_agree_in_double_precision(name, device, request, tmp_path, monkeypatch):
     """With the same noise, at each place of the private sum; on a CPU all tasks of a chunk at once, as on a GPU."""
     overlays, general, whose, kernel, _ = CASES[name]

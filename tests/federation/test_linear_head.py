@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from dpfedbench.data.holdings import Records
+from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.held_out import held_out
+from dpfedbench.federation.rounds import Rounds
+from dpsum.ledger import Ledger
+from dpsum.randomness import stream
 
 from .conftest import LOTS, accounted, make_config, train
 
@@ -60,6 +66,38 @@ def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
     assert rates[::4] == pytest.approx([20.0, 15 + 5 * 0.5**0.5, 15.0, 15 - 5 * 0.5**0.5])
 
 
+EVENED = {"model": {"bias": False, "features": {"evened": 5}}}
+
+
+def test_directions_are_of_the_public_split_alone(silos, tmp_path):
+    """What clients and the test read is the map of their images by the public records, written down anew."""
+    run = make_config(HEAD, EVENED, general=LOTS)
+    dataset = load_records(silos[0])
+    rounds = Rounds.of(run, data_dir=silos[0], clients_dir=silos[1], ledger=Ledger(tmp_path / "ledger.jsonl"))
+    order = dataset.splits["test"][stream(0, "public-validation").permutation(len(dataset.splits["test"]))]
+    public = np.asarray(dataset.images[np.sort(order[: run.validation.tasks])])
+    held = Records(*silos)
+    for own, images in zip(rounds.clients._held.images, held.images, strict=True):
+        np.testing.assert_array_equal(own, run.model.features(images, public))
+    images, _ = held_out(run, dataset).test
+    left = np.asarray(dataset.images[np.sort(order[run.validation.tasks :])])
+    np.testing.assert_array_equal(images, run.model.features(left, public))
+    assert rounds.net.dimension == 60 * 10
+    assert any("evened by 20 public records" in notice for notice in run.notices)
+    # Under the same account as without: nothing is released for them.
+    train(run, silos, tmp_path / "evened")
+    train(make_config(HEAD, general=LOTS), silos, tmp_path / "plain")
+    holds = [(tmp_path / name / "ledger.jsonl").read_text().count("\n") for name in ("evened", "plain")]
+    assert holds[0] == holds[1] > 0
+
+
+def test_directions_of_private_or_too_few_records_are_refused():
+    with pytest.raises(BenchError, match=r"^model\.features\.evened is 5, but validation\.public is false"):
+        make_config(HEAD, EVENED, {"validation": {"public": False}}, general=LOTS)
+    with pytest.raises(BenchError, match=r"^model\.features\.evened is 5, but 5 public records"):
+        make_config(HEAD, EVENED, {"validation": {"tasks": 5}}, general=LOTS)
+
+
 def test_few_shot_tasks_are_refused():
-    with pytest.raises(BenchError, match=r"^model\.kind is linear, whose features are computed once for records"):
+    with pytest.raises(BenchError, match=r"^model\.kind is linear, which computes the features of records once"):
         make_config({"model": {"kind": "linear"}})

@@ -17,7 +17,7 @@ from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpsum import mechanism
+from dpsum import randomness
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
@@ -96,9 +96,9 @@ def test_every_release_of_every_client_is_in_the_ledger(silos, tmp_path, monkeyp
         done.append((self.dimension, self.threshold, self.noise_multiplier, self.count))
         return release(self, generator)
 
-    named = mechanism.stream
+    named = randomness.stream
     monkeypatch.setattr(PrivateSum, "release", spy)
-    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named(*name))
+    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named(*name))
     config = make_config(SCALAR, {"client_update": {"inner_steps": 2}, "participation": {"rounds": 5}})
     train(config, silos, tmp_path)
     ledger = read_ledger(tmp_path / "ledger.jsonl")

@@ -175,7 +175,7 @@ def test_bad_input_is_one_line(method, overlay, line):
 
 def test_a_model_that_is_used_as_it_is_has_no_meta_test():
     config = conftest.make_config(general=conftest.LOTS)
-    assert not config.pretrains and config.holds == "records"
+    assert not config.pretrains and config.client_data == "records"
     with pytest.raises(
         BenchError, match=r"^test is a meta-test's, but this run's model is used as it is: leave it out"
     ):

@@ -209,10 +209,10 @@ def test_both_sums_are_in_the_ledger_and_the_history(silos, tmp_path):
 
 
 def test_the_noise_of_sums_parties_and_rounds_is_independent(silos, tmp_path, monkeypatch):
-    from dpsum import mechanism
+    from dpsum import randomness
 
-    streams, named_stream = [], mechanism.stream
-    monkeypatch.setattr(mechanism, "stream", lambda *name: streams.append(name) or named_stream(*name))
+    streams, named_stream = [], randomness.stream
+    monkeypatch.setattr(randomness, "stream", lambda *name: streams.append(name) or named_stream(*name))
     train(make_config(), silos, tmp_path)
     assert len(streams) == len(set(streams)) == 4 * 2 * 4
 
@@ -410,8 +410,6 @@ def test_a_budget_calibrates_both_halves(silos, tmp_path):
 def test_no_budget_is_kept_over_a_search_and_the_training_that_follows():
     """What holds is of both together (`accounting.account`), and a budget of the training alone would be exceeded."""
     limit = {"budget": {"epsilon": 2.0}}
-    with pytest.raises(
-        BenchError, match=r"^budget\.epsilon is 2, but this run rests on a private run on the same records"
-    ):
+    with pytest.raises(BenchError, match=r"^budget\.epsilon is 2, but this run uses a private run on the same records"):
         cells(make_config(), limit)
     assert cells(None, limit).budget.epsilon == 2.0  # of cells that are stated

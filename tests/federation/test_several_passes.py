@@ -53,7 +53,7 @@ def test_correlated_noise_in_secret_rounds_costs_less_than_in_known_ones(federat
     lines = read_ledger(tmp_path / "ledger.jsonl")
     known = gaussian_epsilon(lines[0].noise_multiplier, 1e-3)
     assert 0 < found["holds"]["epsilon_low"] < 1.49 < found["holds"]["epsilon_high"] <= 1.5 < known
-    assert "overlaps" not in lines[0].sampler and len(lines) == 12
+    assert "encoder" not in lines[0].sampler and len(lines) == 12
     assert found["replace_one"]["epsilon_high"] > 1.5 and found["image_level"]["epsilon_high"] > 1.5
 
 

@@ -47,7 +47,7 @@ def test_files_tell_time_only_where_everybody_knows_who_takes_part(
 ):
     """Two clocks, one run: where cohorts, lots or a client's own draws are secret nothing that is kept differs."""
     run = (SECRET | PUBLIC)[name]
-    places = silos if run.holds == "records" else federation
+    places = silos if run.client_data == "records" else federation
     one, other = (files_of(run, places, tmp_path / str(seed), monkeypatch, capsys, seed=seed) for seed in (1, 2))
     training = json.loads(one["training.json"])
     timed = {key: training[key] for key in training if "second" in key}

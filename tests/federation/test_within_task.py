@@ -292,9 +292,10 @@ def test_a_gradient_that_is_not_finite_counts_as_zero_and_is_counted(federation,
     rounds = rounds_of(make_config(AGRLR), federation, tmp_path)
     rows = torch.zeros((2, rounds.net.dimension))
     rows[0, 0] = float("nan")
-    total = rounds.clients.entries[SUPPORT].open(0, holder=5)
+    entry = rounds.clients.entries[SUPPORT]
+    total = entry.open(0, holder=5)
     total.add(rows)
-    assert np.isfinite(total.release()).all() and rounds.non_finite == 1
+    assert np.isfinite(entry.end(total)).all() and rounds.non_finite == 1
 
 
 @pytest.mark.parametrize("overlay", [AGRLR, SAMPLE, REPTILE, LOCAL, PLAIN_REPTILE])

@@ -15,12 +15,18 @@ from dpfedbench.models.torch_gradients import TorchGradients
 from dpsum.private_sum import PlainSum, PrivateSum
 
 SHAPE, CLASSES = (3, 3, 4), 5
-NET = Net(functools.partial(LinearHead, inputs=SHAPE, classes=CLASSES), input_shape=SHAPE, outputs=CLASSES)
 
 
-def given(count=30):
+def net_of(**more):
+    return Net(functools.partial(LinearHead, inputs=SHAPE, classes=CLASSES, **more), input_shape=SHAPE, outputs=CLASSES)
+
+
+NET, BARE = net_of(), net_of(bias=False)
+
+
+def given(count=30, net=NET):
     rng = np.random.default_rng(0)
-    theta = rng.standard_normal(NET.dimension).astype(np.float32)
+    theta = rng.standard_normal(net.dimension).astype(np.float32)
     return theta, rng.standard_normal((count, *SHAPE)).astype(np.float32), rng.integers(0, CLASSES, count)
 
 
@@ -32,18 +38,19 @@ class Silent:
 
 
 @pytest.mark.parametrize("threshold", [0.5, 3.0, math.inf])
-def test_the_sum_is_that_of_single_gradients(threshold):
-    theta, x, y = given()
+@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
+def test_the_sum_is_that_of_single_gradients(net, threshold):
+    theta, x, y = given(net=net)
     x[7] = math.nan  # counts as zero
-    rows = torch.empty((len(x), NET.dimension))
-    expected = TorchGradients(NET).each(theta, x, y, rows)
+    rows = torch.empty((len(x), net.dimension))
+    expected = TorchGradients(net).each(theta, x, y, rows)
     norms = rows.double().norm(dim=1)
     weights = torch.clamp(threshold / norms, max=1.0)
     wanted = (weights[:, None] * rows.double())[norms.isfinite()].sum(dim=0)
-    sum_ = PlainSum(dimension=NET.dimension)
+    sum_ = PlainSum(dimension=net.dimension)
     if threshold < math.inf:
-        sum_ = PrivateSum(dimension=NET.dimension, threshold=threshold, noise_multiplier=1.0)
-    found, own = LinearHeadGradients(NET).add_each(theta, x, y, sum_)
+        sum_ = PrivateSum(dimension=net.dimension, threshold=threshold, noise_multiplier=1.0)
+    found, own = LinearHeadGradients(net).add_each(theta, x, y, sum_)
     np.testing.assert_allclose(own, norms, rtol=1e-5)
     assert sum_.non_finite == 1 and sum_.count == 30
     torch.testing.assert_close(torch.from_numpy(sum_.release(Silent())), wanted, rtol=1e-5, atol=1e-5)
@@ -59,11 +66,12 @@ def test_no_record_moves_the_sum_by_more_than_the_threshold():
         assert np.linalg.norm(sum_.release(Silent())) <= 0.3 * (1 + 1e-9)
 
 
-def test_it_is_chosen_and_measures_as_torch_does():
-    theta, x, y = given()
-    chosen = choose(NET)
+@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
+def test_it_is_chosen_and_measures_as_torch_does(net):
+    theta, x, y = given(net=net)
+    chosen = choose(net)
     assert chosen.name == "linear-head"
     for mine, theirs in zip(
-        chosen.make().evaluate(theta, x, y), TorchGradients(NET).evaluate(theta, x, y), strict=True
+        chosen.make().evaluate(theta, x, y), TorchGradients(net).evaluate(theta, x, y), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)

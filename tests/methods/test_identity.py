@@ -12,7 +12,7 @@ from dpfedbench.experiments.expand import named
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run
 from dpfedbench.settings.layers import set_key
-from dpfedbench.settings.part import Section, found, shapes
+from dpfedbench.settings.part import Section, kinds_of, shapes
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.federation.test_text import RUN as TEXT
 
@@ -126,7 +126,7 @@ def others(value: Any) -> list[Any]:
 def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
     """The part's values under the other kinds of its family, as far as these have them."""
     family = next(base for base in reversed(type(part).__mro__) if getattr(base, "place", ""))
-    for kind, cls in found(family).items():
+    for kind, cls in kinds_of(family).items():
         if cls is not type(part):
             yield {key: value for key, value in part.plain().items() if key in cls.model_fields} | {"kind": kind}
 
@@ -200,7 +200,7 @@ def test_every_key_of_every_part_was_changed() -> None:
     families = {base for part in tried for base in part.__mro__ if "place" in vars(base) and base.place}
     assert len(families) >= 7
     for base in families:
-        assert set(found(base).values()) <= tried, base
+        assert set(kinds_of(base).values()) <= tried, base
     moved = {key for name in BASES for key in changes(name)}
     assert {
         (part.__name__, key) for part in tried for key in part.model_fields if not is_section(part, key)

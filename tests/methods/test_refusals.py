@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.methods import METHODS
-from dpfedbench.settings.part import found, shapes
+from dpfedbench.settings.part import kinds_of, shapes
 from dpfedbench.settings.run import Run
 from tests.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 
@@ -42,7 +42,7 @@ def promises(run: Any) -> Any:
     """What the method's name says of a run: what is protected, whose it is, from whom; and what clients hold."""
     private = [(sum_.unit, sum_.observer, sum_.within_task is None) for sum_ in run.sums if sum_.private]
     server = run.trained and run.server_sum().private
-    return private, run.private, server, run.holds, run.pretrains, run.delta is None, run.own_delta is None
+    return private, run.private, server, run.client_data, run.pretrains, run.delta is None, run.own_delta is None
 
 
 RUNS = {name: run_of(name) for name in METHODS}
@@ -160,4 +160,4 @@ def test_parts_of_every_family_are_tried() -> None:
     tried = {kind for run in RUNS.values() for key in own(run) for kind in shapes(type(run))[key].families}
     for base in {base for run in RUNS.values() for part in own(run).values() for base in type(part).__mro__}:
         if getattr(base, "place", ""):
-            assert set(found(base)) <= tried
+            assert set(kinds_of(base)) <= tried

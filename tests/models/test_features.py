@@ -106,3 +106,34 @@ def test_features_that_do_not_fit_images_are_refused():
         PLAIN.shape((7, 28, 1))
     with pytest.raises(BenchError, match=r"^model\.features\.groups is 10, which does not divide the 81 channels"):
         Scattering(groups=10).shape((28, 28, 1))
+
+
+def test_directions_of_public_images_are_evened_by_the_formula():
+    """Beside a singular value decomposition of the rows; a map of the image alone, given the public ones."""
+    rng = np.random.default_rng(2)
+    public, images = (rng.integers(0, 256, (n, 12, 12, 1), dtype=np.uint8) for n in (20, 7))
+    plain, evened = Scattering(angles=4, groups=5), Scattering(angles=4, groups=5, evened=6)
+    rows, own = (plain(some).reshape(len(some), -1).astype(np.float64) for some in (public, images))
+    mean = rows.mean(axis=0)
+    _, sizes, directions = np.linalg.svd(rows - mean, full_matrices=False)
+    expected = own - mean
+    for i in range(6):
+        weight = 1 - math.sqrt(sizes[5] / sizes[i])
+        expected = expected - weight * ((own - mean) @ directions[i])[:, None] * directions[i]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    found = evened(images, public).reshape(7, -1)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(evened(images[3:4], public).reshape(-1), found[3], atol=1e-6)
+    # Of the public rows themselves the directions then have the roots of what they had, up to one factor.
+    raw = Scattering(angles=4, groups=5, evened=6, unit_length=False)
+    base = Scattering(angles=4, groups=5, unit_length=False)(public).reshape(20, -1).astype(np.float64)
+    _, before, axes = np.linalg.svd(base - base.mean(axis=0), full_matrices=False)
+    after = np.linalg.norm(raw(public, public).reshape(20, -1) @ axes.T, axis=0)
+    np.testing.assert_allclose(after[:6], np.sqrt(before[5] * before[:6]), rtol=1e-3)
+    np.testing.assert_allclose(after[6:19], before[6:19], rtol=1e-3)
+
+
+def test_more_directions_than_public_images_have_are_refused():
+    images = np.random.default_rng(3).integers(0, 256, (8, 12, 12, 1), dtype=np.uint8)
+    with pytest.raises(BenchError, match=r"^model\.features\.evened is 8, but the public records' features have fewer"):
+        Scattering(angles=4, groups=5, evened=8)(images, images)

@@ -6,12 +6,12 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.client_updates.maml import Maml
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 
 
 def test_each_says_what_its_clients_hold():
-    assert {kind: update.holds for kind, update in found(ClientUpdate).items()} == {
+    assert {kind: update.client_data for kind, update in kinds_of(ClientUpdate).items()} == {
         "maml": "tasks", "reptile": "tasks", "local-steps": "records", "model-difference": "records",
         "search-steps": "records", "summed-steps": "records",
     }  # fmt: skip
@@ -59,7 +59,7 @@ RECORD = {"model": {"normalisation": "record"}}
             (
                 {"method": "dp-agrlr", "client_update": more},
                 None,
-                "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics",
+                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the",
             )
             for more in ({"learnable_rates": True}, {"multi_step_rounds": 3})
         ),

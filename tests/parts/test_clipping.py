@@ -15,7 +15,7 @@ from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNor
 from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Seen
 from tests.federation.conftest import LOTS, make_config
 
@@ -50,7 +50,7 @@ def thresholds(rule, releases, raw_norms, state=None, first=1.0):
 
 
 def test_every_rule_is_tested_here():
-    assert set(found(ClippingRule)) - {rule.kind for rule in RULES.values()} == {"median-of-run"}
+    assert set(kinds_of(ClippingRule)) - {rule.kind for rule in RULES.values()} == {"median-of-run"}
 
 
 @pytest.mark.parametrize("name", RULES)

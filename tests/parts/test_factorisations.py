@@ -14,7 +14,7 @@ from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.optimizers.sgd import Sgd
 from dpfedbench.parts.schedules.cosine import Cosine
 from dpfedbench.parts.server.step import Step
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum.factorisations import inverted
 from tests.federation.conftest import make_config
 
@@ -23,7 +23,7 @@ ALL = [SquareRoot(), SquareRoot(band=3), Optimised(), Optimised(workload="server
 
 
 def test_these_are_all_there_are():
-    assert set(found(Factorisation)) == {"square-root", "optimised"}
+    assert set(kinds_of(Factorisation)) == {"square-root", "optimised"}
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 40])

@@ -15,7 +15,7 @@ from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import part
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget, planned
 from dpsum.accounting.claims import WHOLE_ORDERS
@@ -33,7 +33,7 @@ def plan(noise, budget=None, *, uncounted=0):
 
 def test_independent_noise_is_drawn_from_the_rounds_own_stream():
     """The mechanism's name is what an analysis is found by."""
-    assert {kind: part.mechanism for kind, part in found(Noise).items()} == {
+    assert {kind: part.mechanism for kind, part in kinds_of(Noise).items()} == {
         "fixed": "gaussian",
         "decaying": "gaussian",
         "correlated": "correlated-gaussian",

@@ -13,7 +13,7 @@ from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from tests.federation.conftest import DIFFERENCE, LOTS, given_rounds, make_config
 
 TORCH = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -25,12 +25,12 @@ def test_steps_are_those_of_torch(kind, more):
     gradients = torch.randn((6, 3, 50), generator=generator)
     wanted = torch.nn.Parameter(torch.ones((3, 50)))
     weights = wanted.detach().clone()
-    theirs, ours = TORCH[kind]([wanted], lr=0.1, **more), found(Optimizer)[kind](**more)
+    theirs, ours = TORCH[kind]([wanted], lr=0.1, **more), kinds_of(Optimizer)[kind](**more)
     state = ours.begin(weights)
     for step, gradient in enumerate(gradients):
         rate = theirs.param_groups[0]["lr"] = 0.1 / (1 + step)
         if step == 3:  # a restart
-            weights, ours = weights.clone(), found(Optimizer)[kind](**more)
+            weights, ours = weights.clone(), kinds_of(Optimizer)[kind](**more)
             state = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
         wanted.grad = gradient.clone()
         theirs.step()
@@ -127,9 +127,9 @@ def test_a_step_does_not_load_the_compiler():
     """Nor what else a training has no use for at its start."""
     code = (
         "import sys, torch; from dpfedbench.federation.engine import train; "
-        "from dpfedbench.parts.optimizers.optimizer import Optimizer; from dpfedbench.settings.part import found; "
+        "from dpfedbench.parts.optimizers.optimizer import Optimizer; from dpfedbench.settings.part import kinds_of; "
         "w = torch.ones(3); "
-        "[part().step(w, torch.ones(3), part().begin(w), 0.1) for part in found(Optimizer).values()]; "
+        "[part().step(w, torch.ones(3), part().begin(w), 0.1) for part in kinds_of(Optimizer).values()]; "
         "print([name for name in ('torch._dynamo', 'pandas', 'scipy.stats') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

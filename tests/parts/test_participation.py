@@ -11,7 +11,7 @@ from scipy import stats
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.settings.part import found
+from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from tests.federation.conftest import LOTS, make_config
 
@@ -19,11 +19,11 @@ LEVEL = 1e-3  # of each statistical test below, with fixed seeds
 
 
 def plan(kind, clients=1200, cohort=100, rounds=12, seed=0):
-    return found(Participation)[kind](cohort=cohort, rounds=rounds).plan(clients=clients, seed=seed)
+    return kinds_of(Participation)[kind](cohort=cohort, rounds=rounds).plan(clients=clients, seed=seed)
 
 
 def test_these_are_all_there_are():
-    assert set(found(Participation)) == {
+    assert set(kinds_of(Participation)) == {
         "one-pass", "balls-and-bins", "poisson", "poisson-lots", "passes", "fixed-size", "shuffled-epochs",
         "min-separation",
     }  # fmt: skip

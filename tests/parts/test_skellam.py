@@ -9,7 +9,7 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.parts.noise.skellam import Skellam
-from dpsum import mechanism
+from dpsum import randomness
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.ledger import read_ledger
@@ -56,8 +56,8 @@ def test_a_killed_run_ends_with_the_same_bits_and_its_account_is_one_gaussians(f
 
 def test_no_stream_is_drawn_from_twice(monkeypatch):
     """Each client's noise and rounding, and each round's rotation and drop-outs; the ledger names the noise's."""
-    drawn, named = [], mechanism.stream
-    monkeypatch.setattr(mechanism, "stream", lambda *given: drawn.append(given) or named(*given))
+    drawn, named = [], randomness.stream
+    monkeypatch.setattr(randomness, "stream", lambda *given: drawn.append(given) or named(*given))
     seen = seen_of(make_config(RUN), np.ones((48, 3)))
     noise = {(0, "noise", index, place) for index in range(12) for place in range(4)}
     assert len(drawn) == len(set(drawn)) and noise < set(drawn)

@@ -153,6 +153,18 @@ def test_what_is_no_ledger_is_one_line(tmp_path, content, said):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+def test_two_runs_in_one_file_are_told_from_a_changed_line(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for _ in range(2):  # as a script that is run twice does
+        written(path, 3)
+    with pytest.raises(BenchError, match=r"ledger\.jsonl, line 4, is written as the first of a run.*delete the file"):
+        read_ledger(path)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:1] + lines[2:3]), encoding="utf-8")
+    with pytest.raises(BenchError, match=r"line 2, is not a release .the line before it is not the one"):
+        read_ledger(path)
+
+
 def test_a_ledger_on_a_full_disk_is_named(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", 1)
     ledger.path = Path("/dev/full")

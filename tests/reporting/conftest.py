@@ -121,7 +121,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, plan: Plan) -> Path:
     """All runs of the default configuration, finished."""
     folder = tmp_path_factory.mktemp("results")
     for run in plan.runs.values():
-        if run.holds == "records":
+        if run.client_data == "records":
             continue
         level = LEVELS[run.method] + 1.5 * run.seed
         noise, clipping = (run.plain().get(key, {}) for key in ("noise", "clipping"))

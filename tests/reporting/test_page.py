@@ -325,8 +325,7 @@ def test_a_time_that_is_not_told_is_no_number(site: Site, tmp_path: Path) -> Non
         place.write_text(json.dumps(json.loads(place.read_text("utf-8")) | {"seconds": None}), encoding="utf-8")
     html = page.make([item], **site.arguments | {"results": folder, "folder": folder, "private": []})
     count = int(re.search(r"<p>(\d+) runs of", html)[1])
-    told = (
-        f"{(count - len(secret)) * 30 / 60:.0f} min of training, beside that of {len(secret)} private runs whose time"
-    )
-    assert f"{told} would tell of secret cohorts.</p>" in html
+    told = f"{(count - len(secret)) * 30 / 60:.0f} min of training, without {len(secret)} private runs: their times"
+    assert f"{told} would reveal secret cohorts.</p>" in html
+    assert " · – · " not in html  # an entry without a time does not show a dash in its place
     assert html.count('<td class="number">–</td>') == len(secret)

@@ -202,7 +202,7 @@ def test_a_run_without_a_time_is_named(described: Describe, results: Path, publi
     place = tmp_path / "results" / "runs" / description.cells[0].folders[0] / "training.json"
     training = json.loads(place.read_text(encoding="utf-8"))
     del training["milliseconds_per_client"]
-    told = r"table3-time shows times, which a run of .* does not tell: leave out private runs whose cohorts are secret"
+    told = r"table3-time shows times, but .* has none: leave out private runs with secret cohorts"
     for changed in (training, training | {"milliseconds_per_client": None}):
         place.write_text(json.dumps(changed), encoding="utf-8")
         with pytest.raises(BenchError, match=told):

@@ -10,7 +10,7 @@ from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
 from dpfedbench.parts.optimizers.optimizer import Optimizer
 from dpfedbench.settings.discovery import check_functions, check_kind
-from dpfedbench.settings.part import Part, found
+from dpfedbench.settings.part import Part, kinds_of
 
 
 def families(cls: type[Part] = Part) -> Iterator[type[Part]]:
@@ -22,7 +22,7 @@ def families(cls: type[Part] = Part) -> Iterator[type[Part]]:
 
 def test_what_it_comes_with_is_as_what_is_asked_of_ones_own() -> None:
     roots = list(families())
-    parts = [(part, root) for root in roots for part in found(root).values()]
+    parts = [(part, root) for root in roots for part in kinds_of(root).values()]
     assert len(roots) >= 10 and len(parts) >= 38
     for part, root in parts:
         check_kind(part)

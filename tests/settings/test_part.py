@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Part, Settings, found, kind_of, setting
+from dpfedbench.settings.part import Part, Settings, kind_of, kinds_of, setting
 from tests.settings.family import Rule, SharedRule
 from tests.settings.family.moving import Moving, Odd
 from tests.settings.family.still import Still
@@ -44,8 +44,8 @@ def refusal(cls: type[Settings], given: Any, where: str = "") -> str:
 
 
 def test_a_family_is_what_lies_at_its_place() -> None:
-    assert found(Rule) == {"moving": Moving, "odd": Odd, "still": Still}
-    assert found(SharedRule) == {"moving": Moving, "still": Still}
+    assert kinds_of(Rule) == {"moving": Moving, "odd": Odd, "still": Still}
+    assert kinds_of(SharedRule) == {"moving": Moving, "still": Still}
     assert kind_of(Still) == "still" and kind_of(SharedRule) is None and kind_of(Server) is None
 
 
@@ -82,6 +82,8 @@ def test_a_kind_chooses_the_part_and_text_stands_for_it() -> None:
         ({"server": {"steps": 1, "stop": "yes"}}, 'server.stop is "yes": expected true or false'),
         ({"server": {"steps": 1, "seeds": [0, "x"]}}, 'server.seeds.1 is "x": expected a whole number'),
         ({"server": {"steps": 1, "seeds": 3}}, "server.seeds is 3: expected a list"),
+        ({"server": [{"steps": 1}]}, 'server is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE'),
+        ({"more": [{"steps": 1}]}, 'more is [{"steps": 1}]: expected a group of keys, each written NAME: VALUE, and'),
         ({"title": 3}, "title is 3: expected text or null"),
         ({"clipping": {"kind": "moving", "threshold": 0}}, "clipping.threshold is 0: expected a number above 0 or"),
         ({"clipping": {"kind": "moving", "threshold": math.inf}}, "clipping.threshold is inf: expected a finite numbe"),
@@ -234,20 +236,20 @@ def test_a_faulty_family_is_refused_in_one_line(
 ) -> None:
     base = family(tmp_path, monkeypatch, **modules)
     with pytest.raises(BenchError, match=said) as caught:
-        found(base)
+        kinds_of(base)
     assert "\n" not in str(caught.value)
 
 
 def test_a_module_with_a_leading_underscore_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x"), _shared="import no_such_module")
-    assert list(found(base)) == ["x"]
+    assert list(kinds_of(base)) == ["x"]
 
 
 def test_a_part_may_have_a_default_or_fewer_values_of_its_own_for_a_key_of_its_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = family(tmp_path, monkeypatch, a=PART.format("A", "x", "x") + "    rate: float = setting(2.0, gt=1)\n")
-    assert found(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
+    assert kinds_of(base)["x"]().plain() == {"kind": "x", "rate": 2.0}  # type: ignore[call-arg]
 
 
 def test_a_dataclass_that_gives_a_part_its_behaviour_leaves_its_keys_alone() -> None:

@@ -130,7 +130,7 @@ def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(BenchError, match=r"config\.yaml") as caught:
             Run.from_yaml(path)
         assert "\n" not in str(caught.value)
-    assert "former format" in str(caught.value)
+    assert "an older format" in str(caught.value)
     with pytest.raises(BenchError, match="is missing"):
         Run.from_yaml(tmp_path / "absent.yaml")
 

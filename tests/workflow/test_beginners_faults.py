@@ -82,10 +82,10 @@ def dry_run(snakemake: Call, folder: Path, *more: str) -> list[str]:
         ("- seeds\n", r"faulty\.yaml, line 1: it holds a list: expected keys at its top level"),
         (
             "seeds: [0]\nrun: {dataset: glyphs,\n  dataset: digits}\n",
-            r"faulty\.yaml, line 3: the key dataset is there already, in line 2, and YAML would keep only one of them",
+            r"faulty\.yaml, line 3: the key dataset is already in line 2, and YAML would keep only one of them",
         ),
         ("run: &all\n  model: *all\n", r"faulty\.yaml, line 1: this group refers to itself: take out the alias"),
-        (None, r"faulty\.yaml: there is no such file, seen from .*; if it is a target, put it before --configfile, wh"),
+        (None, r"faulty\.yaml: this file does not exist in .*; if it is a target, put it before --configfile, be"),
     ],
 )
 @pytest.mark.parametrize("own_folder", [False, True])
@@ -113,7 +113,7 @@ def test_a_target_behind_the_files_of_a_configuration(
     (tmp_path / "right.yaml").write_text("seeds: [0]\n", encoding="utf-8")
     done = snakemake("--dry-run", "--configfile", "right.yaml", "all")
     assert done.returncode == 1
-    assert re.match("configuration: all: there is no such file, .*target, put it before --configfile", lines(done)[0])
+    assert re.match("configuration: all: this file does not exist in .*target, put it before --conf", lines(done)[0])
     assert len(lines(done)) == 1
 
 

@@ -41,7 +41,8 @@ use rule export_table as export_figure with:
 
 try:
     check_targets(
-        sys.argv[1:],  # Snakemake itself tells targets only when the rules are read
+        # Snakemake itself tells targets only when the rules are read. Of a module, names are the other Snakefile's.
+        [word for word in sys.argv[1:] if not (workflow.modifier.skip_configfile and word.isidentifier())],
         REPORT,
         {place: item.kind == "table" for place, item in PLAN.items.items()},
         {rule.name for rule in workflow.rules},

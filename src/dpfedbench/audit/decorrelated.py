@@ -71,9 +71,9 @@ class Decorrelated:
         places, later = places[all_own[again]], rows[again]
 
         def of_all_rounds(columns: np.ndarray) -> np.ndarray:
-            found = columns[:, at]
-            np.add.at(found.T, places, columns.T[later])
-            return found
+            scores = columns[:, at]
+            np.add.at(scores.T, places, columns.T[later])
+            return scores
 
         encoded = encoder @ np.stack(self._rows)
         encoded[:, own] *= np.stack(self._signs)[at, own]  # so that its presence is above nothing

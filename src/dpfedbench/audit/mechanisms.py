@@ -1,7 +1,7 @@
-"""Mechanism audits: many short runs of a run's own rounds on two worlds that differ in one unit, without training.
+"""Mechanism audits: many short runs of a run's own rounds in two worlds that differ in one unit, without training.
 
-One run with many canaries looks at each canary's own releases. A leak from one round into the next, such as a
-threshold set from raw norms, is in all coordinates at once, and takes many runs to be seen: each gives one score, and
+One run with many canaries scores each canary's own releases. A leak from one round into the next, such as a threshold
+set from raw norms, is in all coordinates at once, and only many runs can show it. Each run gives one score, and
 the rates of one threshold on the scores are bounded by Clopper and Pearson. The score is the spread of a later
 release in coordinates in which nobody has a gradient: that is the noise alone, z C, or z C over whatever it is
 divided by. The worlds in which a rule leaks are the rule's own: `audit.attacks`.
@@ -64,18 +64,18 @@ def many_runs(
     """
     wanted = math.ceil(runs / (1 - CHOOSING))
     shown = Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs") if progress else None
-    found: list[list[float]] = [[], []]
+    scores: list[list[float]] = [[], []]
     made = 0
-    while min(map(len, found)) < wanted:
-        before = sum(map(len, found))
+    while min(map(len, scores)) < wanted:
+        before = sum(map(len, scores))
         for world in (0, 1):
-            found[world] += score(bool(world), audit_seed(run, world, made))
+            scores[world] += score(bool(world), audit_seed(run, world, made))
         made += 1
         if shown is not None:
-            done = sum(map(len, found))
+            done = sum(map(len, scores))
             shown.step(min(done, 2 * wanted), done - before)
     bound = clopper_pearson(
-        np.array(found[1][:wanted]), np.array(found[0][:wanted]), delta=delta, confidence=confidence,
+        np.array(scores[1][:wanted]), np.array(scores[0][:wanted]), delta=delta, confidence=confidence,
         generator=stream(run.seed, f"audit-split/{run.key}"), choosing=CHOOSING,
     )  # fmt: skip
     # What is not private has no trade-off curve: an ideal attacker is always right.

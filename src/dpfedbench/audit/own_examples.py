@@ -1,4 +1,4 @@
-"""Canaries among the examples of few-shot clients that take private sums over their own: an audit of those sums.
+"""Canaries among the examples of few-shot clients: an audit of the private sums that clients make over their examples.
 
 The mechanism is the run's own, the client update and its sums, with drawn gradients in place of a model's. Every
 example is a canary with a coordinate of its own, and there is nothing else in the sums.
@@ -121,8 +121,8 @@ def one_own_run(run: Method, *, seed: int, canaries: int, inserted: bool = True)
         pass
 
     def ideal_scores(generator: np.random.Generator) -> np.ndarray:
-        found = gaussian(coins[seen], squares[seen], generator)
-        return found + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
+        scores = gaussian(coins[seen], squares[seen], generator)
+        return scores + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
 
     return Found(
         holders=holders, coins=coins[seen], scores=scores[seen], releases=releases, ideal=ideal_scores

@@ -1,7 +1,8 @@
-"""Canaries among clients that noise their own updates: each client is one, and its update points one way or the other.
+"""Canaries among clients that add noise to their own updates: each client is one, with one of two opposite updates.
 
-A client is always there, so the two worlds are two updates, C along a coordinate and C against it: as far apart as two
-can be. The mechanism is the run's own, `parts.client_updates.noised`, with drawn updates in place of trained ones.
+A client is always present, so the two worlds differ in its update: C along a coordinate, or C against it, which is the
+largest possible difference. The mechanism is the run's own, `parts.client_updates.noised`, with drawn updates in place
+of trained ones.
 """
 
 from __future__ import annotations

@@ -63,20 +63,20 @@ def family_of(releases: Sequence[Release]) -> Family:
     return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampling_of(releases))
 
 
-def bounds_of(found: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
+def bounds_of(experiment: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
     """All one-run bounds of an experiment, the headline first.
 
     Args:
-        found: the experiment.
+        experiment: the experiment.
         family: for the f-DP bound.
         delta, confidence: of the bounds, each by itself.
         seed: for the test's draws and the split.
     """
-    coins, scores = found.coins, found.scores
-    guesses = guess_surest(scores, coins, secret=not of(found.releases).known)
+    coins, scores = experiment.coins, experiment.scores
+    guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)
     ranked = rank_test(
         scores, coins, family, delta=delta, confidence=confidence, generator=stream(seed, "audit-rank-test"),
-        ideal=found.ideal,
+        ideal=experiment.ideal,
     )  # fmt: skip
     return [
         ranked,
@@ -152,21 +152,21 @@ def audit(
         worst = sorted(parts, key=_worst_first)
         parts = list({(part["unit"], part["observer"]): part for part in reversed(worst)}.values())
         parts.sort(key=lambda part: part["observer"] != releases[0].observer)
-    found = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
-    return found | ({"also": parts[1:]} if parts[1:] else {})
+    report = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
+    return report | ({"also": parts[1:]} if parts[1:] else {})
 
 
 def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
     """The audit of the private sums that few-shot clients take over their own examples."""
     delta, seed = run.own_delta, audit_seed(run, 1)
     assert delta is not None
-    found = one_own_run(run, seed=seed, canaries=canaries)
-    check_same_mechanism([event for event in releases if event.round == 0], found.releases)
+    experiment = one_own_run(run, seed=seed, canaries=canaries)
+    check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
     family = own_family(releases, delta)
-    bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
+    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
     holds = family.epsilon(1.0, delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
-        "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
+        "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
     }  # fmt: skip
 
 
@@ -185,13 +185,13 @@ def _audit_update(
     """The audit of the private sum of a client over its own update."""
     delta, seed = sum_.delta, audit_seed(run, 2)
     assert delta is not None
-    found = one_update_run(run, seed=seed, canaries=canaries)
-    check_same_mechanism([event for event in releases if event.round == 0], found.releases)
+    experiment = one_update_run(run, seed=seed, canaries=canaries)
+    check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
     family = family_of(releases)
-    bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
+    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
     holds = family.epsilon(1.0, delta)
     return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
-        "canaries": len(found.coins), "rounds": 1, "clients_audited": found.holders,
+        "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
     }  # fmt: skip
 
 
@@ -217,7 +217,7 @@ def _audit_served(
     each = min(canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY)
     work = each * len(rounds) * int(first.sampler["cohort"])
     repeats = 1 if own or of(releases).known else max(1, min(_MORE * canaries // each, _WORK // work))
-    all_found = [
+    experiments = [
         one_run(
             run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, dimension=dimension,
             rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
@@ -227,30 +227,31 @@ def _audit_served(
         )
         for index in range(repeats)
     ]  # fmt: skip
-    found = dataclasses.replace(
-        all_found[0],
-        coins=np.concatenate([one.coins for one in all_found]),
-        scores=np.concatenate([one.scores for one in all_found]),
-        ideal=lambda generator: np.concatenate([one.ideal(generator) for one in all_found if one.ideal is not None]),
+    experiment = dataclasses.replace(
+        experiments[0],
+        coins=np.concatenate([one.coins for one in experiments]),
+        scores=np.concatenate([one.scores for one in experiments]),
+        ideal=lambda generator: np.concatenate([one.ideal(generator) for one in experiments if one.ideal is not None]),
     )
-    check_same_mechanism(releases, found.releases)
+    check_same_mechanism(releases, experiment.releases)
     if seen:
         releases = [seen_by(event, others(releases)[seen], seen) for event in releases]
         first, rounds = releases[0], rounds_of(releases)
-        found = dataclasses.replace(found, releases=releases)
+        experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
-    bounds = bounds_of(found, family, delta=delta, confidence=confidence, seed=seed)
+    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
     if not rule.private and not rule.reference:  # what comes from another run does not leak from round to round
         leak = leak_of(run, rule, records=records, first=threshold, delta=delta, confidence=confidence, runs=runs)
         bounds = [leak, *bounds] if not math.isnan(leak.epsilon) else [*bounds, leak]
     holds = family.epsilon(1.0, delta) if rule.private else math.inf
     return _entry(bounds, first, holds, delta=delta, confidence=confidence) | {
-        "canaries": len(found.coins), "rounds": len(rounds), "clients_audited": found.holders if own else None,
+        "canaries": len(experiment.coins), "rounds": len(rounds),
+        "clients_audited": experiment.holders if own else None,
     }  # fmt: skip
 
 
 def _charged(sum_: Sum, threshold: float, events: Sequence[Release]) -> float:
-    """The multiplier that a round was charged for: the sum's, or of all releases if the rule's is paid out of it."""
+    """z that the budget was charged for in a round: of the sum, or of both releases if the sum pays for the rule."""
     extra = extra_of(sum_, threshold)
     within = extra is not None and extra.within
     return joint_multiplier([event.noise_multiplier for event in events]) if within else events[0].noise_multiplier

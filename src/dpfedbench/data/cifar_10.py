@@ -1,7 +1,8 @@
-"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes, of which 10,000 are for testing.
+"""CIFAR-10 (Krizhevsky 2009): 60,000 pictures of 32×32 in colour, ten classes; 10,000 pictures are for testing.
 
-Two data sets, since results on one say nothing of the other: `cifar-10` is the release, in its form for Python or in
-its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their pixels a little.
+There are two data sets, since results on one do not carry over to the other: `cifar-10` is the release, in its form
+for Python or in its binary one, and `cifar-10-jpeg` is a copy whose pictures were saved as JPEG, which moves their
+pixels a little.
 """
 
 from __future__ import annotations
@@ -128,13 +129,13 @@ def read_cifar_10_jpeg(
 
 def _refuse_another_form(local: Path | None) -> None:
     """Refuse a local copy that is there and is not the release; none at all is no fault, and is fetched."""
-    found = next((local / place for place in PLACES if (local / place).is_dir()), None) if local else None
-    content = sorted(file.name for file in found.iterdir()) if found else []
-    if found and content:
+    folder = next((local / place for place in PLACES if (local / place).is_dir()), None) if local else None
+    content = sorted(file.name for file in folder.iterdir()) if folder else []
+    if folder and content:
         hint = f"; {JPEG} is the data set cifar-10-jpeg" if JPEG in content or JPEG_FOLDER in content else ""
         raise BenchError(
-            f"looked in {found} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found {', '.join(content[:3])}"
-            f"{hint}: put one of them there, or take the folder away to download one"
+            f"looked in {folder} for {PYTHON}, {BINARY}, {FOLDERS[0]} or {FOLDERS[1]} and found "
+            f"{', '.join(content[:3])}{hint}: put one of them there, or move the folder away to download one"
         )
 
 
@@ -144,8 +145,8 @@ def _part(path: Path, files: Files, part: str) -> tuple[np.ndarray, np.ndarray]:
     called = f"{path} (part {part})"
     try:
         if part in named:
-            found = read_pickle(named[part](), called)
-            pixels, labels = np.asarray(found["data"], np.uint8), np.asarray(found["labels"], np.int64)
+            batch = read_pickle(named[part](), called)
+            pixels, labels = np.asarray(batch["data"], np.uint8), np.asarray(batch["labels"], np.int64)
         elif f"{part}.bin" in named:
             rows = np.frombuffer(named[f"{part}.bin"](), np.uint8).reshape(-1, 1 + 3 * SIZE**2)
             pixels, labels = rows[:, 1:], rows[:, 0].astype(np.int64)
@@ -159,9 +160,9 @@ def _part(path: Path, files: Files, part: str) -> tuple[np.ndarray, np.ndarray]:
 def _check_counts(path: Path, split: str, labels: np.ndarray, examples: int) -> None:
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(CLASSES):
         raise _SOURCE.damaged(path, f"it has the label {labels.max()}")
-    for name, found in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
-        if found != examples:
-            raise _SOURCE.damaged(path, f"{split} has {found} pictures of {name}, not {examples}")
+    for name, count in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
+        if count != examples:
+            raise _SOURCE.damaged(path, f"{split} has {count} pictures of {name}, not {examples}")
 
 
 ENTRIES = (

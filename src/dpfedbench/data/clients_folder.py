@@ -71,8 +71,8 @@ class ClientsFolder:
         try:
             if sha256(path) != summary["clients_sha256"]:
                 raise ValueError("its content is not what its summary says")
-            with np.load(path, allow_pickle=False) as found:
-                return cls(summary=summary, **{name: found[name] for name in cls.arrays})
+            with np.load(path, allow_pickle=False) as file:
+                return cls(summary=summary, **{name: file[name] for name in cls.arrays})
         except FileNotFoundError as error:
             raise BenchError(f"{path} is missing: {mend}") from error
         except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:

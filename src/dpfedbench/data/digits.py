@@ -17,7 +17,7 @@ import numpy as np
 from scipy import ndimage
 
 from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.glyphs import BOLD_FACES, LICENCE, LIGHT_FACES, SIZE, SOURCE, library_versions, render, trace
+from dpfedbench.data.glyphs import BOLD_FACES, LICENCE, LIGHT_FACES, SIZE, SOURCE, WIDE, library_versions, render, trace
 from dpfedbench.data.images import Progress
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
@@ -85,11 +85,14 @@ def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
     elastic = rng.standard_normal((_BLOCK, 2, _KNOTS, _KNOTS)) * _ELASTIC
     face = rng.integers(len(fields), size=_BLOCK)
     bolder = rng.uniform(*_BOLDER, _BLOCK)
-    ink = trace(fields[face], angle, shear, np.exp(log_scale), np.exp(log_aspect), elastic, bolder)
-    room = ink.shape[1] - SIZE
-    start = np.clip(np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int), 0, room)
-    rows, columns = start + np.arange(SIZE)
-    ink = ink[np.arange(_BLOCK)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    room = WIDE - SIZE
+    start = np.clip(np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int), 0, room)[..., 0]
+    ink = np.empty((_BLOCK, SIZE, SIZE))
+    for first in range(0, _BLOCK, 25):  # whose numbers fit into a processor's cache
+        few = slice(first, first + 25)
+        scale, aspect = np.exp(log_scale[few]), np.exp(log_aspect[few])
+        given = fields[face[few]], angle[few], shear[few], scale, aspect, elastic[few], bolder[few]
+        ink[few] = trace(*given, start[:, few], SIZE)
     ink *= 1 - _strokes(rng, _GAPS)
     np.maximum(ink, _strokes(rng, _STRAY), out=ink)
     ink += rng.uniform(0, 1, (_BLOCK, 1, 1)) * (ndimage.gaussian_filter(ink, (0, 1, 1)) - ink)

@@ -1,4 +1,4 @@
-"""What is known of a data set before it is prepared."""
+"""Facts about a data set that are known before it is prepared."""
 
 from __future__ import annotations
 

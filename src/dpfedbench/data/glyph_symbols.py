@@ -1,7 +1,7 @@
 """glyph-symbols: symbols, digits and punctuation, drawn as `glyphs` draws letters; public data beside it.
 
-What a federation on `glyphs` may start from: no character is a letter, none looks like one of those of `glyphs`, and no
-two look alike (`tools/choose_letters.py`). So no class of a client or of a test is among them.
+A federation on `glyphs` may start from a model of these. No character is a letter, none looks like a character of
+`glyphs`, and no two look alike (`tools/choose_letters.py`). So no class of a client or of a test is among them.
 """
 
 from pathlib import Path

@@ -47,8 +47,9 @@ FEWEST_FACES = 4
 BOX, _CANVAS, _FONT_SIZE = 40, 56, 96
 _SCALE = BOX / 20
 # Drawings are traced on a wider canvas, then cut so that no stroke is lost.
-_WIDE = 40
+WIDE = 40
 _ROOM = 26  # the largest extent of a drawing's ink, in pixels
+_TOGETHER = 10  # pictures traced at once: what is between two steps stays in the cache; no pixel depends on it
 
 # How drawings differ; chosen so that ink, pixel distances and few-shot accuracy come near Omniglot's.
 _ROTATION = 0.1  # standard deviations: radians,
@@ -114,7 +115,7 @@ def draw_letter(letter: str) -> np.ndarray:
     shift = rng.standard_normal((DRAWINGS, 2)) * _SHIFT
     pen = rng.uniform(*_PEN, DRAWINGS)
     scale, aspect = np.exp(log_scale), np.exp(log_aspect)
-    ink = np.empty((DRAWINGS, _WIDE, _WIDE))
+    ink = np.empty((DRAWINGS, WIDE, WIDE))
     todo = np.arange(DRAWINGS)
     while len(todo):
         ink[todo] = trace(
@@ -159,8 +160,10 @@ def trace(
     aspect: np.ndarray,
     elastic: np.ndarray,
     pen: np.ndarray,
+    start: np.ndarray | None = None,
+    size: int = WIDE,
 ) -> np.ndarray:
-    """Trace shapes on canvases of 40×40 pixels, each bent and mapped in its own way.
+    """Trace shapes on canvases of 40×40 pixels, each bent and mapped in its own way, or on a part of each canvas.
 
     Args:
         fields: [n, 56, 56], how far each source pixel is from the line to be traced; from `render`'s shapes.
@@ -170,16 +173,36 @@ def trace(
         aspect: [n], the square root of height by width.
         elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in pixels.
         pen: [n], half widths, in pixels.
+        start: int [2, n], the first row and column of the part; the canvas's if left out.
+        size: rows and columns of the part.
 
     Returns:
-        Ink in [0, 1], [n, 40, 40].
+        Ink in [0, 1], [n, size, size].
     """
-    bump = _knot_weights()
-    bend = np.einsum("ndpj,qj->ndpq", np.einsum("pi,ndij->ndpj", bump, elastic), bump)
-    centre = (_WIDE - 1) / 2
-    offset = np.arange(_WIDE) - centre
-    rows = offset[:, None] + bend[:, 0]
-    columns = offset[None, :] + bend[:, 1]
+    start = np.zeros((2, len(pen)), int) if start is None else start
+    given = fields, angle, shear, scale, aspect, elastic, pen, start.T
+    pieces = [slice(first, first + _TOGETHER) for first in range(0, len(pen), _TOGETHER)]
+    return np.concatenate([_trace(*(values[piece] for values in given), size=size) for piece in pieces])
+
+
+def _trace(
+    fields: np.ndarray,
+    angle: np.ndarray,
+    shear: np.ndarray,
+    scale: np.ndarray,
+    aspect: np.ndarray,
+    elastic: np.ndarray,
+    pen: np.ndarray,
+    start: np.ndarray,
+    size: int,
+) -> np.ndarray:
+    """As `trace`, all pictures at once, with `start` turned: int [n, 2]."""
+    at = np.arange(size) + start.T[:, :, None]
+    down, across = _knot_weights()[at]
+    bend = np.einsum("ndpj,nqj->ndpq", np.einsum("npi,ndij->ndpj", down, elastic), across)
+    row_offset, column_offset = at - (WIDE - 1) / 2
+    rows = row_offset[:, :, None] + bend[:, 0]
+    columns = column_offset[:, None, :] + bend[:, 1]
     # From a drawing's pixel back to the skeleton's: rotate, shear, scale.
     cosine, sine = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
     tall, wide = (scale * aspect)[:, None, None], (scale / aspect)[:, None, None]
@@ -223,7 +246,7 @@ def _knot_weights() -> np.ndarray:
     """Smooth bumps, one per knot, over the wide canvas: [wide, knots]; each row's squares sum to one."""
     places = np.linspace(-SIZE / 2, SIZE / 2, _KNOTS)
     spacing = places[1] - places[0]
-    bumps = np.exp(-0.5 * ((np.arange(_WIDE)[:, None] - (_WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2)
+    bumps = np.exp(-0.5 * ((np.arange(WIDE)[:, None] - (WIDE - 1) / 2 - places) / (0.6 * spacing)) ** 2)
     return bumps / np.sqrt((bumps**2).sum(axis=1, keepdims=True))
 
 

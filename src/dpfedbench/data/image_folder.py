@@ -1,4 +1,4 @@
-"""Any folder of pictures as a data set: one sub-folder a class, as torchvision's ImageFolder reads it."""
+"""Any folder of pictures as a data set: one sub-folder for each class, like torchvision's ImageFolder."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -92,19 +92,19 @@ def read(
             facts=facts,
         )
     assert test_images is not None
-    for name, found in files.items():
-        if len(found) <= test_images:
+    for name, pictures in files.items():
+        if len(pictures) <= test_images:
             raise BenchError(
-                f"{root / name} has {len(found)} pictures, of which {test_images} would be for testing: "
-                "lower test_images, or add pictures"
+                f"{root / name} has {len(pictures)} pictures, but test_images is {test_images}: lower test_images, or "
+                "add pictures"
             )
     pixels, facts = _read_all(root, files, size, channels, progress)
-    labels = [np.full(len(found), label, dtype=np.int64) for label, found in enumerate(pixels)]
+    labels = [np.full(len(pictures), label, dtype=np.int64) for label, pictures in enumerate(pixels)]
     return RawRecords(
-        train_images=np.concatenate([found[test_images:] for found in pixels]),
-        train_labels=np.concatenate([found[test_images:] for found in labels]),
-        test_images=np.concatenate([found[:test_images] for found in pixels]),
-        test_labels=np.concatenate([found[:test_images] for found in labels]),
+        train_images=np.concatenate([pictures[test_images:] for pictures in pixels]),
+        train_labels=np.concatenate([pictures[test_images:] for pictures in labels]),
+        test_images=np.concatenate([pictures[:test_images] for pictures in pixels]),
+        test_labels=np.concatenate([pictures[:test_images] for pictures in labels]),
         class_names=tuple(files),
         versions={"pillow": PIL.__version__},
         facts=facts,
@@ -139,16 +139,16 @@ def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     files: dict[str, list[Path]] = {name: [] for name in held.classes}
     for path, label in held.samples:
         files[held.classes[label]].append(Path(path))
-    for name, found in files.items():
-        wanted = len(found) if images_per_class is None else images_per_class
-        if not found or len(found) < wanted:
+    for name, pictures in files.items():
+        wanted = len(pictures) if images_per_class is None else images_per_class
+        if not pictures or len(pictures) < wanted:
             raise BenchError(
-                f"{root / name} has {len(found)} pictures, not {wanted or 'any'}: add some, remove the sub-folder"
-                + (", or lower images_per_class" if found else "")
+                f"{root / name} has {len(pictures)} pictures, not {wanted or 'any'}: add some, remove the sub-folder"
+                + (", or lower images_per_class" if pictures else "")
             )
-        found.sort()
-        order = stream(1, f"image-split/{name}").permutation(len(found))
-        files[name] = [found[place] for place in order[:wanted]]
+        pictures.sort()
+        order = stream(1, f"image-split/{name}").permutation(len(pictures))
+        files[name] = [pictures[place] for place in order[:wanted]]
     return files
 
 
@@ -164,7 +164,8 @@ def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: M
     if len(files[fewest]) != len(files[most]):
         raise BenchError(
             f"{root / fewest} has {len(files[fewest])} pictures and {most} has {len(files[most])}, but a data set "
-            f"split by class needs equally many: set images_per_class to at most {len(files[fewest])}"
+            f"split by class needs equally many: add some to {fewest}, take its folder away, or set images_per_class "
+            f"to at most {len(files[fewest])}"
         )
 
 
@@ -175,9 +176,9 @@ def _read_all(
     total, done = sum(map(len, files.values())), 0
     sizes: Counter[tuple[int, int]] = Counter()
     unreadable, pixels = [], []
-    for found in files.values():
-        images = np.zeros((len(found), size, size, channels), dtype=np.uint8)
-        for place, path in enumerate(found):
+    for pictures in files.values():
+        images = np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
+        for place, path in enumerate(pictures):
             try:
                 images[place], source = _decode(path, size, channels)
                 sizes[source] += 1

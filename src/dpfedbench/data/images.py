@@ -191,8 +191,8 @@ def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[st
     """
     summary = read_json(folder / "summary.json")
     try:
-        name, digest, found = summary["name"], summary["sha256"], summary.get("kind", "classes")
-        if found != kind:
+        name, digest, stored = summary["name"], summary["sha256"], summary.get("kind", "classes")
+        if stored != kind:
             raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
         shape = (*(summary[size] for size in sizes), *([] if kind == "texts" else summary["image_shape"]))
     except (AttributeError, KeyError, TypeError) as error:
@@ -236,10 +236,10 @@ def read_splits(folder: Path, classes: int) -> tuple[dict[str, np.ndarray], tupl
         BenchError: as for `read_classes`, or a class is in none of the splits.
     """
     rows = read_classes(folder, classes)
-    found = np.array([row.get("split") for row in rows])
-    if not set(found) <= set(SPLITS):
+    stated = np.array([row.get("split") for row in rows])
+    if not set(stated) <= set(SPLITS):
         raise damaged_classes(folder, f"it should give each of them one of the splits {', '.join(SPLITS)}")
-    return {split: np.flatnonzero(found == split) for split in SPLITS}, tuple(row["name"] for row in rows)
+    return {split: np.flatnonzero(stated == split) for split in SPLITS}, tuple(row["name"] for row in rows)
 
 
 def foreign_summary(folder: Path, what: str) -> BenchError:

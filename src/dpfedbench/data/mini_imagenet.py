@@ -72,15 +72,15 @@ def read_mini_imagenet(
         wanted = sorted(classes[split])
         path = _find(local, split, classes)
         if path.is_dir():
-            found = _read_folder(
+            pictures = _read_folder(
                 path, wanted, {name for split in SPLITS for name in classes[split]}, examples, progress
             )
         else:
-            found = _read_cache(path, wanted, examples)
+            pictures = _read_cache(path, wanted, examples)
             if progress:
                 progress("reading mini-ImageNet", done, len(SPLITS))
         for name in wanted:
-            images.append(found[name])
+            images.append(pictures[name])
             names.append(name)
             splits.append(split)
     return RawImages(
@@ -102,9 +102,9 @@ def _find(local: Path | None, split: str, classes: Mapping[str, Sequence[str]]) 
     return path
 
 
-def _check_classes(path: Path, found: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
+def _check_classes(path: Path, present: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
     """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
-    missing, strange = sorted(set(wanted) - found), sorted(found - allowed)
+    missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
     if missing:
         raise _SOURCE.damaged(path, f"of its {len(wanted)} classes {listed(missing, _NAMED)} are missing")
     if strange:
@@ -134,15 +134,15 @@ def _read_folder(
     folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
     split_folder = any(path.name in spellings for spellings in _SPELLINGS.values())
     _check_classes(path, folders, wanted, set(wanted) if split_folder else known)
-    found: dict[str, np.ndarray] = {}
+    classes: dict[str, np.ndarray] = {}
     for name in wanted:
         files = sorted(file for file in (path / name).iterdir() if file.suffix.lower() in _SUFFIXES)
         if len(files) != examples:
             raise _SOURCE.damaged(path / name, f"it has {len(files)} images, not {examples}")
-        found[name] = np.stack([_decode(file) for file in files])
+        classes[name] = np.stack([_decode(file) for file in files])
         if progress:
-            progress(f"reading mini-ImageNet's classes from {path.name}", len(found), len(wanted))
-    return found
+            progress(f"reading mini-ImageNet's classes from {path.name}", len(classes), len(wanted))
+    return classes
 
 
 def _decode(path: Path) -> np.ndarray:

@@ -118,9 +118,9 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     start = 4 + 4 * content[3]
     if len(content) < start:
         raise ValueError("it ends in its head")
-    found = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
-    if found != shape:
-        raise ValueError(f"it holds {_times(found)} values, not {_times(shape)}")
+    stated = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    if stated != shape:
+        raise ValueError(f"it holds {_times(stated)} values, not {_times(shape)}")
     if len(content) - start != math.prod(shape):
         raise ValueError(f"it has {len(content) - start} bytes of values, not {math.prod(shape)}")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
@@ -138,9 +138,9 @@ def _read(which: _Set, local: Path | None, download_dir: Path, progress: Progres
         labels = _checked(path, which, (sum(wanted),)).astype(np.int64)
         if labels.max() >= len(wanted):
             raise which.damaged(path, f"it has the label {labels.max()}")
-        for label, found in enumerate(np.bincount(labels, minlength=len(wanted))):
-            if found != wanted[label]:
-                raise which.damaged(path, f"label {label} occurs {found} times, not {wanted[label]}")
+        for label, count in enumerate(np.bincount(labels, minlength=len(wanted))):
+            if count != wanted[label]:
+                raise which.damaged(path, f"label {label} occurs {count} times, not {wanted[label]}")
         blocks |= {f"{split}_images": images, f"{split}_labels": labels}
         if progress:
             progress(f"reading {which.called}", 2 * done + 2, 4)

@@ -1,4 +1,4 @@
-"""Simulated clients and few-shot tasks: which images each holds, and the batches made of them.
+"""Simulated clients and few-shot tasks: which images each one holds, and how batches are made from them.
 
 Clients are tasks drawn from shared images, as in the papers; summary.json says how far images are shared. A
 `disjoint` partition gives no image to two clients.

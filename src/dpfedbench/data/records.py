@@ -1,6 +1,6 @@
-"""A data set whose unit is the record: each has a label, and is a training or a test record.
+"""A data set of records: each has a label, and is a training or a test record.
 
-It lies in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
+It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
 from dataclasses import dataclass, field

@@ -31,7 +31,7 @@ def roles(play: str) -> dict[str, list[str]]:
     A speech is a paragraph below a heading: "Ham.", "FIRST WITCH." or "LADY MACBETH"; further paragraphs up to the
     next heading or scene are the same role's. Stage directions in brackets are nobody's.
     """
-    found: dict[str, list[str]] = {}
+    speeches: dict[str, list[str]] = {}
     speaker = ""
     for paragraph in re.split(r"\n\s*\n", play.replace("\r\n", "\n")):
         lines = [line.strip() for line in paragraph.strip().splitlines()]
@@ -43,8 +43,8 @@ def roles(play: str) -> dict[str, list[str]]:
         if len(lines) > 1 and _HEADING.fullmatch(lines[0]):
             speaker, lines = re.sub(r"\s+", " ", lines[0].rstrip(".").upper()), lines[1:]
         if speaker:
-            found.setdefault(speaker, []).append("\n".join(lines))
-    return {role: words_of(_DIRECTION.sub(" ", "\n".join(said))) for role, said in found.items()}
+            speeches.setdefault(speaker, []).append("\n".join(lines))
+    return {role: words_of(_DIRECTION.sub(" ", "\n".join(said))) for role, said in speeches.items()}
 
 
 def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawTexts:

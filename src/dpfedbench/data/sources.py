@@ -1,4 +1,4 @@
-"""Where real data comes from: a local folder first, else the address where its authors publish it."""
+"""Where real data come from: a local folder, or else the address where the authors publish them."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ def check_published(path: Path, wanted: str, folder: str) -> None:
     Raises:
         BenchError: it is another.
     """
-    if (found := utils.calculate_md5(str(path))) != wanted:
+    if (digest := utils.calculate_md5(str(path))) != wanted:
         raise BenchError(
-            f"{path} is not the published archive (md5 {found}, not {wanted}): delete it and put an undamaged copy in "
+            f"{path} is not the published archive (md5 {digest}, not {wanted}): delete it and put an undamaged copy in "
             f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
             "from it there"
         )
@@ -248,14 +248,14 @@ def held_files(path: Path, *, largest: int, total: int | None = None) -> Files:
 
 
 def _untarred(path: Path, largest: int, room: float) -> Files:
-    found: Files = {}
+    members: Files = {}
     with tarfile.open(path) as archive:
         for member in archive:
             if member.isfile() and (handle := archive.extractfile(member)) is not None:
                 content = limited(handle, int(min(largest, room)))
                 room -= len(content)
-                found[member.name] = partial(bytes, content)
-    return found
+                members[member.name] = partial(bytes, content)
+    return members
 
 
 def limited(handle: IO[bytes], largest: int) -> bytes:

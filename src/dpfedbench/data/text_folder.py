@@ -1,4 +1,4 @@
-"""A data set of one's own of texts: a folder with a text file an author, in UTF-8, as tasks of equally many words."""
+"""A user's own texts as a data set: a folder with one UTF-8 file for each author; tasks have equally many words."""
 
 from __future__ import annotations
 

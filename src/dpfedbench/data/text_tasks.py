@@ -1,4 +1,4 @@
-"""Clients and tests whose data are texts: which tasks there are, as records of words that a model knows."""
+"""Clients and tests on texts: their tasks, as records of words that a model knows."""
 
 from __future__ import annotations
 
@@ -141,15 +141,15 @@ class TextTasks:
     """
 
     def __init__(self, data_dir: Path, clients_dir: Path, text: Text, *, support: int, query: int) -> None:
-        found, self._partition = load_texts(data_dir), TextPartition.load(clients_dir)
-        check_made_for(found.name, found.summary, self._partition.summary)
-        self.dataset = KnownText(found, text)
+        texts, self._partition = load_texts(data_dir), TextPartition.load(clients_dir)
+        check_made_for(texts.name, texts.summary, self._partition.summary)
+        self.dataset = KnownText(texts, text)
         self.unaccounted = self.dataset.unaccounted
         self._sizes = support, query
         if support + query > self.dataset.records_per_task:
             raise BenchError(
                 f"clients.support_per_class and query_per_class are {support} and {query} records, but a task of "
-                f"{found.name} has {self.dataset.records_per_task} of {text.record} words: lower them"
+                f"{texts.name} has {self.dataset.records_per_task} of {text.record} words: lower them"
             )
 
     def gather(self, ids: np.ndarray) -> TaskBatch:

@@ -1,9 +1,9 @@
 """Tiny-ImageNet as a few-shot data set: ImageNet classes in 64×64 colour (Le and Yang 2015, Stanford's CS231n).
 
-Two data sets, since results on one say nothing of the other: `tiny-imagenet` is the release, 200 classes × 550 (500
-training and 50 validation images; those of its test part have no labels), and `tiny-imagenet-100` a published subset
-of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 and 20 % of the classes are training,
-validation and test classes, dealt from the sorted WordNet ids by `images.shuffled_splits`.
+There are two data sets, since results on one do not carry over to the other: `tiny-imagenet` is the release, 200
+classes × 550 (500 training and 50 validation images; those of its test part have no labels), and `tiny-imagenet-100` a
+published subset of 100 classes × 200. Nobody's few-shot split of either is a standard: 64, 16 and 20 % of the classes
+are training, validation and test classes, dealt from the sorted WordNet ids by `images.shuffled_splits`.
 """
 
 import re
@@ -128,7 +128,7 @@ def _read(
     """Decode the named images of each class, uint8 [classes, examples, size, size, 3]."""
     if len(images) != classes:
         raise _SOURCE.damaged(path, f"it has {len(images)} classes, not {classes}")
-    short = [f"{name} has {len(found)}" for name, found in sorted(images.items()) if len(found) != examples]
+    short = [f"{name} has {len(listed)}" for name, listed in sorted(images.items()) if len(listed) != examples]
     if short:
         raise _SOURCE.damaged(path, f"not every class has {examples} images: {listed(short, _NAMED)}")
     pixels: np.ndarray = np.empty((classes, examples, size, size, 3), np.uint8)

@@ -247,11 +247,11 @@ def cut_into_tasks(
         BenchError: too few tasks for the three splits.
     """
     tasks, public = list[tuple[str, tuple[str, ...]]](), Counter(also_public)
-    for name, found in texts:
-        if len(found) >= words:
-            tasks.append((name, tuple(found[:words])))
+    for name, tokens in texts:
+        if len(tokens) >= words:
+            tasks.append((name, tuple(tokens[:words])))
         else:
-            public.update(found)
+            public.update(tokens)
     tested = math.ceil(test * len(tasks))
     validated = math.ceil(validation * (len(tasks) - tested))
     trained = len(tasks) - tested - validated

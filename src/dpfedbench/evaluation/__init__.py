@@ -18,7 +18,7 @@ def evaluate(
     Raises:
         BenchError: data or model missing or damaged.
     """
-    if run.holds == "records" and not run.pretrains:
+    if run.client_data == "records" and not run.pretrains:
         record_test(
             run, data_dir=data_dir, model_path=model_path, out_path=out_path, kernels=kernels, references=references
         )

@@ -103,8 +103,8 @@ def task_scores(
         return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
 
     with workers.running() as pool:
-        found = np.array(list(pool.map(one, range(tasks))))
-    return Scores(accuracies=found[:, 0], losses=found[:, 1])
+        scores = np.array(list(pool.map(one, range(tasks))))
+    return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
 
 
 class FewShotMeasures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,12 @@ class HeldOut:
     test: tuple[np.ndarray, np.ndarray]
 
 
-def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
+def held_out_places(run: Method, dataset: RecordDataset) -> tuple[np.ndarray, np.ndarray]:
     """Take `validation.tasks` records out of the test part: the same for every seed, and whether or not a run looks at
     them, so that all are tested on the same records.
+
+    Returns:
+        The places of the public validation split, and of what is left, both ascending.
 
     Raises:
         BenchError: that would be all of it.
@@ -49,10 +53,20 @@ def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
             f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
         )
     order = places[stream(0, "public-validation").permutation(len(places))]
-    validation, test = np.sort(order[:count]), np.sort(order[count:])
-    read = run.model.prepared
+    return np.sort(order[:count]), np.sort(order[count:])
+
+
+def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
+    """The two kinds of records that no client holds, as the model reads them.
+
+    Raises:
+        BenchError: nothing would be left to test on.
+    """
+    validation, test = held_out_places(run, dataset)
+    public = np.asarray(dataset.images[validation])
+    read = functools.partial(run.model.prepared, public=public)
     return HeldOut(
-        validation=(read(np.asarray(dataset.images[validation])), np.asarray(dataset.labels[validation])),
+        validation=(read(public), np.asarray(dataset.labels[validation])),
         test=(read(np.asarray(dataset.images[test])), np.asarray(dataset.labels[test])),
     )
 
@@ -86,8 +100,8 @@ def evaluate_in_pieces(
     """
     starts = range(0, len(labels), _PIECE)
     pieces = [(images[start : start + _PIECE], labels[start : start + _PIECE]) for start in starts]
-    found = list(over(evaluate, *zip(*pieces, strict=True)))
-    return np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])
+    scores = list(over(evaluate, *zip(*pieces, strict=True)))
+    return np.concatenate([losses for losses, _ in scores]), np.concatenate([right for _, right in scores])
 
 
 class HeldOutMeasures:
@@ -119,8 +133,8 @@ class HeldOutMeasures:
     def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
         def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             with self._workers.worker() as gradients:
-                found = gradients.evaluate(theta, images, labels)
-            return found.losses, found.right / found.of
+                measured = gradients.evaluate(theta, images, labels)
+            return measured.losses, measured.right / measured.of
 
         with self._workers.running() as pool:
             losses, right = evaluate_in_pieces(piece, images, labels, over=pool.map)
@@ -160,8 +174,8 @@ def record_test(
     gradients = choose(net, enabled=kernels).make()
 
     def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = gradients.evaluate(theta, images, labels)
-        return found.losses, found.right / found.of
+        measured = gradients.evaluate(theta, images, labels)
+        return measured.losses, measured.right / measured.of
 
     losses, correct = evaluate_in_pieces(piece, images, labels)
     if not np.isfinite(losses).all():

@@ -65,16 +65,16 @@ def text_scores(
         own, others = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
             weights = refined(gradients, theta, own, batch=text.refine_batch, steps=test.steps, rate=test.rate)
-            found = gradients.evaluate(weights, others, others), gradients.evaluate(theta, others, others)
+            scores = gradients.evaluate(weights, others, others), gradients.evaluate(theta, others, others)
         if progress is not None:
             progress.step(next(counter), 1)
-        return found
+        return scores
 
     with workers.running() as pool_of:
-        found = list(pool_of.map(one, range(tasks)))
+        scores = list(pool_of.map(one, range(tasks)))
     after, before = (
         Scores(accuracies=np.array([one.accuracy for one in part]), losses=np.array([one.loss for one in part]))
-        for part in zip(*found, strict=True)
+        for part in zip(*scores, strict=True)
     )
     return after, before
 

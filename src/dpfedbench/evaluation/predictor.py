@@ -53,15 +53,15 @@ class Predictor:
     @property
     def modules(self) -> list[nn.Module]:
         """A torch module of each member, with its weights."""
-        found = []
+        loaded = []
         for theta in self.members:
             module = copy.deepcopy(self.net.module)
             tensors = self.net.tensors(torch.from_numpy(theta[: self.net.weights].astype(np.float32)))
             with torch.no_grad():
                 for name, parameter in module.named_parameters():
                     parameter.copy_(tensors[name])
-            found.append(module)
-        return found
+            loaded.append(module)
+        return loaded
 
     def adapted(
         self, run: Method, x: Array, y: Array | None = None, *, steps: int | None = None, rate: float | None = None

@@ -132,7 +132,7 @@ class Series(Settings):
 
     method: str = setting(doc="the method's name")
     label: str | None = setting(None, doc="what a figure calls it; null: the series' name")
-    variant: str = setting("", doc="what a table adds to the method's title")
+    variant: str = setting("", doc="what a table adds to the method's title; where rows would have one name: its label")
     repairs: str = setting("", doc="a series of the same item whose claim does not hold, and here does")
     use: str | tuple[str, ...] = setting((), doc="the experiment's variants that lie below `run`, by name")
     run: Overlay = setting({}, doc="overlay of the run")
@@ -266,7 +266,7 @@ def check_folder(folder: str | None) -> None:
         BenchError: names it.
     """
     if folder is not None and not os.path.isdir(folder):
-        raise BenchError(f"experiments_folder is {folder}: there is no such folder, seen from {Path.cwd()}")
+        raise BenchError(f"experiments_folder is {folder}, but {Path.cwd()} has no such folder")
     if folder is not None:
         check_readable(folder)
 

@@ -1,4 +1,4 @@
-"""The data sets there are: those that come with dpfedbench, and those that the configuration states."""
+"""The known data sets: those that come with dpfedbench, and those that the configuration declares."""
 
 import csv
 import json
@@ -118,25 +118,25 @@ def check_holdings(run: Method, holds: str) -> None:
     Raises:
         BenchError: says both numbers.
     """
-    found = HELD.fullmatch(holds)
-    if found is None:
+    held = HELD.fullmatch(holds)
+    if held is None:
         return
-    as_it_is = run.holds == "records" and not run.pretrains
+    as_it_is = run.client_data == "records" and not run.pretrains
     needed = "texts" if run.task.text is not None else "records" if as_it_is else "classes"
-    if found["kind"] != needed:
+    if held["kind"] != needed:
         raise BenchError(
-            f"the data set {run.dataset} holds {CALLED[found['kind']]}, but {run.method} needs {CALLED[needed]} here: "
+            f"the data set {run.dataset} holds {CALLED[held['kind']]}, but {run.method} needs {CALLED[needed]} here: "
             "take another data set or stand-in"
         )
-    counts = [int(count) for count in (found["counts"] or "").split("/") if count]
+    counts = [int(count) for count in (held["counts"] or "").split("/") if count]
     if needed == "classes" and counts:
-        _check_classes(run, *counts, each=int(found["each"]))
+        _check_classes(run, *counts, each=int(held["each"]))
     elif counts:
         _check_fragments(run, counts[0])
         if run.validation.tasks >= counts[1]:
             raise BenchError(
-                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, of "
-                "which some are for the test: lower it"
+                f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
+                "some are needed for the test: lower it"
             )
 
 

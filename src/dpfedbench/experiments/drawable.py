@@ -1,4 +1,4 @@
-"""The texts of tables and figures, which matplotlib may have to set."""
+"""Checks that matplotlib can draw the texts of tables and figures."""
 
 from collections.abc import Iterator
 
@@ -34,6 +34,7 @@ def check_drawable(text: str, where: str) -> None:
         MathTextParser("path").parse(text)
     except ValueError as error:
         raise BenchError(
-            f"{where} is {shown(text)}, whose LaTeX matplotlib cannot set ({str(error).splitlines()[-1]}): correct it, "
+            f"{where} is {shown(text)}, but matplotlib cannot draw its LaTeX ({str(error).splitlines()[-1]}): correct "
+            "it, "
             r"or write \$ for a dollar sign"
         ) from error

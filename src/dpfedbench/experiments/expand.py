@@ -248,6 +248,8 @@ class _Expansion:
         except BenchError as error:
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
         variant = f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant
+        if not variant and isinstance(spec, Table) and _same_name(spec, series):
+            variant = series.label or name
         return Cell(
             series=name,
             label=", ".join(filter(None, (series.label or name, first.initial.told))),
@@ -337,6 +339,12 @@ class _Expansion:
         return "; ".join(differing)
 
 
+def _same_name(table: Table, series: Series) -> bool:
+    """Whether another row of the table would be called as this one: by the method's title alone."""
+    alike = [other for other in table.series.values() if other is not None and other.search is None]
+    return sum(other.method == series.method and not other.variant for other in alike) > 1
+
+
 def named(run: Method) -> dict[str, Any]:
     """The values that name a run in another's settings, without its seed: those that differ from the defaults.
 
@@ -367,14 +375,14 @@ def points(search: SearchSpace | None, where: str) -> list[dict[str, Any]]:
     drawn = (
         range(count) if search.runs is None else sorted(random.Random(search.seed).sample(range(count), search.runs))
     )
-    found = []
+    chosen = []
     for place in drawn:
         point, rest = dict[str, Any](), place
         for (key, values), size in zip(search.values.items(), sizes, strict=True):
             rest, index = divmod(rest, size)
             point = set_key(point, key, values[index])
-        found.append(point)
-    return found
+        chosen.append(point)
+    return chosen
 
 
 def _whole(value: float) -> float | int:

@@ -1,4 +1,4 @@
-"""The overlays of a configuration: which there are, and that each says only what its runs can take."""
+"""The overlays of a configuration, and the check that each sets only keys that its runs have."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,24 +35,26 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
 
 def general_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
     """The overlays that are for all methods, by their keys."""
-    found: list[tuple[str, Mapping[str, Any]]] = [("run", configuration.run)]
+    overlays: list[tuple[str, Mapping[str, Any]]] = [("run", configuration.run)]
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             where = f"experiments.{paper}"
-            found += [(f"{where}.run", experiment.run), (f"{where}.published_at", experiment.published_at)]
-            found += [(f"{where}.tasks.{name}", overlay) for name, overlay in experiment.tasks.items()]
-            found += [(f"{where}.variants.{name}", overlay) for name, overlay in experiment.variants.items()]
-    return found
+            overlays += [(f"{where}.run", experiment.run), (f"{where}.published_at", experiment.published_at)]
+            overlays += [(f"{where}.tasks.{name}", overlay) for name, overlay in experiment.tasks.items()]
+            overlays += [(f"{where}.variants.{name}", overlay) for name, overlay in experiment.variants.items()]
+    return overlays
 
 
 def method_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
     """The overlays that are for one method, by their keys."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    found += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
+    overlays: list[tuple[str, Mapping[str, Any]]] = []
+    overlays += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
-            found += [(f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()]
-    return found
+            overlays += [
+                (f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()
+            ]
+    return overlays
 
 
 def check_given(overlay: Mapping[str, Any], where: str) -> None:

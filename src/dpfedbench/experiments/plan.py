@@ -130,7 +130,7 @@ def audited_as(run: Method) -> str:
         clients = run.clients
         kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.fragments]
         kept["steps"] = [update.get("kind"), update.get("inner_steps"), update.get("batches")]
-        if run.holds == "records":
+        if run.client_data == "records":
             kept["dataset"] = run.dataset  # how many records there are
     return json.dumps(kept, sort_keys=True)
 
@@ -153,12 +153,12 @@ class Plan:
     @property
     def searches(self) -> dict[str, dict[str, Any]]:
         """For each run that a search compares, by folder: the largest such search, as `tuning` would declare it."""
-        found: dict[str, dict[str, Any]] = {}
+        by_run: dict[str, dict[str, Any]] = {}
         for cell in (cell for item in self.items.values() for cell in item.cells if cell.searched):
             for run in cell.runs:
-                runs = max(cell.searched, found.get(run.folder, {"runs": 0})["runs"])
-                found[run.folder] = {"runs": runs, "data": "private" if run.private else "public"}
-        return found
+                runs = max(cell.searched, by_run.get(run.folder, {"runs": 0})["runs"])
+                by_run[run.folder] = {"runs": runs, "data": "private" if run.private else "public"}
+        return by_run
 
     def tables(self, paper: str | None = None) -> list[Item]:
         """The tables of one paper, or of all."""
@@ -182,14 +182,14 @@ class Plan:
         `audited` is the run whose audit stands for it: its own first seed's, or that of an earlier configuration with
         the same mechanism (`audited_as`).
         """
-        found: dict[str, dict[str, Any]] = {}
+        mechanisms: dict[str, dict[str, Any]] = {}
         shown = [item for item in self.items.values() if item.kind != "account" and paper in (None, item.paper)]
         for item in sorted(shown, key=lambda item: item.kind != "table"):
             for cell in item.cells:
                 first = cell.runs[0]
                 if not first.private:
                     continue
-                known = found.setdefault(
+                known = mechanisms.setdefault(
                     str(Path(first.folder).parent),
                     {
                         "paper": item.paper,
@@ -212,7 +212,7 @@ class Plan:
                 seeds = {run.seed: run.folder for run in cell.runs} | known["seeds"]
                 known["seeds"] = {seed: seeds[seed] for seed in sorted(seeds)}
         entries, audited = [], dict[str, str]()
-        for known in found.values():
+        for known in mechanisms.values():
             folders = list(known.pop("seeds").values())
             audit_of = audited.setdefault(audited_as(self.runs[folders[0]]), folders[0])
             entries.append({**known, "folders": folders, "audited": audit_of})

@@ -1,5 +1,7 @@
-"""What may be asked of the workflow by name, and the command that asks for it."""
+"""The targets of the workflow by name, and the command for each."""
 
+import difflib
+import math
 import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -41,12 +43,33 @@ def check_targets(
             raise BenchError(f"experiments.{paper}.{group}.{name}: the table of {name} has this name, choose another")
         known |= {f"{report}/{group}/{paper}/{name}.{kind}" for kind in kinds}
         known |= {f"{report}/export/{paper}/{name}.{export}"}
+    names = {*rules, *OWN_TARGETS, *(paper.replace("-", "_") for paper, _ in items)}
+    for target in _surely_targets(targets):  # what is like no name is left to Snakemake
+        for near in difflib.get_close_matches(target, names, n=1, cutoff=0.75) if target not in names else []:
+            raise BenchError(f"there is no target {target}: did you mean {near}?")
     for target in targets:
         path = PurePosixPath(target)
         below = path.relative_to(report).parts[0] if path.is_relative_to(report) and target != report else ""
         drawn = below in ("tables", "figures", "export") and path.suffix in (".csv", ".md", ".tex", ".png", ".pdf")
         if drawn and str(path) not in known:
             raise BenchError(f"nothing makes {target}: the nearest that can be made is {nearest(str(path), known)}")
+
+
+_ONE, _NONE = {"--cores", "-c", "--jobs", "-j", "--directory", "-d"}, {"--dry-run", "-n", "--keep-going", "-k", "--"}
+"""Options of Snakemake that take one value, and that take none."""
+
+
+def _surely_targets(words: Sequence[str]) -> list[str]:
+    """The names among the words of a command that cannot be values of an option."""
+    found, values = [], 0.0  # how many words may still be values
+    for word in words:
+        if word.startswith("-"):
+            values = 1 if word in _ONE else 0 if word in _NONE else math.inf
+        elif values:
+            values -= 1
+        elif word.isidentifier():
+            found.append(word)
+    return found
 
 
 def own_command(

@@ -29,8 +29,8 @@ def finished_ledger(folder: Path) -> tuple[list[Release], int]:
     training = read_group(folder / "training.json")
     chain, rounds = training.get("ledger"), training.get("rounds_run")
     if not isinstance(chain, dict) or type(rounds) is not int:
-        said = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
-        raise BenchError(f"{folder / 'training.json'} does not say {said}: train the run again")
+        missing = "its ledger's length and end" if not isinstance(chain, dict) else "how many rounds were run"
+        raise BenchError(f"{folder / 'training.json'} does not say {missing}: train the run again")
     path = folder / "ledger.jsonl"
     text_of(path)  # what keeps it from being read is said as of any of a run's files
     return read_ledger(path, chain), rounds
@@ -121,7 +121,7 @@ def account_of(
     Raises:
         BenchError: the ledger is inconsistent, or delta out of bounds.
     """
-    records = run.holds == "records"
+    records = run.client_data == "records"
     apart = records or run.task.text is not None
     shared = bool(releases) and not apart and clients_dir is not None
     budgeted = [sum_ for sum_ in run.sums if sum_.private and sum_.budget is not None]
@@ -186,5 +186,5 @@ def account_run(
         BenchError: as `ledger_of` and `account_of`.
     """
     before, releases = ledger_before(run, references or {}), ledger_of(run, run_dir)
-    found = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
-    write_json(out_path, found.to_json())
+    account = account_of(run, releases, clients_dir=clients_dir, search=search, before=before)
+    write_json(out_path, account.to_json())

@@ -46,10 +46,10 @@ def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
     _same("further releases, of", sorted(named), [])
 
 
-def _same(what: str, found: Any, expected: Any) -> None:
-    if found != expected:
+def _same(what: str, stated: Any, expected: Any) -> None:
+    if stated != expected:
         raise BenchError(
-            f"the ledger has {what} {found}, but the run's configuration makes that {expected}: the ledger is not of "
+            f"the ledger has {what} {stated}, but the run's configuration makes that {expected}: the ledger is not of "
             "this run, or was changed; train the run again"
         )
 
@@ -94,7 +94,7 @@ class _Checked:
             return noise.multiplier
         group = next(group for group in together(self.run.sums) if self.sum in group.sums)
         plan = group.plan(self.sampler, claims=self.run.claims, counted=False, stepwise=True)
-        return group.multiplier(plan, self.sum.name)
+        return plan.multipliers[group.sums.index(self.sum)]
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, which are taken out of those given by name."""
@@ -117,10 +117,10 @@ class _Checked:
             if not rule.moves:
                 _same(f"thresholds of {name} of", set(np.atleast_1d(line.threshold).tolist()), set(first.tolist()))
             stated = {self._stated(rule, state, z): z for z in candidates}
-            found = (line.noise_multiplier, *(other.noise_multiplier for other in beside[number : number + 1]))
-            if found not in stated:
-                _same(f"in round {line.round} multipliers of {name} of", found, " or ".join(map(str, stated)))
-            candidates = noise.successors(stated[found])
+            multipliers = (line.noise_multiplier, *(other.noise_multiplier for other in beside[number : number + 1]))
+            if multipliers not in stated:
+                _same(f"in round {line.round} multipliers of {name} of", multipliers, " or ".join(map(str, stated)))
+            candidates = noise.successors(stated[multipliers])
 
     def _stated(self, rule: Any, state: Any, z: float) -> tuple[float, ...]:
         """The multipliers of a round that costs z: the sum's, and that of what the rule releases beside it."""
@@ -149,5 +149,5 @@ class _Checked:
             drawn_by = [str(run.stream_seed), stream]
             _same(f"in round {line.round} a stream of", line.noise_stream.split("/")[:2], drawn_by)
             told = line.reason if line.data_dependent_threshold else ""
-            said = [reason for reason in without_event if reason in told]
-            _same(f"in round {line.round} as what {name} does not account for", said, without_event)
+            stated = [reason for reason in without_event if reason in told]
+            _same(f"in round {line.round} as what {name} does not account for", stated, without_event)

@@ -61,8 +61,8 @@ class Checkpoint:
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
             raise BenchError(f"checkpoint {self.path} is damaged and cannot be read: delete it to train from the start")
         try:
-            found = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
-            identity, state = found["identity"], found["state"]
+            saved = torch.load(io.BytesIO(content[_DIGEST:]), weights_only=True)
+            identity, state = saved["identity"], saved["state"]
         except Exception as error:  # torch raises many kinds for a damaged file
             raise BenchError(
                 f"checkpoint {self.path} cannot be read ({type(error).__name__}): delete it to train from the start"
@@ -124,10 +124,10 @@ def finished(run_dir: Path, run: Method) -> bool:
     if not all((run_dir / name).exists() for name in ("model.safetensors", "history.csv", "ledger.jsonl")):
         return False
     try:
-        found = read_json(run_dir / "training.json")  # written last
+        training = read_json(run_dir / "training.json")  # written last
     except BenchError:
         return False
-    return bool(found.get("method_version") == run.made_by)
+    return bool(training.get("method_version") == run.made_by)
 
 
 def _still_there(handle: IO[str], path: Path) -> bool:

@@ -171,8 +171,8 @@ class _Training:
 
     def _round(self, index: int) -> int:
         """One round; returns how much it served (for the rate on screen)."""
-        found, served = self.rounds.round(index)
-        row: Row = {"round": index + 1} | found
+        measured, served = self.rounds.round(index)
+        row: Row = {"round": index + 1} | measured
         row |= self.budget.spent(index + 1)
         self.state.history.append(row)
         if self.rounds.non_finite:
@@ -217,16 +217,16 @@ class _Training:
 
     def _note(self) -> str:
         row = self.state.history[-1]
-        said = []
+        words = []
         if not math.isnan(row.get("epsilon_claimed", math.nan)):
-            said.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
+            words.append(f"epsilon claimed {row['epsilon_claimed']:.3g}")
         if not math.isnan(row.get("epsilon_holds", math.nan)):
-            said.append(f"holds {row['epsilon_holds']:.3g}")
+            words.append(f"holds {row['epsilon_holds']:.3g}")
         if "noise_multiplier" in row and self.rounds.clients.served == "records":
-            said.append(f"z {row['noise_multiplier']:.3g}")
+            words.append(f"z {row['noise_multiplier']:.3g}")
         if "loss" in row:
-            said.append(f"loss {row['loss']:.3f}")
-        return ", ".join(said)
+            words.append(f"loss {row['loss']:.3f}")
+        return ", ".join(words)
 
     # Going on after a restart
 

@@ -27,7 +27,7 @@ def check_finite(run: Method, theta: torch.Tensor, row: Mapping[str, Any], *, in
     """
     loss, what = row.get("loss", 0.0), ""
     # Clients that sum over their own records have a loss that leaves out what is not finite, unless all is.
-    if not run.private and bad and (bad == count or (run.holds == "records" and loss != loss)):
+    if not run.private and bad and (bad == count or (run.client_data == "records" and loss != loss)):
         what = "none of its contributions is"
     elif not torch.isfinite(theta).all():
         what = "the model is no longer"

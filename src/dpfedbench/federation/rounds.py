@@ -19,7 +19,7 @@ from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.data.text_tasks import TextTasks
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import FewShotMeasures
-from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes, held_out_places
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.together import add_together
@@ -125,7 +125,7 @@ class Rounds:
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             measures: Any = NoMeasures()
-        elif run.holds == "records":
+        elif run.client_data == "records":
             check_classes(run, held.dataset)
             measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
         elif run.task.text is not None:
@@ -244,9 +244,11 @@ class Rounds:
 
 
 def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
-    if run.holds == "records":
+    if run.client_data == "records":
         held = Records(data_dir, clients_dir)
-        held.images = [run.model.prepared(images) for images in held.images]
+        # Of a body that is trained first, for other classes, nothing is held out.
+        public = None if run.pretrains else held.dataset.images[held_out_places(run, held.dataset)[0]]
+        held.images = [run.model.prepared(images, public) for images in held.images]
         return held
     support, query = run.clients.support_per_class, run.clients.query_per_class
     if run.task.text is not None:
@@ -255,4 +257,4 @@ def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
 
 
 def _classes(run: Method, dataset: Any) -> int:
-    return len(dataset.class_names) if run.holds == "records" else run.task.ways
+    return len(dataset.class_names) if run.client_data == "records" else run.task.ways

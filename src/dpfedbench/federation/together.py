@@ -99,7 +99,7 @@ def add_together(
     """
     own = [blocks[number] for number in processes.own(len(blocks))]
     places = np.concatenate([np.arange(len(cohort))[block] for block in own] or [np.arange(0)])
-    found: list[np.ndarray] = []
+    all_losses: list[np.ndarray] = []
 
     def add(limit: float, whole: np.ndarray, norms: np.ndarray) -> None:
         of = norms.reshape(-1, each)
@@ -109,17 +109,17 @@ def add_together(
             some = rows_of(total.transformed(torch.from_numpy(rows))) if total.as_rows else rows
             add_rows(some, limit, whole, of[blocks[number]].reshape(-1))
 
-        made = _regrouped(stream_of(cohort[places]), [each * (b.stop - b.start) for b in own], len(whole), found)
+        made = _regrouped(stream_of(cohort[places]), [each * (b.stop - b.start) for b in own], len(whole), all_losses)
         processes.fold(whole, len(blocks), made, add_block)
-        losses = np.concatenate(found or [np.zeros(0)])
+        losses = np.concatenate(all_losses or [np.zeros(0)])
         told = processes.collected((places, of[places], losses))
         if processes.first:
             for theirs, lengths, _ in told:
                 of[theirs] = lengths
-            found[:] = _ordered([(theirs, given) for theirs, _, given in told if len(given)])
+            all_losses[:] = _ordered([(theirs, given) for theirs, _, given in told if len(given)])
 
     total.add_by(add, len(cohort) * each, transformed=True)
-    return found
+    return all_losses
 
 
 def _regrouped(stream: Stream, sizes: Sequence[int], dimension: int, losses: list[np.ndarray]) -> Iterator[np.ndarray]:
@@ -140,7 +140,7 @@ def _regrouped(stream: Stream, sizes: Sequence[int], dimension: int, losses: lis
 
 def _ordered(told: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
     """Losses of all clients in the cohort's order, from each process's with their places; none where none are told."""
-    found = np.zeros(sum(len(losses) for _, losses in told))
+    ordered = np.zeros(sum(len(losses) for _, losses in told))
     for places, losses in told:
-        found[places] = losses
-    return [found] if told else []
+        ordered[places] = losses
+    return [ordered] if told else []

@@ -26,7 +26,7 @@ from numba.core.typing.typeof import typeof
 from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
-from dpfedbench.compiled import exact
+from dpfedbench.compiled import exact, together
 
 
 class Call(NamedTuple):
@@ -199,8 +199,9 @@ def addresses(calls: list[Call], number: np.dtype) -> np.ndarray:
     if not all(products):
         products = [0, 0]
     plain = [_numpy_loop(function, number) for function in _UFUNCS] + [(product, 0) for product in products]
-    found = [first for first, _ in plain] + [second for _, second in plain]
-    return np.array(found + [call.address(number) for call in calls], np.int64)
+    places = [first for first, _ in plain] + [second for _, second in plain]
+    together((call.loop, call.types(number)) for call in calls)
+    return np.array(places + [call.address(number) for call in calls], np.int64)
 
 
 class Native(NamedTuple):
@@ -219,13 +220,13 @@ class Native(NamedTuple):
 
 def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) -> Native:
     """For so many products in a row, of which the largest has so many numbers."""
-    found = addresses(calls, number)
+    table = addresses(calls, number)
     return Native(
-        addresses=found,
+        addresses=table,
         words=np.zeros(16 + 3 * products, np.int64),
         ints=np.zeros(10, np.int32),
         factors=np.array([1, 0], number),
-        spare=np.empty(0 if found[BATCH] else largest, number),
+        spare=np.empty(0 if table[BATCH] else largest, number),
     )
 
 

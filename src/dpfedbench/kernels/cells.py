@@ -25,7 +25,7 @@ from dpfedbench.models.gradients import Found, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_TOGETHER, _NUMBERS = 64, 2**24
+_TOGETHER, _NUMBERS = 128, 2**24
 """Records of one pass: enough to outweigh the calls; fewer where their gradients would be more numbers than that."""
 
 
@@ -184,7 +184,7 @@ class CellGradients(TorchGradients):
     def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
         every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
         blocks = (self.net.blocks[block],) if block else every  # side by side, from the first one's first coordinate
-        module, weights, rows, found = self._module, self._theta(theta), torch.as_tensor(out), []
+        module, weights, rows, measured = self._module, self._theta(theta), torch.as_tensor(out), []
         with torch.no_grad():
             nn.utils.vector_to_parameters(weights, module.parameters())
         searched = self.net.weights
@@ -212,9 +212,9 @@ class CellGradients(TorchGradients):
                 slopes = [own.grad.flatten(1) for own in copies if own.grad is not None]
                 rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(slopes, 1)
             right = (logits.detach().argmax(1) == labels).double()
-            found.append(Found(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
+            measured.append(Found(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
         self._sink.rows = None
-        return joined(found)
+        return joined(measured)
 
 
 def _forward(layer: nn.Module, module: CellNet, sink: _Sink) -> Callable[..., torch.Tensor] | None:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numba import typeof
 
+from dpfedbench.compiled import together
 from dpfedbench.kernels import calls, conv4_order, winograd
 from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.conv4_room import Images, Points, Room, table
@@ -93,6 +96,25 @@ class Passes:
         start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
         self._image_shape = net.image_shape
+        together(self._loops())
+
+    def _loops(self) -> list[tuple[Any, tuple[Any, ...]]]:
+        """The loops that Python calls here, with numba's types of what each is given."""
+
+        def floats(dimensions: int) -> np.ndarray:
+            return np.empty((0,) * dimensions, self.number)
+
+        x, theta, out = floats(5), floats(2), floats(3)
+        images, points = Images(floats(5), floats(3), floats(4)), Points(theta, np.empty((0, 0), np.uint8))
+        labels, right = np.empty((0, 0), np.int64), np.empty((0, 0), np.bool_)
+        given: list[tuple[Any, tuple[Any, ...]]] = [
+            (conv4_order.prepare, (x, *images)),
+            (conv4_order.evaluate, (theta, images, labels, points, self.by_record, out, theta, right)),
+            (conv4_order.gradients, (theta, images, points, self.by_record, out)),
+        ]
+        if not self.by_record:
+            given.append((conv4_order.hessian_products, (theta, images, theta, points, theta)))
+        return [(loop, tuple(map(typeof, (self._room, *values)))) for loop, values in given]
 
     def points(self, count: int) -> Points:
         """Places for so many batches' evaluations to be stored in."""

@@ -167,13 +167,13 @@ class FusedCnn(TorchGradients):
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
         if not _bytes(x):
             return super()._add_each(theta, x, y, total)
-        found = []
+        measured = []
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            found.append(self._run(theta, x, y, self._room, limit, into, norms))
+            measured.append(self._run(theta, x, y, self._room, limit, into, norms))
 
         norms = total.add_by(add, len(x))
-        return found[0], norms
+        return measured[0], norms
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         if not _bytes(x):

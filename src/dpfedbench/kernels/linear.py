@@ -1,7 +1,7 @@
 """A linear head: the gradients of single records are outer products, whose norms and clipped sum need no rows.
 
 A record's gradient is r (x, 1)^T with residuals r = p - y, so that its norm is |r| sqrt(|x|^2 + 1), and the clipped sum
-is (w r)^T (x, 1) with each record's own weight w.
+is (w r)^T (x, 1) with each record's own weight w. A head without a constant has neither 1.
 """
 
 from __future__ import annotations
@@ -18,34 +18,41 @@ class LinearHeadGradients(TorchGradients):
 
     name = "linear-head"
 
+    @property
+    def _bias(self) -> bool:
+        return "linear.bias" in self.net.tensor_names
+
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
         rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
-        residuals, found = self._residuals(np.asarray(theta, np.float64), rows, labels)
+        residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt((rows**2).sum(axis=1) + 1)
+            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt((rows**2).sum(axis=1) + self._bias)
             finite = np.isfinite(norms)
             with np.errstate(divide="ignore"):
                 weights = np.minimum(limit / norms[finite], 1.0)
             weighted = weights[:, None] * residuals[finite]
-            into += np.concatenate([(weighted.T @ rows[finite]).ravel(), weighted.sum(axis=0)])
+            constants = [weighted.sum(axis=0)] if self._bias else []
+            into += np.concatenate([(weighted.T @ rows[finite]).ravel(), *constants])
 
-        return found, total.add_by(add, len(rows))
+        return measured, total.add_by(add, len(rows))
 
     def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
-        weights, biases = theta[: -self.net.outputs].reshape(self.net.outputs, -1), theta[-self.net.outputs :]
-        logits, places = rows @ weights.T + biases, np.arange(len(rows))
+        inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))
+        logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
+        if self._bias:
+            logits = logits + theta[inputs:]
         shifted = logits - logits.max(axis=1, keepdims=True)
         sums = np.exp(shifted).sum(axis=1)
-        found = Found(
+        measured = Found(
             np.log(sums) - shifted[places, labels],
             (logits.argmax(axis=1) == labels).astype(np.float64),
             np.ones(len(rows)),
         )
         residuals = np.exp(shifted) / sums[:, None]
         residuals[places, labels] -= 1
-        return residuals, found
+        return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
         rows = np.asarray(x, np.float64).reshape(len(x), -1)

@@ -127,7 +127,7 @@ class FastLstm(TorchGradients):
         """Of each record's loss."""
         words, layers = self._forward(weights, x)
         top, logits = self._logits_at(weights, layers)
-        arriving, found = self._measured(logits, y)
+        arriving, measured = self._measured(logits, y)
         arriving.scatter_add_(2, y[:, :, None], torch.full_like(arriving[:, :, :1], -1.0))
         arriving *= ((y > 0).to(self.dtype) / self._lstm.record)[:, :, None]
         steps = (arriving.flatten(0, 1) @ self._softmax(weights)).view_as(top).transpose(0, 1).contiguous()
@@ -136,7 +136,7 @@ class FastLstm(TorchGradients):
             gates = self._layer_backward(weights[f"hidden{number}"], layers[number], steps)
             back.append((gates, layers[number].inputs, layers[number].before))
             steps = (gates.flatten(0, 1) @ weights[f"input{number}"]).view_as(steps)
-        return _Back(words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]), found
+        return _Back(words, steps.transpose(0, 1).contiguous(), arriving, top, back[::-1]), measured
 
     def _layer_backward(self, hidden: torch.Tensor, layer: _Layer, steps: torch.Tensor) -> torch.Tensor:
         """What arrives at the gates [L, n, 4 width], of what arrives at the outputs [L, n, width]."""
@@ -197,7 +197,7 @@ class FastLstm(TorchGradients):
             yield some, weights, records[some], labels[some]
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
-        found: list[Found] = []
+        measures: list[Found] = []
 
         def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
             made = torch.zeros(self.net.dimension, dtype=self.dtype)
@@ -205,7 +205,7 @@ class FastLstm(TorchGradients):
             with torch.no_grad():
                 for some, weights, records, labels in self._passes(theta, x, y):
                     back, measured = self._backward(weights, records, labels)
-                    found.append(measured)
+                    measures.append(measured)
                     own = self._norms(back)
                     norms[some] = own.numpy()
                     good = torch.isfinite(own)
@@ -216,10 +216,10 @@ class FastLstm(TorchGradients):
             sum_ += made.double().numpy()
 
         norms = total.add_by(add, len(x))
-        return joined(found), norms
+        return joined(measures), norms
 
     def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
-        rows, found = torch.as_tensor(out), []
+        rows, measures = torch.as_tensor(out), []
         with torch.no_grad():
             for some, weights, records, labels in self._passes(theta, x, y):
                 for place in range(some.start, some.stop):
@@ -227,16 +227,16 @@ class FastLstm(TorchGradients):
                     back, measured = self._backward(weights, records[at], labels[at])
                     rows[place].zero_()
                     self._sum(back, torch.ones(1, dtype=self.dtype), self.net.tensors(rows[place]))
-                    found.append(measured)
-        return joined(found)
+                    measures.append(measured)
+        return joined(measures)
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
-        found = []
+        measures = []
         with torch.no_grad():
             for _, weights, records, labels in self._passes(theta, x, y):
                 _, layers = self._forward(weights, records)
-                found.append(self._measured(self._logits_at(weights, layers)[1], labels)[1])
-        return joined(found)
+                measures.append(self._measured(self._logits_at(weights, layers)[1], labels)[1])
+        return joined(measures)
 
     def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
         if products:
@@ -252,12 +252,12 @@ class _Tasks(Means):
         self._means, self._found = torch.zeros(tuple(theta.shape), dtype=owner.dtype), list[Found]()
         with torch.no_grad():
             for own, records, labels, mean in zip(theta, x, y, self._means, strict=True):
-                out, found = owner.net.tensors(mean), list[Found]()
+                out, measures = owner.net.tensors(mean), list[Found]()
                 for _, weights, some, answers in owner._passes(own, records, labels):
                     back, measured = owner._backward(weights, some, answers)
                     owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), out)
-                    found.append(measured)
-                self._found.append(joined(found))
+                    measures.append(measured)
+                self._found.append(joined(measures))
 
     def _product(self, direction: Array, out: Array) -> None:
         raise NotImplementedError("this point was not made for products")

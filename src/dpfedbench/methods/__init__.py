@@ -13,7 +13,7 @@ from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method, read_run, read_run_file
 from dpfedbench.settings.discovery import check_functions, imported, place
-from dpfedbench.settings.part import Part, found
+from dpfedbench.settings.part import Part, kinds_of
 
 __all__ = ["METHODS", "by_name", "read_run", "read_run_file"]
 
@@ -93,7 +93,7 @@ def _read_family(package: str) -> None:
         cls = waiting.pop()
         waiting += cls.__subclasses__()
         if vars(cls).get("place") == package:
-            found(cls)
+            kinds_of(cls)
 
 
 METHODS = Method.known

@@ -32,9 +32,9 @@ class OverParties(Method):
         for sum_ in self.own_sums():
             if sum_.clipping is not None and sum_.clipping.moves:
                 raise BenchError(
-                    f"clipping.kind is {sum_.clipping.kind} for {sum_.name}, whose threshold would follow a party's "
-                    "own releases: the ledger tells it to everyone, who is accounted for by the sum over parties "
-                    "alone; take constant"
+                    f"clipping.kind is {sum_.clipping.kind} for {sum_.name}, so its threshold would follow one "
+                    "party's releases, and the ledger would show it to everyone; everyone's account covers only the "
+                    "sum over parties: take constant"
                 )
 
     def server_sum(self) -> Sum:

@@ -1,7 +1,7 @@
-"""The small network of Adap DP-FL (Fu et al. 2022, Section V), which is that of Opacus's MNIST example.
+"""The small network of Adap DP-FL (Fu et al. 2022, Section V); Opacus's MNIST example has the same one.
 
 Two convolutions, each followed by ReLU and a 2x2 max pooling of stride 1, and two linear layers. It has no
-normalisation, so that every record has a gradient of its own.
+normalisation, so a record's gradient does not depend on other records.
 """
 
 from __future__ import annotations

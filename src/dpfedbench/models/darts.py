@@ -81,15 +81,15 @@ class Edges(nn.Module):
 
     def forward(self, state: torch.Tensor) -> dict[str, torch.Tensor]:
         """What each operation makes of the state, [n, its targets, ...]; where they all get the same, [n, 1, ...]."""
-        cut, found = functional.relu(state), {}
+        cut, outputs = functional.relu(state), {}
         for name in self.targets:
             if name in self.operations:
                 operation = self.operations[name]
                 out = operation(state if isinstance(operation, Pooling) else cut)
-                found[name] = out.unflatten(1, (-1, self.channels))
+                outputs[name] = out.unflatten(1, (-1, self.channels))
             elif name != NONE:
-                found[name] = state[:, None]
-        return found
+                outputs[name] = state[:, None]
+        return outputs
 
 
 class Cell(nn.Module):
@@ -130,8 +130,8 @@ class Cell(nn.Module):
         sums: list[torch.Tensor | None] = [None] * self.nodes
         for state, edges in enumerate(self.edges):
             for node, part in _parts(edges, states[state], state, mix):
-                found = sums[node]
-                sums[node] = part if found is None else found + part
+                total = sums[node]
+                sums[node] = part if total is None else total + part
             if state > 0:
                 done = sums[state - 1]
                 assert done is not None
@@ -143,16 +143,18 @@ def _parts(
     edges: nn.Module, state: torch.Tensor, place: int, mix: torch.Tensor | None
 ) -> list[tuple[int, torch.Tensor]]:
     """What a state gives to each node that reads it."""
-    found = edges(state)
+    outputs = edges(state)
     targets: Mapping[str, Sequence[int]] = edges.targets  # type: ignore[assignment]
     if mix is None:
-        return [(node, out[:, i % out.shape[1]]) for name, out in found.items() for i, node in enumerate(targets[name])]
+        return [
+            (node, out[:, i % out.shape[1]]) for name, out in outputs.items() for i, node in enumerate(targets[name])
+        ]
     nodes = next(iter(targets.values()))
     own = mix[..., [sum(2 + before for before in range(node)) + place for node in nodes], :]
     mixed: torch.Tensor | None = None
     for column, name in enumerate(targets):
         if name != NONE:
-            part = found[name] * own[..., column, None, None, None]
+            part = outputs[name] * own[..., column, None, None, None]
             mixed = part if mixed is None else mixed + part
     assert mixed is not None
     return list(zip(nodes, mixed.unbind(1), strict=True))

@@ -111,11 +111,11 @@ class Space:
         Args:
             architecture: as for `weights`.
         """
-        found = {}
+        entropies = {}
         for kind, shares in self.weights(architecture).items():
             terms = np.where(shares > 0, -shares * np.log(np.maximum(shares, 1e-300)), 0.0)
-            found[kind] = float(terms.sum(axis=1).mean())
-        return found
+            entropies[kind] = float(terms.sum(axis=1).mean())
+        return entropies
 
     def genotype(self, architecture: np.ndarray) -> Genotype:
         """What a search has found: each node's two strongest inputs, each by its strongest operation but `none`.
@@ -186,11 +186,11 @@ class Genotype:
         """
         for kind in space.kinds:
             if kind not in self.cells:
-                raise BenchError(f"the genotype is of another search space: it has no {kind} cell; give it one")
+                raise BenchError(f"the genotype belongs to another search space: it has no {kind} cell; give it one")
             nodes = self.cells[kind]
             if len(nodes) != space.nodes:
                 raise BenchError(
-                    f"the genotype is of another search space: its {kind} cell has {len(nodes)} nodes, not "
+                    f"the genotype belongs to another search space: its {kind} cell has {len(nodes)} nodes, not "
                     f"{space.nodes}: set model.nodes to {len(nodes)}, or take another genotype"
                 )
             for node, edges in enumerate(nodes):
@@ -199,7 +199,7 @@ class Genotype:
                 for operation, state in edges:
                     if operation not in space.choices:
                         raise BenchError(
-                            f"the genotype is of another search space: node {node} of its {kind} cell has "
+                            f"the genotype belongs to another search space: node {node} of its {kind} cell has "
                             f"{operation}, which is none of {', '.join(space.choices)}"
                         )
                     if not 0 <= state < 2 + node:

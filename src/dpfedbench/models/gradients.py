@@ -1,7 +1,7 @@
-"""What training asks of a model: gradients of tasks, and of single records.
+"""The gradients that training needs from a model: of tasks, and of single records.
 
-A task is a batch of records whose mean loss counts; T tasks are computed at once, each at weights of its own. Sizes are
-compared here, once for all implementations, whose own methods start with an underscore.
+The loss of a task is the mean over its batch of records. T tasks are computed at once, each with its own weights. Sizes
+are checked here, for all implementations; the implementations' own methods start with an underscore.
 """
 
 from __future__ import annotations
@@ -277,14 +277,14 @@ class Gradients(ABC):
         return self._add_pieces(theta, x, y, total, "")
 
     def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
-        found, norms = [], []
+        measures, norms = [], []
         room = torch.empty(
             (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
         )
         for measured, rows in self.pieces(theta, x, y, room, block=block):
-            found.append(measured)
+            measures.append(measured)
             norms.append(total.add(tensor_of(rows, self.device)))
-        return joined(found), np.concatenate(norms or [total.add(room[:0])])
+        return joined(measures), np.concatenate(norms or [total.add(room[:0])])
 
     # Sizes
 

@@ -16,11 +16,12 @@ class LinearHead(nn.Module):
     Args:
         inputs: (height, width, channels) of what it reads.
         classes: classes told apart.
+        bias: whether each class has a constant as well.
     """
 
-    def __init__(self, *, inputs: tuple[int, ...], classes: int) -> None:
+    def __init__(self, *, inputs: tuple[int, ...], classes: int, bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(math.prod(inputs), classes)
+        self.linear = nn.Linear(math.prod(inputs), classes, bias=bias)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Zeros: a convex loss has no symmetry to break."""

@@ -33,20 +33,20 @@ def load_module(
         sys.path.append(str(Path.cwd()))
     whose.network(where)
     try:
-        found = getattr(importlib.import_module(where), name)
+        module = getattr(importlib.import_module(where), name)
     except AttributeError:
         raise BenchError(f"model.module: {where} has no {name}") from None
     except Exception as error:
         said = whose.said_of(error) or whose.in_words(error)
         raise BenchError(f"model.module: {where} cannot be imported ({said})") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    if not (isinstance(module, type) and issubclass(module, nn.Module)):
         raise BenchError(f"model.module: {path} is not a torch.nn.Module")
-    taken = inspect.signature(found).parameters
+    taken = inspect.signature(module).parameters
     given = {name: value for name, value in (("input_shape", input_shape), ("outputs", outputs)) if name in taken}
 
     def build() -> nn.Module:
         try:
-            return found(**given | dict(arguments))
+            return module(**given | dict(arguments))
         except Exception as error:
             raise BenchError(f"model.arguments do not fit {path}: {whose.said_of(error) or error}") from error
 

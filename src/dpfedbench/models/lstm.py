@@ -60,13 +60,13 @@ class Lstm(nn.Module):
     def _layer(self, layer: int, steps: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         inputs, hidden, bias = (getattr(self, f"{name}{layer}") for name in ("input", "hidden", "bias"))
         h = cell = torch.zeros_like(steps[0])
-        found = []
+        states = []
         for step in steps:
             i, f, g, o = (step @ inputs.T + h @ hidden.T + bias).chunk(4, dim=1)
             cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
             h = torch.sigmoid(o) * torch.tanh(cell)
-            found.append(h)
-        return tuple(found)
+            states.append(h)
+        return tuple(states)
 
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Each record's loss [n]: the sum over its known words, over L."""

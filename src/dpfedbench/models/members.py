@@ -57,8 +57,8 @@ _DIGEST = "sha256 of the tensors"
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        found.update(np.ascontiguousarray(tensor).data)
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""MAML's gradient: that of the query loss after adapting to the support set.
+"""MAML's gradient: the gradient of the query loss after adaptation to the support set.
 
     theta_0 = theta;  theta_{k+1} = theta_k - rate * grad L_support(theta_k);  gradient = d/dtheta L_query(theta_K)
 

@@ -115,12 +115,12 @@ class Net:
     @functools.cached_property
     def blocks(self) -> dict[str, slice]:
         """The module's parts, and where each lies in the flat vector; none where it has no parts of its own."""
-        found, start = {}, 0
+        slices, start = {}, 0
         for block, names in self.named_blocks.items():
             stop = start + sum(math.prod(self._own[name]) for name in names)
-            found[block] = slice(start, stop)
+            slices[block] = slice(start, stop)
             start = stop
-        return found
+        return slices
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -279,7 +279,7 @@ class Net:
         theta, x, y = self.example()
         buffers = {name: value.clone() for name, value in self.module.named_buffers()}
         try:
-            found = [self.layers(theta, x, y) for _ in range(2)]
+            passes = [self.layers(theta, x, y) for _ in range(2)]
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             place = whose.place_of(error)
@@ -294,10 +294,10 @@ class Net:
                     value.copy_(buffers[name])
         if changed:
             raise BenchError(remembering(changed[0].rpartition(".")[0], self.module))
-        if (drawn := first_difference(*found, of=slice(None))) is not None:
+        if (drawn := first_difference(*passes, of=slice(None))) is not None:
             raise BenchError(drawing(drawn, self.module))
         if not hasattr(self.module, "losses"):
-            shape, wanted = tuple(found[0][-1][1].shape), (_PROBED, self.outputs)
+            shape, wanted = tuple(passes[0][-1][1].shape), (_PROBED, self.outputs)
             if shape != wanted:
                 of_text = ": a model of text has logits for each word, so it has to define losses and correct"
                 raise BenchError(

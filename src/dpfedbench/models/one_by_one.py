@@ -1,4 +1,4 @@
-"""Tasks that torch differentiates one after another: what a CPU does best."""
+"""Gradients of tasks one after another by torch, which is the fastest way on a CPU."""
 
 from __future__ import annotations
 

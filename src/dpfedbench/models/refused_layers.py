@@ -1,4 +1,4 @@
-"""Layers that a private model may not have: what finds them, and what is said of them."""
+"""Layers that a private model must not have: how they are found, and the message for each."""
 
 from __future__ import annotations
 

@@ -100,8 +100,9 @@ class TorchGradients(Gradients):
                     needed = self._per_record * records * self._like.element_size() / 2**20
                     what = "record" if records == 1 else f"task of {records} records"
                     raise BenchError(
-                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, which has not so "
-                        "much free: make model or task smaller, end what else runs there, or set machine.device to cpu"
+                        f"one {what} of this network takes about {needed:,.0f} MiB on {self.device}, but less is "
+                        "free: use a smaller model or task, end other programs on the device, or set machine.device "
+                        "to cpu"
                     ) from error
                 self._limit = max(1, size // 2 * records)
                 _say_once(f"notice: {self.device} is out of memory: {size // 2} at once instead of {size} from here on")
@@ -177,7 +178,7 @@ class TorchGradients(Gradients):
     def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
         self.net.refuse_record_level()
         names = self.net.named_blocks[block] if block else self.net.tensor_names  # which lie one behind another
-        found = list[Found]()
+        measures = list[Found]()
         rows, weights = torch.as_tensor(out), self._theta(theta)
         sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
 
@@ -186,10 +187,10 @@ class TorchGradients(Gradients):
             gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
             for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
                 part.copy_(gradient.flatten(1))
-            found.append(_found(measured))
+            measures.append(_found(measured))
 
         self._in_pieces(piece, len(x))
-        return joined(found)
+        return joined(measures)
 
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
@@ -255,14 +256,14 @@ class TorchGradients(Gradients):
         return stacked, [torch.cat(parts) for parts in zip(*measures, strict=True)]
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
-        weights, found = self._theta(theta), []
+        weights, measures = self._theta(theta), []
         size = len(x) if self.net.mixes_records else _EVALUATED
         with torch.no_grad():
             for start in range(0, len(x), size or 1):
                 some = slice(start, start + size)
                 measured = self._measure(weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device))
-                found.append(_found(measured))
-        return joined(found)
+                measures.append(_found(measured))
+        return joined(measures)
 
 
 class _AllAtOnce(Point):
@@ -276,15 +277,15 @@ class _AllAtOnce(Point):
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
         if self._measured is None:
-            found = list[tuple[torch.Tensor, torch.Tensor]]()
+            measures = list[tuple[torch.Tensor, torch.Tensor]]()
             with torch.no_grad():
-                self._pieces(lambda some, *at: found.append(self._owner._at_once(self._owner._task_loss)(*at)[1]))
-            self._keep(found)
+                self._pieces(lambda some, *at: measures.append(self._owner._at_once(self._owner._task_loss)(*at)[1]))
+            self._keep(measures)
         assert self._measured is not None
         return self._measured
 
-    def _keep(self, found: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*found, strict=True))
+    def _keep(self, measures: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*measures, strict=True))
         self._measured = losses, accuracies
 
     def _pieces(self, compute: Callable[..., None], *more: torch.Tensor) -> None:
@@ -295,14 +296,14 @@ class _AllAtOnce(Point):
         )
 
     def _gradient(self, out: Array) -> None:
-        found, rows = list[tuple[torch.Tensor, torch.Tensor]](), torch.as_tensor(out)
+        measures, rows = list[tuple[torch.Tensor, torch.Tensor]](), torch.as_tensor(out)
 
         def piece(some: slice, *at: torch.Tensor) -> None:
             rows[some], measured = self._owner._at_once(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
-            found.append(measured)
+            measures.append(measured)
 
         self._pieces(piece)
-        self._keep(found)
+        self._keep(measures)
 
     def _product(self, direction: Array, out: Array) -> None:
         rows = torch.as_tensor(out)

@@ -119,9 +119,9 @@ class Parties(Clients):
                 def party(client: int, phase: _Phase = phase, places: list[np.ndarray] = places) -> Any:
                     return self._party(phase, places[client], model.numpy(), index, client)
 
-                found = each_holder(phase.entry, self._setup.processes, pool, party)
-                total = torch.stack([released for released, _, _ in found]).sum(dim=0)
-                row |= self._said(phase, found, total, first=phase is self._phases[0])
+                parties = each_holder(phase.entry, self._setup.processes, pool, party)
+                total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
+                row |= self._said(phase, parties, total, first=phase is self._phases[0])
                 if phase.entry.sum.private:
                     phase.entry.write(index)
                 mean = total / (phase.lots.denominator * (self._count if self._mean else 1))
@@ -143,13 +143,13 @@ class Parties(Clients):
         images, labels = self._held.images[client][chosen], self._held.labels[client][chosen]
         total = phase.entry.open(index, holder=client)
         with self._workers.worker() as gradients:
-            found, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
+            measured, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
         raw = [] if phase.entry.sum.private else total.norms
-        return torch.from_numpy(total.release()), found.losses, raw
+        return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
 
     def _said(
-        self, phase: _Phase, found: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor, *,
-        first: bool,
+        self, phase: _Phase, parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor,
+        *, first: bool,
     ) -> Row:  # fmt: skip
         """What the history may say of a phase: everyone reads it, so of a private one it follows from the total alone.
 
@@ -162,9 +162,9 @@ class Parties(Clients):
             if first:
                 row["threshold"] = entry.states[0]["threshold"]
         else:
-            raw = np.concatenate([np.asarray(each) for _, _, each in found])
+            raw = np.concatenate([np.asarray(each) for _, _, each in parties])
             row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
-            losses = np.concatenate([each for _, each, _ in found])
+            losses = np.concatenate([each for _, each, _ in parties])
             if first:
                 row["loss"] = float(losses.mean()) if len(losses) else float("nan")
         return row if first else {f"{phase.name}_{key}": value for key, value in row.items()}

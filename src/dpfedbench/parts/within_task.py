@@ -73,8 +73,8 @@ class TaskClients(Clients):
                     )
                     for i, client in enumerate(ids)
                 ]  # fmt: skip
-                found = np.array([future.result() for future in waiting]).reshape(-1, 2)
-                yield room[: len(ids) * self.each], found[:, 0], found[:, 1]
+                measures = np.array([future.result() for future in waiting]).reshape(-1, 2)
+                yield room[: len(ids) * self.each], measures[:, 0], measures[:, 1]
         for entry in self.entries.values():
             entry.write(index)
 
@@ -113,9 +113,9 @@ class Client:
         entry = self._clients.entries[name]
         total, measures = entry.open(self.round, step=step, holder=self.client), np.empty((0, 2))
         if len(examples[1]):
-            found, _ = worker.add_each(theta, *examples, total)
-            measures = _measures(found)
-        return (total.release() / entry.sampler["cohort"]).astype(np.float32), measures
+            measured, _ = worker.add_each(theta, *examples, total)
+            measures = _measures(measured)
+        return (entry.end(total) / entry.sampler["cohort"]).astype(np.float32), measures
 
 
 def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: torch.Tensor) -> np.ndarray:
@@ -123,5 +123,5 @@ def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: t
     return _measures(gradients.each(theta, *examples, out))
 
 
-def _measures(found: Found) -> np.ndarray:
-    return np.stack([found.losses, found.right / found.of], axis=1)
+def _measures(measured: Found) -> np.ndarray:
+    return np.stack([measured.losses, measured.right / measured.of], axis=1)

@@ -1,7 +1,7 @@
-"""What the page opens with: for each paper what it claims, what holds, what it reaches, and its best valid repair.
+"""The page's first table: for each paper the claimed ε, the ε that holds, the accuracy, and the best valid repair.
 
-Which configurations these are follows from properties: whose paper a method is of, which claim a series mends, and what
-the accounts say. No method is named here.
+Properties select these configurations, never a method's name: the paper of a method, the claim that a series repairs,
+and the accounts.
 """
 
 from __future__ import annotations

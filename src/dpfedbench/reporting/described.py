@@ -1,4 +1,4 @@
-"""What reporting is told of a plan: tables and figures with their cells, typed, and plain data on the way.
+"""The part of a plan that reporting needs: tables and figures with their cells, typed, or as plain data.
 
 Snakemake's parameters are plain data, so a description is written by `plain` and read by `Item.read` or `Private.read`.
 Nothing here imports what computes.

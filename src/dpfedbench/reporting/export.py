@@ -1,4 +1,4 @@
-"""What a paper includes as it is: a table in LaTeX, a figure in PDF."""
+"""Files that a paper can include unchanged: a table in LaTeX, a figure in PDF."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Figures: accuracy over a swept value, quantities over the rounds; each with the numbers drawn."""
+"""Figures, each with a table of its numbers: accuracy over a swept value, or quantities over the rounds."""
 
 from __future__ import annotations
 

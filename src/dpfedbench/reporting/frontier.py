@@ -219,7 +219,7 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
             if point.role == LEVEL:
                 axes.axhline(point.result.accuracy.mean, color=colour, linestyle="--", lw=1.6, zorder=1)
             elif point.role == CLAIM:
-                _draw_claim(axes, point, edge, colour, marker)
+                _draw_claim(axes, point, edge, colour, marker, size=8 + 7 * _above(point, points))
     axes.set_xscale("log")
     axes.set_xlim(low, edge * 1.25)
     axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(-6, 11)]))
@@ -233,14 +233,25 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     axes.set_xlabel(f" of a {unit},\nδ = {deltas}" if unit else "")
 
 
-def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str) -> None:
+def _above(point: Point, points: Sequence[Point]) -> int:
+    """How many later claims are drawn over this one: a mark is larger by that, so that its rim stays visible."""
+    return sum(
+        other.role == CLAIM
+        and other.cell.series != point.cell.series
+        and math.isclose(other.claimed.epsilon_high, point.claimed.epsilon_high, rel_tol=0.1)
+        and math.isclose(other.result.accuracy.mean, point.result.accuracy.mean, abs_tol=1.5)
+        for other in points[points.index(point) + 1 :]
+    )
+
+
+def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str, size: float) -> None:
     """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
     y, interval = point.result.accuracy.mean, point.result.accuracy
     finite = math.isfinite(point.holds.epsilon_high)
     end = min(point.holds.epsilon_high, edge)
     start = end if math.isnan(point.claimed.epsilon_high) else min(point.claimed.epsilon_high, edge)
     spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
-    look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour, "ms": 8, "mew": 1.6, "capsize": 2}
+    look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour, "ms": size, "mew": 1.6, "capsize": 2}
     axes.errorbar(start, y, yerr=spread, fmt=marker, elinewidth=1, zorder=4, **look)
     if end != start:
         arrow = {"color": colour, "arrowstyle": "-|>", "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6}

@@ -1,4 +1,4 @@
-"""What all figures share: colours, axes, and the legend with the notes below."""
+"""The common style of all figures: colours, axes, and the legend with the notes below the axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of results: one HTML file with every table and figure, an index of the runs, and what made them.
+"""The page of results: one HTML file with every table and figure, an index of the runs, and their provenance.
 
 The file stands by itself: style, script and figures are in it, and its policy lets a browser load nothing from
 outside it. Only the files of the runs, the CSV files and the original images are links, relative to the page, so
@@ -88,9 +88,9 @@ class Table:
     links: Links
 
     def numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which stand right-aligned."""
+        """Whether a column holds numbers, which are right-aligned; up to half may be words such as "not printed"."""
         keys = [row.fields[column].key for row in self.rows if row.fields[column].key is not None]
-        return bool(keys) and all(isinstance(key, float) for key in keys)
+        return bool(keys) and 2 * sum(isinstance(key, float) for key in keys) >= len(keys)
 
 
 class Figure(NamedTuple):

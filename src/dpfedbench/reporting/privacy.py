@@ -1,7 +1,7 @@
-"""The table of privacy: three epsilons beside every private number.
+"""The table of privacy: for each private configuration several epsilons.
 
-For each private configuration: epsilon as the paper prints it, as its accounting gives it for what was run, as it
-holds, and an audited lower bound. `docs/privacy.md` says what each means; `privacy_figure` draws it.
+They are the epsilon that the paper prints, the one that its accounting gives for this run, the one that holds, and an
+audited lower bound. `docs/privacy.md` explains each; `privacy_figure` draws them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ def _rows(entry: Private, results: Path, printed: Sequence[Published], audits: A
             holds = of_unit[0].profiles["holds"]
             found = audits.of(entry.group).get((holds.unit, holds.observer))
             if found is None:
-                raise BenchError(f"the audit of {folder.parent} is of other releases: delete its audit.json, run again")
+                raise BenchError(
+                    f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
+                    "workflow again"
+                )
             of_audit = ", ".join(filter(None, [found.get("reason"), also]))
             rows.append(_row(entry, cell, of_unit, found, of_audit, printed, audits.count))
     except (KeyError, TypeError, ValueError) as error:

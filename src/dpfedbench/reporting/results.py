@@ -1,4 +1,4 @@
-"""What finished runs say: read from their folders, one value for each cell of a table or figure."""
+"""Reads the folders of finished runs into one value for each cell of a table or figure."""
 
 import csv
 import dataclasses

@@ -1,4 +1,4 @@
-"""Tables: what runs say as rows of typed values, and from these a tidy CSV for programs and Markdown for people."""
+"""Tables: the results of runs as rows of typed values, written as tidy CSV for programs and as Markdown for people."""
 
 import dataclasses
 import math
@@ -145,8 +145,8 @@ def read(item: Item, results: str | Path, published: str | Path, audits: Audits 
             )
         if value is None:
             raise BenchError(
-                f"{item.paper} {item.name} shows times, which a run of {cell.group} does not tell: leave out private "
-                "runs whose cohorts are secret, delete the folder of an older run, and run the workflow again"
+                f"{item.paper} {item.name} shows times, but {cell.group} has none: leave out private runs with secret "
+                "cohorts, or delete the folder if an older version made it, and run the workflow again"
             )
         if whole:
             value = _share(result, whole[cell.dataset, cell.task])

@@ -1,4 +1,4 @@
-"""Values for people, and the writers of CSV and Markdown: one way to say an accuracy, a time or an ε everywhere."""
+"""One format for accuracies, times and ε everywhere, and the writers of CSV and Markdown."""
 
 import csv
 import dataclasses

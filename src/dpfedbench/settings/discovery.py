@@ -73,16 +73,16 @@ def check_functions(cls: type, root: type) -> None:
         BenchError: names the first one, with its file and line.
     """
     for owner in cls.__mro__[: cls.__mro__.index(root)]:
-        for name, found in vars(owner).items():
+        for name, member in vars(owner).items():
             above = next((vars(base)[name] for base in owner.__mro__[1:] if name in vars(base)), None)
             if name.startswith("__") or above is None:
                 continue
-            if isinstance(found, FunctionType) and isinstance(above, property):
+            if isinstance(member, FunctionType) and isinstance(above, property):
                 raise BenchError(
                     f"{place(owner, name)}: {owner.__name__}.{name} has to be a @property, as its base's is"
                 )
-            if isinstance(found, FunctionType) and isinstance(above, FunctionType):
-                wanted, given = inspect.signature(above), inspect.signature(found)
+            if isinstance(member, FunctionType) and isinstance(above, FunctionType):
+                wanted, given = inspect.signature(above), inspect.signature(member)
                 if not _takes(given, wanted):
                     raise BenchError(
                         f"{place(owner, name)}: {owner.__name__}.{name} takes {_shown(given)}, but it is called with "

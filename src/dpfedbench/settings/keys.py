@@ -127,9 +127,9 @@ def _narrows(new: Any, old: Any) -> bool:
 @functools.cache
 def introduced(cls: Any) -> dict[str, Any]:
     """For each key, its default at its introduction; `NOTHING` where it had none."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for key, field in cls.model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
         default = NOTHING if field.is_required() else field.get_default(call_default_factory=True)
-        found[key] = extra.get("introduced", default)
-    return found
+        defaults[key] = extra.get("introduced", default)
+    return defaults

@@ -11,12 +11,13 @@ from dpfedbench.settings.part import (
     Shape,
     chosen,
     kind_of,
+    no_group,
     shapes,
     spelled_out,
     unknown_key,
 )
 from dpfedbench.settings.values import bad_value
-from dpfedbench.settings.words import dotted, shown, unknown_kind
+from dpfedbench.settings.words import dotted, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""
@@ -88,7 +89,7 @@ def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") ->
 
 def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: str) -> Iterator[str]:
     if not isinstance(overlay, Mapping):
-        yield f"{where} is {shown(overlay)}: expected a group of keys"
+        yield no_group(where, overlay)
         return
     for key, given in overlay.items():
         name, having = dotted(where, key), [cls for cls in classes if key in shapes(cls)]
@@ -194,7 +195,7 @@ def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
         if not inner or not isinstance(value, dict):
             continue
         own = _spelled_out(inner, said.get(key))
-        taken = [found] if (found := _of_kind(inner, value)) else inner
+        taken = [part] if (part := _of_kind(inner, value)) else inner
         for name in list(value):
             if not any(name in shapes(cls) for cls in taken) and not (isinstance(own, Mapping) and name in own):
                 del value[name]
@@ -208,12 +209,12 @@ def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:
 
 @functools.cache
 def _taken_by(having: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
-    found: dict[type[Settings], None] = {}
+    classes: dict[type[Settings], None] = {}
     for cls in having:
         shape = shapes(cls)[key]
         parts: list[type[Settings]] = [*shape.parts.values()]
-        found |= dict.fromkeys(parts or shape.sections)
-    return list(found)
+        classes |= dict.fromkeys(parts or shape.sections)
+    return list(classes)
 
 
 def has_kinds(classes: Sequence[type[Settings]]) -> bool:
@@ -228,12 +229,12 @@ def inner_structure(structure: Structure, key: str) -> list[type[Settings]]:
 
 @functools.cache
 def _inner_of(classes: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
-    found: dict[type[Settings], None] = {}
+    sections: dict[type[Settings], None] = {}
     for cls in classes:
         shape = shapes(cls).get(key)
         if shape is not None:
-            found |= dict.fromkeys(classes_at(shape))
-    return list(found)
+            sections |= dict.fromkeys(classes_at(shape))
+    return list(sections)
 
 
 def classes_at(shape: Shape) -> list[type[Settings]]:
@@ -256,10 +257,10 @@ def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, An
 
 def leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested mapping as {dotted key: value}."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, Mapping):
-            found |= leaves(item, f"{prefix}{key}.")
+            flat |= leaves(item, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = item
-    return found
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -84,12 +84,12 @@ class Settings(pydantic.BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
-        found: dict[str, Any] = {}
+        differing: dict[str, Any] = {}
         for key, before in introduced(type(self)).items():
             value = getattr(self, key)
             if key == "kind" or before is NOTHING or value != before:
-                found[key] = value.identity() if isinstance(value, Settings) else _plain(value)
-        return found
+                differing[key] = value.identity() if isinstance(value, Settings) else _plain(value)
+        return differing
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values at some keys, checked like any.
@@ -144,7 +144,7 @@ def kind_of(cls: type[Settings]) -> str | None:
 
 
 @functools.cache
-def found(base: type[Part]) -> dict[str, type[Part]]:
+def kinds_of(base: type[Part]) -> dict[str, type[Part]]:
     """The parts of a family, or those that are subclasses of `base`, by kind.
 
     They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
@@ -192,6 +192,8 @@ class Shape:
     nullable: bool
     sections: tuple[type[Settings], ...]
     item: "Shape | None" = None
+    named: bool = False
+    """Whether it holds its items by name, as a mapping does."""
     default: str | None = None
     """The kind of the part that stands there where none is given."""
 
@@ -202,7 +204,7 @@ class Shape:
         for cls in self.sections:
             if issubclass(cls, Part):
                 kind = kind_of(cls)
-                parts |= found(cls) if kind is None else {kind: cls}
+                parts |= kinds_of(cls) if kind is None else {kind: cls}
         return parts
 
     @functools.cached_property
@@ -211,7 +213,7 @@ class Shape:
         parts: dict[str, type[Part]] = {}
         for cls in self.sections:
             roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
-            parts |= found(roots[-1]) if roots else {}
+            parts |= kinds_of(roots[-1]) if roots else {}
         return parts | self.parts
 
 
@@ -226,12 +228,14 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
     nullable = NoneType in options
     options = [one for one in options if one is not NoneType]
     sections = tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
-    item = None
+    item, named = None, False
     if len(options) == 1 and not sections:
         origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
         if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
-    return Shape(annotation, nullable, sections, item, kind_of(type(default)) if isinstance(default, Part) else None)
+            named = issubclass(origin, Mapping)
+    kind = kind_of(type(default)) if isinstance(default, Part) else None
+    return Shape(annotation, nullable, sections, item, named, kind)
 
 
 def _plain(value: Any) -> Any:
@@ -321,13 +325,19 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
     return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
 
 
+def no_group(where: str, value: Any) -> str:
+    """The fault of a value that stands where keys with values have to."""
+    mend = ", each written NAME: VALUE, and not a list of them" if isinstance(value, (list, tuple)) else ""
+    return f"{where} is {shown(value)}: expected a group of keys{mend}"
+
+
 def _read(cls: Any, values: Any, where: str) -> Any:
     if isinstance(values, cls):
         return values
     if isinstance(values, str):
         values = cls.short.get(values, values)
     if not isinstance(values, Mapping):
-        raise BenchError(f"{where or 'the configuration'} is {shown(values)}: expected a group of keys")
+        raise BenchError(no_group(where or "the configuration", values))
     keys = shapes(cls)
     made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items()}
     return _fill(cls.__new__(cls), made, where)
@@ -339,6 +349,8 @@ def _read_at(shape: Shape, value: Any, where: str, owner: type[Settings]) -> Any
         return None if value is None or str not in members(shape.annotation) else value
     if shape.sections:
         return _read_part(shape, value, where, owner)
+    if shape.item is not None and shape.named and isinstance(value, (list, tuple)):
+        raise BenchError(no_group(where, value))
     if shape.item is not None and isinstance(value, Mapping):
         return {key: _read_at(shape.item, item, dotted(where, key), owner) for key, item in value.items()}
     if shape.item is not None and shape.item.sections and isinstance(value, (list, tuple)):

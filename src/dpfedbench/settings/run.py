@@ -82,8 +82,13 @@ class ModelSettings(Part):
         """A network of the same size that needs no file of another run: what may be asked of one before there are."""
         return self
 
-    def prepared(self, records: Any) -> Any:
-        """What the network reads of records [n, ...]: a fixed map of each by itself; by default they themselves."""
+    def prepared(self, records: Any, public: Any = None) -> Any:
+        """What the network reads of records [n, ...]: a fixed map of each by itself; by default they themselves.
+
+        Args:
+            records: as the data set has them.
+            public: those of the public validation split [m, ...], which alone the map may depend on.
+        """
         return records
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
@@ -210,13 +215,13 @@ class Run(Settings):
         Raises:
             LookupError: it has none.
         """
-        found = self.find(family)
-        if found is None:
+        chosen = self.find(family)
+        if chosen is None:
             raise LookupError(f"{self.method} has no {family.__name__}")
-        return found
+        return chosen
 
     @property
-    def holds(self) -> str:
+    def client_data(self) -> str:
         """What clients hold: "tasks" (few-shot) or "records"."""
         return "tasks"
 
@@ -378,7 +383,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise BenchError(f"{path} holds no configuration: delete it and run the workflow again")
     if "local" in values or any("rule" in section for section in values.values() if isinstance(section, Mapping)):
         raise BenchError(
-            f"{path} is of the former format, which had clipping.rule and local: read it with the version that wrote "
-            "it, or move that results folder aside and run the workflow again"
+            f"{path} has an older format (with clipping.rule and local): read it with the version that wrote it, or "
+            "move that results folder away and run the workflow again"
         )
     return dict(values)

@@ -37,8 +37,8 @@ def check_plain(value: Any, where: str) -> None:
             raise BenchError(f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller")
         if not isinstance(one, str):
             continue
-        if found := _UNPRINTABLE.search(one):
-            raise BenchError(f"{name} has the letter {found[0]!a}, which cannot be printed: take it out")
+        if letter := _UNPRINTABLE.search(one):
+            raise BenchError(f"{name} has the letter {letter[0]!a}, which cannot be printed: take it out")
         if len(one) > LONGEST_TEXT:
             raise BenchError(f"{name} is {shown(one)}: expected at most {LONGEST_TEXT:,} letters, it has {len(one):,}")
 

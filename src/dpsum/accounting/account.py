@@ -206,8 +206,8 @@ def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Ac
 
 
 def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
-    found = Profiles(releases, delta, claims, given)
-    profiles, reasons = found.read()
+    reader = Profiles(releases, delta, claims, given)
+    profiles, reasons = reader.read()
     sampler, unit = releases[0].sampler, releases[0].unit
     units = sampler.get("records", sampler["clients"])
     notices = []
@@ -216,11 +216,11 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
     return Account(
         delta=delta,
         unit=unit,
-        rounds=len(found.events.multipliers),
-        noise_multiplier=min(ends(schedule)[0] for schedule, _ in found.events.claimed),
+        rounds=len(reader.events.multipliers),
+        noise_multiplier=min(ends(schedule)[0] for schedule, _ in reader.events.claimed),
         sampler=sampler,
         profiles=profiles,
-        groups=found.groups(profiles),
+        groups=reader.groups(profiles),
         reasons=reasons,
         notices=tuple(notices),
     )
@@ -251,11 +251,11 @@ def others(releases: Sequence[Release]) -> dict[str, int]:
 
 def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
     parts = by_part(releases)
-    found = [_account_of(events, delta, claims, given) for events in parts.values()]
+    accounts = [_account_of(events, delta, claims, given) for events in parts.values()]
     if given.before:
-        return _after(found[0], releases, given.before, delta)
+        return _after(accounts[0], releases, given.before, delta)
     names = " and of ".join(f"the {name}" for name in parts)
-    return functools.reduce(lambda one, other: _either(one, other, f"the releases of {names}"), found)
+    return functools.reduce(lambda one, other: _either(one, other, f"the releases of {names}"), accounts)
 
 
 def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
@@ -264,11 +264,11 @@ def _after(last: Account, releases: Sequence[Release], before: Sequence[Release]
     Raises:
         DpsumError: they protect other units, or no analysis puts their mechanisms and samplers together.
     """
-    found = []
+    brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
-        found.append(_both([(accountant := analyses.of(lines), accountant.read(lines)) for lines in stages], delta))
-    low, high = (max(ends) for ends in zip(*found, strict=True))
+        brackets.append(_both([(accountant := analyses.of(lines), accountant.read(lines)) for lines in stages], delta))
+    low, high = (max(ends) for ends in zip(*brackets, strict=True))
     alone, uncovered = last.profiles["holds"], next((e.reason for e in before if e.data_dependent_threshold), "")
     if uncovered or alone.status == "void":
         low = high = math.inf

@@ -159,8 +159,8 @@ class Accountant:
         if z is not None:
             exact = gaussian_deltas(z, EPSILONS)
             return Curve(EPSILONS, exact, exact)
-        found = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
-        return Curve(np.array([self.high(events, float(delta)) for delta in found]), found, found)
+        deltas = np.concatenate([np.geomspace(1e-7, 1e-2, 6), np.geomspace(2e-2, 0.9, 12)])
+        return Curve(np.array([self.high(events, float(delta)) for delta in deltas]), deltas, deltas)
 
     # What only some can say
 
@@ -203,25 +203,25 @@ class Accountant:
         Raises:
             Contradiction: says which numbers, and what they should be.
         """
-        said = Sampling.of(sampling)
-        units = self.units_of(said)
+        numbers = Sampling.of(sampling)
+        units = self.units_of(numbers)
         for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
-            if not isinstance(said.get(key), (int, float)) or not 0 < said[key] < math.inf:
-                raise self.contradiction(said, f"{key} is not a number above 0")
+            if not isinstance(numbers.get(key), (int, float)) or not 0 < numbers[key] < math.inf:
+                raise self.contradiction(numbers, f"{key} is not a number above 0")
         for key in dict.fromkeys(("clients", units, "rounds")):
-            if said[key] != int(said[key]):
-                raise self.contradiction(said, f"{key} is not a whole number")
-        if said["cohort"] > said[units]:
-            raise self.contradiction(said, f"cohort is more than the {said[units]:,} {units}")
-        self.check_numbers(said)
+            if numbers[key] != int(numbers[key]):
+                raise self.contradiction(numbers, f"{key} is not a whole number")
+        if numbers["cohort"] > numbers[units]:
+            raise self.contradiction(numbers, f"cohort is more than the {numbers[units]:,} {units}")
+        self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
         """What has to hold between a sampler's numbers, each of which is one: here the rate is the cohort's share."""
         units = self.units_of(sampling)
         share = sampling["cohort"] / sampling[units]
         if not math.isclose(sampling["rate"], share, rel_tol=1e-12):
-            said = f"{sampling['cohort']:,} of {sampling[units]:,} {units} is a rate of {share:.6g}"
-            raise self.contradiction(sampling, said)
+            text = f"{sampling['cohort']:,} of {sampling[units]:,} {units} is a rate of {share:.6g}"
+            raise self.contradiction(sampling, text)
 
     def check_whole(self, sampling: Sampling, *keys: str) -> None:
         """Refuse a sampler where one of these keys is not a whole number from 1 on."""
@@ -236,8 +236,8 @@ class Accountant:
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
         """The refusal of a sampler."""
-        said = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
-        text = f"the ledger's sampler {self.pair[1]} says {said}, which do not fit together: {why}; {MEND}"
+        pairs = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
+        text = f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit together: {why}; {MEND}"
         return Contradiction(text, why)
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
@@ -247,12 +247,12 @@ class Accountant:
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
-    found: dict[float, int] = {}
+    releases_by_z: dict[float, int] = {}
     for events in rounds:
         parts = [event.noise_multiplier for event in events]
         z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
-        found[z] = found.get(z, 0) + 1
-    return tuple(found.items())
+        releases_by_z[z] = releases_by_z.get(z, 0) + 1
+    return tuple(releases_by_z.items())
 
 
 def rounds_of(releases: Sequence[Release], adjacency: str = "zero-out") -> list[list[Release]]:

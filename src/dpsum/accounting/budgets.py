@@ -77,9 +77,14 @@ class BudgetPlan:
             self.lots_allowed = rounds_allowed(budget.profile, sampler, self._together, *limits, **self._given)
 
     @property
+    def multipliers(self) -> list[float]:
+        """z of each sum of the next round, in the order of the sums."""
+        return [self.noise_multiplier, *self.beside]
+
+    @property
     def _together(self) -> float:
         """The multiplier of all releases of a round as one."""
-        return joint_multiplier([self.noise_multiplier, *self.beside]) if self.beside else self.noise_multiplier
+        return joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
 
     def allows(self, releases: int) -> bool:
         """Whether epsilon is still within the budget after `releases` rounds (or lots) in all."""
@@ -285,7 +290,7 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
     given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
     if not missing:
         return given
-    found = total
+    share = total
     if len(multipliers) > 1:
         left = total**-2 - math.fsum(z**-2 for z in given)
         if left <= 0:
@@ -293,10 +298,10 @@ def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
                 f"the budget allows all sums of these units together one of noise multiplier {total:g}, and those that "
                 f"are given have {joint_multiplier(given):g} already: raise a multiplier or budget.epsilon"
             )
-        found = rounded_up((missing / left) ** 0.5)
-        while joint_multiplier([*given, *[found] * missing]) < total:
-            found = math.nextafter(found, math.inf)
-    return [found if z is None else z for z in multipliers]
+        share = rounded_up((missing / left) ** 0.5)
+        while joint_multiplier([*given, *[share] * missing]) < total:
+            share = math.nextafter(share, math.inf)
+    return [share if z is None else z for z in multipliers]
 
 
 def _check_claimed(budget: Budget, claims: Claims) -> None:

@@ -134,12 +134,12 @@ def upper_end(
         ceiling: an upper end that is known already.
     """
     first, *others = orders
-    found = crossing(
+    epsilon = crossing(
         lambda near: _composed(first, step, mass, upper=True, near=near),
         delta=delta, start=start, ceiling=ceiling, upper=True,
     )  # fmt: skip
     return raised(
-        found,
+        epsilon,
         ceiling,
         lambda at: all(_composed(rounds, step, mass, upper=True, near=at).delta(at) <= delta for rounds in others),
     )

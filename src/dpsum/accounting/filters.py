@@ -105,8 +105,8 @@ def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float)
     def excess(epsilon: float) -> float:
         return float(logsumexp(factors + (alphas - 1.0) * (kept - epsilon))) - math.log(delta)
 
-    found = least_root(excess, xtol=1e-12)
-    return found + 1e-11 if found else 0.0
+    root = least_root(excess, xtol=1e-12)
+    return root + 1e-11 if root else 0.0
 
 
 def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:

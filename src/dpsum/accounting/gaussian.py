@@ -122,10 +122,10 @@ def rest_multiplier(total: float, other: float) -> float:
             f"a release of multiplier {other:g} beside the gradients' leaves nothing of noise.multiplier {total:g}: "
             "raise clipping.count_noise (it is half that multiplier) or lower the noise"
         )
-    found = (total**-2 - other**-2) ** -0.5
-    while joint_multiplier([found, other]) < total:
-        found = math.nextafter(found, math.inf)
-    return found
+    rest = (total**-2 - other**-2) ** -0.5
+    while joint_multiplier([rest, other]) < total:
+        rest = math.nextafter(rest, math.inf)
+    return rest
 
 
 def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:

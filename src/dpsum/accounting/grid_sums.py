@@ -228,17 +228,17 @@ def crossing(curve_near: Callable[[float], End], *, delta: float, start: float, 
             return 0.0 if upper else best
         if excess(ceiling) < 0.0:
             root = float(scipy.optimize.brentq(excess, floor, ceiling, xtol=1e-10, rtol=1e-12))
-            found = _proving_side(excess, root, floor, upper)
+            proved = _proving_side(excess, root, floor, upper)
         elif upper:
             # This curve proves nothing below the ceiling; one made nearer to it may.
             near = (near + ceiling) / 2
             continue
         else:
-            found = ceiling
-        best = min(best, found) if upper else max(best, found)
-        if curve.sharp(found) or abs(found - near) <= 1e-3 * near:
+            proved = ceiling
+        best = min(best, proved) if upper else max(best, proved)
+        if curve.sharp(proved) or abs(proved - near) <= 1e-3 * near:
             break
-        near = found
+        near = proved
     return best
 
 

@@ -37,17 +37,17 @@ def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float,
     """
     if size == 1:
         return epsilon_at(delta)
-    share, found = delta, epsilon_at(delta)
+    share, epsilon = delta, epsilon_at(delta)
     for _ in range(60):
-        if size * found >= ceiling:
+        if size * epsilon >= ceiling:
             break
-        ladder = _ladder(found, size)
+        ladder = _ladder(epsilon, size)
         if share * ladder <= delta:
-            return size * found
+            return size * epsilon
         share = min(share, 0.95 * delta / ladder)
         if not share > SMALLEST_DELTA:
             break
-        found = epsilon_at(share)
+        epsilon = epsilon_at(share)
     return ceiling
 
 
@@ -141,5 +141,5 @@ def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float
         second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
         return float(weights @ (np.exp(first) * -np.expm1(np.minimum(second - first, 0.0)))) - rest
 
-    found = least_root(excess, xtol=1e-9) if len(at) else 0.0
-    return found + 1e-9 if found else 0.0
+    root = least_root(excess, xtol=1e-9) if len(at) else 0.0
+    return root + 1e-9 if root else 0.0

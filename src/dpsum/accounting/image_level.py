@@ -37,8 +37,8 @@ class ImageUse:
 
     def counts(self) -> np.ndarray:
         """How many clients use each image that is used at all."""
-        found = np.bincount(self.images.ravel())
-        return found[found > 0]
+        uses = np.bincount(self.images.ravel())
+        return uses[uses > 0]
 
     @property
     def most(self) -> int:

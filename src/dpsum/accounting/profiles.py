@@ -76,15 +76,15 @@ class Profiles:
     def read(self) -> tuple[Mapping[str, Entry], Mapping[str, str]]:
         """Each profile's entry, or the reason why it has none."""
         holds = self._holds()
-        found = {
+        answers = {
             "as_claimed": self._as_claimed(),
             "holds": holds,
             "replace_one": self._replace_one(holds),
             "image_level": self._image_level(holds),
             "tuning": self._tuning(holds),
         }
-        entries = {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
-        return entries, {name: reason for name, reason in found.items() if isinstance(reason, str)}
+        entries = {name: entry for name, entry in answers.items() if isinstance(entry, Entry)}
+        return entries, {name: reason for name, reason in answers.items() if isinstance(reason, str)}
 
     def _entry(self, low: float, high: float, status: str, explanation: str, **others: Any) -> Entry:
         if self.missing:
@@ -140,12 +140,12 @@ class Profiles:
 
     def _high(self, delta: float) -> float:
         """The high end of `holds` at another delta."""
-        found = []
+        bounds = []
         if self.filter is not None:
-            found.append(self.filter.epsilon(delta))
+            bounds.append(self.filter.epsilon(delta))
         if self.floor is not None:
-            found.append(self.accountant.high(self.events.of_noise(self.floor), delta))
-        return min(found) if found else self.accountant.high(self.events, delta)
+            bounds.append(self.accountant.high(self.events.of_noise(self.floor), delta))
+        return min(bounds) if bounds else self.accountant.high(self.events, delta)
 
     def _replace_one(self, holds: Entry) -> Entry:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
@@ -171,7 +171,7 @@ class Profiles:
         Claimed is (k eps, k e^((k-1) eps) delta) (Li et al. 2020, after Dwork and Roth 2014), of eps as claimed: void
         where that delta is not below 1, which says nothing.
         """
-        found = {}
+        by_size = {}
         for size in self.given.groups:
             z, high = self.accountant.gaussian(self.events), math.inf
             if not self.missing:
@@ -184,8 +184,8 @@ class Profiles:
                 share = size * math.exp(min((size - 1) * one, 600.0)) * self.delta
                 void = ", which says nothing" if share >= 1 else ""
                 how += f"; claimed would be epsilon {size * one:.4g} at delta {share:.3g}{void}"
-            found[str(size)] = self._entry(low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}")
-        return found
+            by_size[str(size)] = self._entry(low, high, profiles["holds"].status, f"{size} {self.first.unit}s: {how}")
+        return by_size
 
     def _image_level(self, holds: Entry) -> Entry | str:
         """One image: all clients that use it contribute zero."""
@@ -216,8 +216,8 @@ class Profiles:
             return f"no search declared: not counted{remark}"
         text = f"{search.text}, trained on {search.data} data"
         if search.data == "public" or self.missing:
-            said = f"{text}: nothing is added; {holds.explanation}{remark}"
-            return dataclasses.replace(holds, explanation=said)
+            explanation = f"{text}: nothing is added; {holds.explanation}{remark}"
+            return dataclasses.replace(holds, explanation=explanation)
         if self.adaptive and self.floor is None and (self.filter is None or len(self.filter.orders) > 1):
             return f"{text}: noise that follows a loss has no divergence of one order to go by{remark}"
         low = holds.epsilon_low

@@ -100,10 +100,10 @@ def _renyi_whole(noise_multiplier: float, rate: float, orders: tuple[int, ...]) 
 def epsilon_of(divergences: np.ndarray, orders: Sequence[float], delta: float, *, tight: bool) -> float:
     """From Renyi divergences to epsilon: Mironov's conversion, or the tighter one of Canonne et al."""
     alphas = np.asarray(orders, dtype=float)
-    found = divergences - math.log(delta) / (alphas - 1.0)
+    epsilons = divergences - math.log(delta) / (alphas - 1.0)
     if tight:
-        found = found + np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
-    return max(float(np.min(found)), 0.0)
+        epsilons = epsilons + np.log1p(-1.0 / alphas) - np.log(alphas) / (alphas - 1.0)
+    return max(float(np.min(epsilons)), 0.0)
 
 
 def renyi_epsilon(schedule: Schedule, rate: float, delta: float, orders: Sequence[float]) -> float:

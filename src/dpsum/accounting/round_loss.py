@@ -114,11 +114,11 @@ class RoundLoss:
             x -= step
             if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:
                 break
-        found, error = np.full(rise.shape, -np.inf), np.zeros(rise.shape)
-        found[inside] = x
+        roots, error = np.full(rise.shape, -np.inf), np.zeros(rise.shape)
+        roots[inside] = x
         largest = counts[-1] * (np.abs(x) + counts[-1]) / variance + np.abs(target) + float(np.abs(ratios).max()) + 4
         error[inside] = variance * (moved + 2 * FUNCTION * largest) + counts[-1] * np.abs(step)
-        return found, error
+        return roots, error
 
     def loss(self, x: float) -> float:
         """The loss of removal at x."""

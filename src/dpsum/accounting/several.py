@@ -41,14 +41,14 @@ def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple
     for _ in range(min(participations, -(-rounds // separation))):
         before = tables[-1][np.maximum(np.arange(rounds) - separation + 1, 0)]
         tables.append(np.append(0.0, np.maximum.accumulate(weights + before)))
-    found, at = [], rounds
+    chosen, at = [], rounds
     for table in tables[:0:-1]:
         if table[at] <= 0.0:
             break
         last = int(np.argmax(table[: at + 1] >= table[at])) - 1
-        found.append(last)
+        chosen.append(last)
         at = max(last - separation + 1, 0)
-    return float(tables[-1][-1]), np.array(found[::-1], dtype=int)
+    return float(tables[-1][-1]), np.array(chosen[::-1], dtype=int)
 
 
 def sensitivity(gram: np.ndarray, separation: int, participations: int) -> tuple[float, float]:

@@ -52,14 +52,14 @@ def part_of(one: Read) -> str:
     return one.part or (_SETS.get(one.name, "") if one.unit == RECORD else "")
 
 
-def by_unit(found: Iterable[One]) -> dict[str, list[One]]:
+def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
     """Sums, or lines of a ledger, by their unit.
 
     Raises:
         DpsumError: sums of clients and sums of records have an observer in common.
     """
     units: dict[str, list[One]] = {}
-    for one in found:
+    for one in events:
         units.setdefault(one.unit, []).append(one)
     if len(units) > 1:
         records, clients = units.get(RECORD, []), units.get(CLIENT, [])
@@ -73,20 +73,20 @@ def by_unit(found: Iterable[One]) -> dict[str, list[One]]:
     return units
 
 
-def by_part(found: Sequence[One]) -> dict[str, list[One]]:
+def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     """Sums of one unit, or their lines, by the part of the records that they read; "" where they read all.
 
     Raises:
         DpsumError: some read a part and others all.
     """
-    kinds = {(one.name, one.part): one for one in reversed(found)}
+    kinds = {(one.name, one.part): one for one in reversed(events)}
     read = {key: part_of(one) for key, one in kinds.items() if one.part or one.name not in _BESIDE}
     for key, one in kinds.items():
         if key not in read:
             alike = {read[of] for of in read if kinds[of].unit == one.unit and _sampler(kinds[of]) == _sampler(one)}
             read[key] = alike.pop() if len(alike) == 1 else ""
     parts: dict[str, list[One]] = {}
-    for one in found:
+    for one in events:
         parts.setdefault(read[one.name, one.part], []).append(one)
     if "" in parts and len(parts) > 1:
         some = next(part for part in parts if part)

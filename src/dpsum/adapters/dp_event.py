@@ -61,8 +61,8 @@ def from_event(
         raise DpsumError("the tree has no release: there is nothing to account for")
     kinds = {(one.rate, one.size, len(one.multipliers)) for one in rounds}
     if len(kinds) > 1:
-        said = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
-        raise DpsumError(f"the tree has samples of several kinds ({said}): a ledger is of one sampler, so split it")
+        samplers = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
+        raise DpsumError(f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it")
     rate, size, count = kinds.pop()
     if size is not None and size[1] != units:
         raise DpsumError(f"the tree samples from {size[1]:,} units and units is {units:,}: give that number")
@@ -70,12 +70,12 @@ def from_event(
     kind = "fixed-size" if size else "poisson-lots" if unit == "record" else "poisson"
     of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
     sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
-    found = []
+    lines = []
     for number, one in enumerate(rounds):
         for which, multiplier in enumerate(one.multipliers):
             z = multiplier * _OVER[adjacency]
-            found.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
-    return found
+            lines.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
+    return lines
 
 
 def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler: dict[str, Any]) -> Release:
@@ -187,5 +187,5 @@ def _times(event: events.DpEvent, count: int) -> events.DpEvent:
 
 
 def _composed(parts: Iterator[events.DpEvent]) -> events.DpEvent:
-    found = list(parts)
-    return events.ComposedDpEvent(found) if len(found) > 1 else found[0]
+    composed = list(parts)
+    return events.ComposedDpEvent(composed) if len(composed) > 1 else composed[0]

@@ -111,9 +111,9 @@ class StrategyWatch(Watch):
         sample = random.sample
 
         def seen(population: Sequence[int], k: int, **kwargs: Any) -> list[int]:
-            found = sample(population, k, **kwargs)
-            drawn.append((set(population), list(found)))
-            return found
+            cohort = sample(population, k, **kwargs)
+            drawn.append((set(population), list(cohort)))
+            return cohort
 
         random.sample = seen  # type: ignore[assignment]
         try:
@@ -176,8 +176,8 @@ class StrategyWatch(Watch):
                 "sensitivity is not known"
             )
         noise = differences(after, mean)
-        said = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
-        faults = self._noise.faults(noise, said, after)
+        deviation = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
+        faults = self._noise.faults(noise, deviation, after)
         if self.metrics == "released":
             if metrics:
                 reasons.append(
@@ -196,7 +196,7 @@ class StrategyWatch(Watch):
             name="update-mean",
             threshold=threshold,
             sensitivity=threshold * factor,
-            noise_std=answered * (rms(noise) if faults else said),
+            noise_std=answered * (rms(noise) if faults else deviation),
             dimension=sum(one.size for one in after),
             sampler=self._sampler,
             denominator=answered,
@@ -274,11 +274,11 @@ def _floats(one: np.ndarray) -> np.ndarray:
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
     shares = np.array(weights) / sum(weights)
-    for number, found in enumerate(mean):
+    for number, array in enumerate(mean):
         rows = [np.asarray(arrays[number], np.float64) for arrays in updates]
         wanted = np.tensordot(shares, np.stack(rows), axes=1)
         size = float(np.max(np.abs(np.stack(rows)), initial=0.0))
-        if not np.allclose(found, wanted, rtol=1e-5, atol=1e-5 * size):
+        if not np.allclose(array, wanted, rtol=1e-5, atol=1e-5 * size):
             return False
     return True
 
@@ -344,15 +344,15 @@ class _WatchedMod:
         length = norm(update)
         scale = min(1.0, threshold / length) if length else 1.0
         noise = [one - scale * moved for one, moved in zip(differences(after, before), update, strict=True)]
-        said = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
-        faults, rounds, reasons = noise_seen.faults(noise, said), self._rounds, list[str]()
+        deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
+        faults, rounds, reasons = noise_seen.faults(noise, deviation), self._rounds, list[str]()
         if self._metrics == "released" and shown:
             reasons.append(f"the server sees the client's {', '.join(shown)}, which have no noise")
         ledger.write(
             name="own-update",
             threshold=threshold,
             sensitivity=threshold,
-            noise_std=rms(noise) if faults else said,
+            noise_std=rms(noise) if faults else deviation,
             dimension=sum(one.size for one in after),
             sampler={
                 "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": rounds, "rate": 1.0, "separation": 1,

@@ -168,9 +168,9 @@ class Watch:
 
     def _around_coefficients(self, inner: Any) -> Any:
         def get_clipping_coef() -> torch.Tensor:
-            found = inner()
-            self._ghost = len(found), float(self._module.max_grad_norm)
-            return found
+            coefficients = inner()
+            self._ghost = len(coefficients), float(self._module.max_grad_norm)
+            return coefficients
 
         return get_clipping_coef
 
@@ -185,8 +185,8 @@ class Watch:
                     if records < 0:
                         self._reasons.append(_UNCLIPPED)
                 else:
-                    found = optimizer.params[0].grad_sample
-                    records = sum(map(len, found)) if isinstance(found, list) else len(found)
+                    gradients = optimizer.params[0].grad_sample
+                    records = sum(map(len, gradients)) if isinstance(gradients, list) else len(gradients)
                     layers = getattr(optimizer, "max_grad_norms", None)
                     norm = math.hypot(*map(float, layers)) if layers else float(optimizer.max_grad_norm)
                 self._records += max(records, 0)
@@ -259,9 +259,9 @@ class Watch:
         """Compare the sum's length and its noise with what they can be."""
         lengths, squares = [], []
         for parameter in self._optimizer.params:
-            found = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
-            lengths.append(found.square().sum())
-            squares.append((parameter.grad.double().reshape(-1) - found).square().sum())  # type: ignore[union-attr]
+            summed = parameter.summed_grad.double().reshape(-1)  # type: ignore[attr-defined]
+            lengths.append(summed.square().sum())
+            squares.append((parameter.grad.double().reshape(-1) - summed).square().sum())  # type: ignore[union-attr]
         length = math.sqrt(float(torch.stack(lengths).sum()))
         if length > self._records * clipped_to * _NORM_SLACK:
             self._reasons.append(_TOO_LONG)
@@ -300,9 +300,9 @@ class Watch:
             raise DpsumError("no step was taken: there is nothing to account for")
         first, name = releases[0], self._engine.accountant.mechanism()
         kind = first.sampler["kind"]
-        said = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
+        explanation = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
         status = "proved" if kind == "poisson-lots" and name != "gdp" else "void"
-        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=said, status=status)
+        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=explanation, status=status)
         try:
             analyses.find(first.mechanism, kind)
         except DpsumError as error:
@@ -312,7 +312,7 @@ class Watch:
         number = claim.epsilon((), first.sampler, delta)
         entry = Entry(
             epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
-            observer=first.observer, status="void", explanation=f"{said}; the sampler was {kind}",
+            observer=first.observer, status="void", explanation=f"{explanation}; the sampler was {kind}",
         )  # fmt: skip
         return Account(
             delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler, profiles={"as_claimed": entry},

@@ -70,32 +70,38 @@ def watch(
         DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
             watched already; arguments out of bounds; the ledger exists.
     """
-    found = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
-    if len(found) != 1:
-        raise DpsumError(f"the backend has {len(found)} privacy mechanisms among its postprocessors: give one with one")
-    if "postprocess_server" in vars(found[0]):
+    mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+    if len(mechanisms) != 1:
+        raise DpsumError(
+            f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
+        )
+    if "postprocess_server" in vars(mechanisms[0]):
         raise DpsumError("the backend's mechanism is watched already: make a new one")
     check_cohorts(cohorts)
     if rounds < 1:
         raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
-    gaussian = _gaussian(found[0])
+    gaussian = _gaussian(mechanisms[0])
     if gaussian is None:
-        raise DpsumError(f"{type(found[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here")
+        raise DpsumError(
+            f"{type(mechanisms[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
+        )
     kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
     if (users or known) is None:
         raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
     if users is not None and known is not None and users != known:
         raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
-    return BackendWatch(backend, found[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics)
+    return BackendWatch(
+        backend, mechanisms[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics
+    )
 
 
 def _gaussian(mechanism: Any) -> GaussianMechanism | None:
-    found = mechanism
+    inner = mechanism
     if isinstance(mechanism, CentrallyAppliedPrivacyMechanism):
-        found = mechanism.underlying_mechanism
+        inner = mechanism.underlying_mechanism
     elif isinstance(mechanism, GaussianApproximatedPrivacyMechanism):
-        found = mechanism._local_mechanism
-    return found if isinstance(found, GaussianMechanism) else None
+        inner = mechanism._local_mechanism
+    return inner if isinstance(inner, GaussianMechanism) else None
 
 
 def _sampling(sampler: Any) -> tuple[str, int | None]:
@@ -180,7 +186,7 @@ class BackendWatch(Watch):
         now, gaussian = self._now, self._gaussian
         self._cohort = self._cohort or len(now.users)
         factor, combines = 1.0, None
-        said = now.bound * gaussian.relative_noise_stddev
+        deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
             factor = float(np.max(np.linalg.norm(encoder, axis=0)))
@@ -190,9 +196,9 @@ class BackendWatch(Watch):
         else:
             drawn = now.noise
         if self._approximated:
-            said *= len(now.users) ** 0.5
+            deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
-        faults = self._faults(said, drawn)
+        faults = self._faults(deviation, drawn)
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
@@ -211,7 +217,7 @@ class BackendWatch(Watch):
             name="own-update" if self._local else "update-sum",
             threshold=now.bound,
             sensitivity=now.bound * factor,
-            noise_std=rms(drawn) if faults else said,
+            noise_std=rms(drawn) if faults else deviation,
             dimension=now.dimension,
             sampler=sampler,
             denominator=1 if self._local else len(now.users),
@@ -220,12 +226,14 @@ class BackendWatch(Watch):
             combines=combines,
         )
 
-    def _faults(self, said: float, drawn: list[np.ndarray]) -> list[str]:
+    def _faults(self, deviation: float, drawn: list[np.ndarray]) -> list[str]:
         if not self._local:
-            return self._noise.faults(drawn, said)
+            return self._noise.faults(drawn, deviation)
         if len(self._now.locally) != len(self._now.users):
             return [f"{len(self._now.locally)} of {len(self._now.users)} users noised what they sent"]
-        return list(dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, said)))
+        return list(
+            dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, deviation))
+        )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
         """The sampler, and what does not fit it: a cohort of another size, a user who comes again too early."""

@@ -53,9 +53,9 @@ class States:
                 return False
         except (AttributeError, RuntimeError, NotImplementedError):
             return False  # one that has no state to tell, such as the operating system's
-        found = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()
-        again = found in self._seen
-        self._seen.add(found)
+        digest = hashlib.sha256(state.cpu().numpy().tobytes()).hexdigest()
+        again = digest in self._seen
+        self._seen.add(digest)
         return again
 
 

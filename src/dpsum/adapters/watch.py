@@ -56,8 +56,8 @@ class NoiseSeen:
             return ["no noise is added"]
         pieces = [np.asarray(one, dtype=np.float64).ravel() / std for one in noise]
         values = pieces if values is None else values
-        found = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
-        return list(dict.fromkeys(found))
+        messages = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
+        return list(dict.fromkeys(messages))
 
     def _sizes(self, pieces: Sequence[np.ndarray], std: float) -> list[str]:
         whole = np.concatenate(pieces)
@@ -87,7 +87,7 @@ class NoiseSeen:
         return []
 
     def _repeats(self, pieces: Sequence[np.ndarray]) -> list[str]:
-        found, own = list[str](), len(self._draws)
+        faults, own = list[str](), len(self._draws)
         largest = sorted(range(len(pieces)), key=lambda number: -pieces[number].size)[:_ARRAYS]
         for number in sorted(largest):
             piece = pieces[number][:_KEPT].astype(np.float32)
@@ -97,9 +97,9 @@ class NoiseSeen:
             chances = _chances(piece, [self._draws[at] for at in alike])
             if alike and np.min(chances) * len(alike) < FALSE_ALARM:
                 before = "in this release" if alike[int(np.argmin(chances))] >= own else "in a release before"
-                found.append(f"the noise of array {number} was drawn already {before}")
+                faults.append(f"the noise of array {number} was drawn already {before}")
             self._draws.append(piece)
-        return found[:1]
+        return faults[:1]
 
 
 def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
@@ -109,7 +109,7 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
 
     Of vectors of different lengths the first coordinates of both are compared.
     """
-    found = np.ones(len(others))
+    chances = np.ones(len(others))
     for size in {min(own.size, other.size) for other in others}:
         at = [number for number, other in enumerate(others) if min(own.size, other.size) == size]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
@@ -117,8 +117,8 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
         one = own[:size].astype(np.float64) - own[:size].mean()
         norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
         r = np.clip(rows @ one / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
-        found[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)
-    return found
+        chances[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)
+    return chances
 
 
 class Watch:

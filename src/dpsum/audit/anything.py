@@ -1,7 +1,7 @@
 """An audit of anybody's release: a lower bound on the epsilon of a function that takes contributions.
 
-    found = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
-    print(found.epsilon, found.claimed, found.refuted)
+    audit = audited(release, dimension=1000, noise_multiplier=1.0, delta=1e-5)
+    print(audit.epsilon, audit.claimed, audit.refuted)
 
 `release` is one call of a mechanism: contributions [n, d] in, what is released out. Every call is attacked by itself,
 by an observer who knows who is in it and who chose all other contributions; what the attacks show is how many times
@@ -112,15 +112,15 @@ class Audited:
                 f"REFUTED: epsilon is at least {self.epsilon:.4g}, declared was {self.claimed:.4g}; the attack "
                 f"'{self.worst.name}' shows it, as right code does once in {1 / max(self.chance, 1e-30):.2g} audits"
             )
-        said = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
+        text = f"not refuted: at least {self.epsilon:.4g} is shown of the {self.claimed:.4g} declared"
         if self.epsilon > self.claimed:
-            said += f", as right code does once in {1 / self.chance:.2g} audits"
+            text += f", as right code does once in {1 / self.chance:.2g} audits"
         if self.little < _ANOTHER:
-            said += (
+            text += (
                 f"; an ideal attacker shows {self.ideal:.4g}, so that this is another mechanism than declared: more "
                 "noise, smaller contributions, or an attack that does not suit it"
             )
-        return said
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """The audit as numbers, text and lists, for `dpsum.export.report`."""
@@ -223,7 +223,7 @@ def audited(
         if progress is not None:
             progress(watched.calls, max(plan.calls, watched.calls))
 
-    found = list[Attack]()
+    results = list[Attack]()
 
     def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
         before = watched.calls
@@ -232,17 +232,17 @@ def audited(
             scores, coins, family, delta=delta, confidence=share, generator=stream(seed, f"audit-{name}"),
             ideal=family.ideal(coins),
         )  # fmt: skip
-        found.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
+        results.append(Attack(name=name, bound=bound, calls=watched.calls - before, observations=len(coins)))
 
-    def many(made: attacks.Canaries) -> Scored:
-        blocks = _blocks(wanted, len(made.rows), calls)
-        return attacks.together(watched, seen, made, blocks=blocks, rng=rng, step=step)
+    def many(canaries: attacks.Canaries) -> Scored:
+        blocks = _blocks(wanted, len(canaries.rows), calls)
+        return attacks.together(watched, seen, canaries, blocks=blocks, rng=rng, step=step)
 
     def through(family: OfRounds) -> Scored:
-        made = attacks.in_coordinates(watched, seen, among, rng)
+        canaries = attacks.in_coordinates(watched, seen, among, rng)
         each = [
             attacks.over_rounds(
-                watched, seen, made, make(seed + index), known=family.known, units=units, rng=rng, step=step
+                watched, seen, canaries, make(seed + index), known=family.known, units=units, rng=rng, step=step
             )
             for index in range(repeats)
         ]
@@ -256,15 +256,15 @@ def audited(
             add("over all", lambda: many(attacks.over_all(watched, seen, min(_SPREAD, fits), rng)))
         if isinstance(family, OfCalls) and tried:
             add("over rounds", functools.partial(through, family.rounds), family.rounds)
-    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in found))
+    chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results))
     return Audited(
-        epsilon=max(attack.bound.epsilon for attack in found), claimed=claimed,
-        ideal=max(attack.bound.ideal for attack in found), leak=max(attack.bound.found["leak"] for attack in found),
+        epsilon=max(attack.bound.epsilon for attack in results), claimed=claimed,
+        ideal=max(attack.bound.ideal for attack in results), leak=max(attack.bound.found["leak"] for attack in results),
         chance=chance, refuted=claimed is not None and chance < false_alarm,
-        little=max(attack.bound.chances.get("as_little", math.nan) for attack in found),
+        little=max(attack.bound.chances.get("as_little", math.nan) for attack in results),
         delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
         adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan.said,
-        attacks=tuple(found),
+        attacks=tuple(results),
     )  # fmt: skip
 
 
@@ -293,12 +293,12 @@ def _plan(
         for most in (_apart(wanted), _SPREAD)
     ]
     count = sum(counts) + rounds + 3 * NULLS + _SPREAD
-    said = f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and {counts[2]:,} with many"
-    said += f", {rounds:,} as the participation draws them" if rounds else ""
-    said += f"; noise {leak:.3g} times less than declared is told with chance {power:g}"
+    text = f"about {count:,} calls: {counts[0]:,} with one canary, {counts[1]:,} and {counts[2]:,} with many"
+    text += f", {rounds:,} as the participation draws them" if rounds else ""
+    text += f"; noise {leak:.3g} times less than declared is told with chance {power:g}"
     if wanted < needed:
-        said += (
+        text += (
             f" by {needed:,} canaries, and there are {wanted:,} in each attack: less noise is told with that chance "
             f"only from about {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
         )
-    return _Plan(count, said)
+    return _Plan(count, text)

@@ -86,10 +86,10 @@ def over_all(watched: Watched, seen: Look, most: int, rng: np.random.Generator) 
 def _response(watched: Watched, seen: Look, row: np.ndarray) -> np.ndarray:
     """What one row moves, float64 [k]: in its own direction, where it plainly does not also turn."""
     many = np.concatenate([seen.background, np.repeat(row[None, :], watched.most, axis=0)])
-    found, unit = (watched(many) - seen.mean) / watched.most, row / np.linalg.norm(row)
-    straight = (found @ unit) * unit
-    turned = float(((found - straight) ** 2).sum()) > 2 * float(seen.variance.sum()) / watched.most**2
-    return np.asarray(found if turned else straight)
+    response, unit = (watched(many) - seen.mean) / watched.most, row / np.linalg.norm(row)
+    straight = (response @ unit) * unit
+    turned = float(((response - straight) ** 2).sum()) > 2 * float(seen.variance.sum()) / watched.most**2
+    return np.asarray(response if turned else straight)
 
 
 def together(
@@ -144,8 +144,8 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
     inverse = np.linalg.inv(common[None] + np.eye(calls)[None] * (here.T * unknown[:, None])[:, :, None])
     own = np.einsum("jtt->tj", inverse)
     # Without the canary's own variance (Sherman and Morrison).
-    found = shift * np.einsum("jts,sj->tj", inverse, x) / np.maximum(1 - unknown * own, 1e-12)
-    return np.asarray(found)
+    ratios = shift * np.einsum("jts,sj->tj", inverse, x) / np.maximum(1 - unknown * own, 1e-12)
+    return np.asarray(ratios)
 
 
 def alone(
@@ -190,9 +190,10 @@ def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], 
     moved = np.abs(means[1] - means[0]) > _PLAIN * np.sqrt(2 * pooled / count)
     used = np.array([True, bool(moved[1] or not same[1])])
 
-    def ratio(found: np.ndarray) -> np.ndarray:
+    def ratio(projections: np.ndarray) -> np.ndarray:
         logs = [
-            -((found - mean) ** 2) / (2 * var) - 0.5 * np.log(var) for mean, var in zip(means, variances, strict=True)
+            -((projections - mean) ** 2) / (2 * var) - 0.5 * np.log(var)
+            for mean, var in zip(means, variances, strict=True)
         ]
         return np.asarray((logs[1] - logs[0])[:, used].sum(axis=1))
 

@@ -63,7 +63,7 @@ class Guesses:
             raise DpsumError(f"an audit cannot have {self.right} right of {self.made} guesses of {self.coins} coins")
 
 
-def guess(scores: np.ndarray, coins: np.ndarray, made: int, *, both: bool = True) -> Guesses:
+def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True) -> Guesses:
     """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
 
     Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in
@@ -72,12 +72,12 @@ def guess(scores: np.ndarray, coins: np.ndarray, made: int, *, both: bool = True
     Args:
         scores: float [m], higher for present.
         coins: bool [m], the truth.
-        made: guesses in all, at most m; the last odd one of two sides is left out.
+        count: guesses in all, at most m; the last odd one of two sides is left out.
         both: whether there are two sides.
     """
     order = np.argsort(scores, kind="stable")
-    low = made // 2 if both else 0
-    high = low if both else made
+    low = count // 2 if both else 0
+    high = low if both else count
     right = int(coins[order[len(order) - high :]].sum()) + int((~coins[order[:low]]).sum())
     return Guesses(coins=len(coins), made=low + high, right=right)
 
@@ -89,8 +89,8 @@ def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Gues
     tenth, half of them "absent"; where participation is secret a twentieth, none of them "absent", since a release
     that a canary was not seen in says little. But a hundred where there are so many.
     """
-    made = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
-    return guess(scores, coins, made, both=not secret)
+    count = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
+    return guess(scores, coins, count, both=not secret)
 
 
 # One run, (epsilon, delta)
@@ -166,12 +166,12 @@ def clopper_pearson(
         hits, alarms = int((left[1] <= threshold).sum()), int((left[0] <= threshold).sum())
         trials, nulls = len(left[1]), len(left[0])
     epsilon = float(_of_counts(np.array([hits]), trials, np.array([alarms]), nulls, delta, 1 - confidence)[0])
-    found = {
+    counts = {
         "threshold": threshold, "says": "present" if above else "absent", "power": hits / trials,
         "false_alarms": alarms / nulls, "trials": trials, "nulls": nulls,
     }  # fmt: skip
     reason = "" if epsilon > 0 else "no leak is told from chance"
-    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=found, reason=reason)
+    return Bound(name=name, epsilon=max(epsilon, 0.0), assumes=assumes, found=counts, reason=reason)
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
@@ -224,8 +224,8 @@ def binomial_tail(count: Numbers, trials: int, rate: float) -> np.ndarray:
     count = np.asarray(count, dtype=float)
     inside = np.clip(count, 0, trials - 1)
     # P(N > k) is the chance that the (k + 1)-th smallest of `trials` uniform numbers is below the rate.
-    found = betainc(inside + 1, trials - inside, rate)
-    return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, found))
+    tail = betainc(inside + 1, trials - inside, rate)
+    return np.where(count < 0, 1.0, np.where(count >= trials, 0.0, tail))
 
 
 def least_rate(hits: Numbers, trials: int, error: float) -> np.ndarray:

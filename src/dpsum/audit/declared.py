@@ -141,9 +141,9 @@ def description(participation: Any) -> dict[str, Any]:
     """
     described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
     if not isinstance(described.get("kind"), str) or not isinstance(described.get("rounds"), int):
-        said = repr(participation)[:60]
+        shown = repr(participation)[:60]
         raise DpsumError(
-            f"participation is {said}: hand over one of dpsum's, a function of a seed that makes one, or a "
+            f"participation is {shown}: hand over one of dpsum's, a function of a seed that makes one, or a "
             "ledger's sampler"
         )
     return dict(described)

@@ -149,33 +149,35 @@ class RankTest:
         """T of whether each canary was present, bool [m] by score from the highest down."""
         return float(np.dot(present.astype(np.float32), self.weights))
 
-    def chance_of_as_little(self, found: float, drawn: Sequence[float]) -> float:
-        """The chance that the ledger's own mechanism has T <= `found`, about: T is a sum over thousands.
+    def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:
+        """The chance that the ledger's own mechanism has T <= `observed`, about: T is a sum over thousands.
 
         From the mean of K draws the next one differs by (1 + 1/K) times T's variance.
 
         Args:
-            found: T of the audit.
+            observed: T of the audit.
             drawn: K draws of T by who scores best, with the same coins.
         """
         deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(1 + 1 / len(drawn))
-        return float(ndtr((found - np.mean(drawn)) / deviation))
+        return float(ndtr((observed - np.mean(drawn)) / deviation))
 
     def _critical(self, leak: float) -> float:
         return float(self.draws(leak)[self._place]) + self._rounding
 
-    def refuted(self, found: float) -> float:
-        """The largest leak that T = `found` refutes; 0 where it does not even refute that there is none."""
-        if found <= self.critical(0.0):
+    def refuted(self, observed: float) -> float:
+        """The largest leak that T = `observed` refutes; 0 where it does not even refute that there is none."""
+        if observed <= self.critical(0.0):
             return 0.0
         low, high = 0.0, min(0.25, self._family.largest)
-        while found > self.critical(high):
+        while observed > self.critical(high):
             if high == self._family.largest:
                 return high
             low, high = high, min(2 * high, self._family.largest)
         scale = _PRECISION * high
-        at = float(scipy.optimize.brentq(lambda leak: self.critical(leak) - found, low, high, xtol=scale, rtol=scale))
-        while at > low and found <= self.critical(at):
+        at = float(
+            scipy.optimize.brentq(lambda leak: self.critical(leak) - observed, low, high, xtol=scale, rtol=scale)
+        )
+        while at > low and observed <= self.critical(at):
             at = max(at - scale, low)
         return at
 
@@ -200,15 +202,15 @@ def rank_test(
     def statistic(scores: np.ndarray) -> float:
         return test.statistic(coins[np.argsort(-scores, kind="stable")])
 
-    found, own = statistic(scores), test.draws(1.0)
-    leak, shown = (test.refuted(value) for value in (found, float(np.median(own))))
+    observed, own = statistic(scores), test.draws(1.0)
+    leak, shown = (test.refuted(value) for value in (observed, float(np.median(own))))
     reason = "" if leak > 0 else "no leak is told from chance"
     if leak == family.largest:
         reason = "the largest leak that is looked at is refuted: the true bound is higher"
     chances = {}
     if ideal is not None:
         drawn = [ideal(generator) for _ in range(IDEALS)]
-        chances["as_little"] = test.chance_of_as_little(found, [statistic(each) for each in drawn])
+        chances["as_little"] = test.chance_of_as_little(observed, [statistic(each) for each in drawn])
         chances["such_scores"] = chance_of_such(scores, coins, drawn)
     return Bound(
         name=NAME,
@@ -217,7 +219,7 @@ def rank_test(
         found={
             "coins": len(coins), "present": int(coins.sum()), "leak": leak,
             # Of right code, about: T is a sum over thousands.
-            "chance_of_as_much": float(ndtr((own.mean() - found) / own.std())),
+            "chance_of_as_much": float(ndtr((own.mean() - observed) / own.std())),
         },
         reason=reason,
         ideal=min(family.epsilon(shown, delta), LARGEST_EPSILON),

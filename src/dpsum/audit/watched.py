@@ -92,26 +92,26 @@ class Watched:
         self.calls += 1
         given = f"contributions [{len(rows)}, {self.dimension}]"
         try:
-            found = _flat(self._release(np.array(rows)))
+            answer = _flat(self._release(np.array(rows)))
         except DpsumError:
             raise
         except Exception as error:
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise DpsumError(
-                f"release fails on {given} at call {self.calls} ({said}): mend it and try again"
+                f"release fails on {given} at call {self.calls} ({fault}): mend it and try again"
             ) from error
-        if found.dtype.kind not in "fiub" or not found.size:
-            raise DpsumError(f"release answers {given} with {found.dtype} of size {found.size}: return real numbers")
+        if answer.dtype.kind not in "fiub" or not answer.size:
+            raise DpsumError(f"release answers {given} with {answer.dtype} of size {answer.size}: return real numbers")
         if self._size is None:
-            self._size = found.size
-        if found.size != self._size:
+            self._size = answer.size
+        if answer.size != self._size:
             raise DpsumError(
-                f"release answers {given} with {found.size} numbers, and answered with {self._size} before: what is "
+                f"release answers {given} with {answer.size} numbers, and answered with {self._size} before: what is "
                 "released has to have one size, whatever comes in"
             )
-        if not np.isfinite(found).all():
+        if not np.isfinite(answer).all():
             raise DpsumError(f"release answers {given} with numbers that are not finite: mend it and try again")
-        return found.astype(np.float64)
+        return answer.astype(np.float64)
 
 
 def _flat(answer: Any) -> np.ndarray:
@@ -187,8 +187,8 @@ def look(watched: Watched, rng: np.random.Generator) -> Look:
 
 
 def _pairs(watched: Watched, many: np.ndarray, few: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    found = [(watched(many), watched(few)) for _ in range(count)]
-    return np.stack([one for one, _ in found]), np.stack([other for _, other in found])
+    pairs = [(watched(many), watched(few)) for _ in range(count)]
+    return np.stack([one for one, _ in pairs]), np.stack([other for _, other in pairs])
 
 
 def _answers(crowds: np.ndarray, nulls: np.ndarray, ways: list[np.ndarray]) -> float:

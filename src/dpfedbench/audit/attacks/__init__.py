@@ -33,8 +33,8 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
     for info in pkgutil.iter_modules(__path__):
         module = imported(f"{__name__}.{info.name}")
         if isinstance(rule, module.RULE):
-            found: Score = module.score(run, rule, records=records, first=first)
-            return found
+            score: Score = module.score(run, rule, records=records, first=first)
+            return score
     raise BenchError(f"{type(rule).__name__} is not private, and no attack on it is known: add one to audit/attacks")
 
 

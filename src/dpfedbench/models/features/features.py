@@ -1,21 +1,37 @@
-"""What every fixed map of images is: it reads one image at a time and no data, so that it costs no privacy."""
+"""What every fixed map of images is: it reads one image at a time and no private data, so that it costs no privacy.
+
+**Evened directions.** Features of length 1 have most of their length in what all images share and in the few directions
+in which they differ most: a gradient's norm, and with it the noise, is spent there. Of m public records, features x_1
+to x_m, with the mean a and the singular values s_1 >= s_2 >= ... and directions v_1, v_2, ... of the centred rows
+x_k - a, an image's features become, before they are scaled to length 1 again,
+
+    x - a - sum over i <= r of (1 - sqrt(s_r / s_i)) <v_i, x - a> v_i
+
+so that the first r directions have deviations of the root of what they had, and the others what they had. This is half
+of the way to whitening, of which Tramer and Boneh's (2021) normalisation by the data's mean and variance is a part;
+theirs reads the private data and is paid for, this reads public records and no label.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import functools
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from dpfedbench.settings.run import Run
 else:
     from dpsum.lazy import Lazy
 
     np, torch = Lazy("numpy"), Lazy("torch")
 
-_TOGETHER = 64
-"""Images whose maps are computed at once."""
+_TOGETHER = 16
+"""Images whose maps are computed at once; of more, what is between two steps does not stay in the cache."""
 
 
 class Features(Part):
@@ -26,6 +42,33 @@ class Features(Part):
     unit_length: bool = setting(
         True, doc="whether each image's features are scaled to length 1 at the end, which reads that image alone"
     )
+
+    evened: int = setting(
+        0,
+        ge=0,
+        le=10_000,
+        doc="r: leading directions of the public validation records' features that are evened out; their mean is taken "
+        "away, too. 0: public records are not read",
+    )
+
+    def check(self, run: Run) -> None:
+        if not self.evened:
+            return
+        if not run.validation.public:
+            raise BenchError(
+                f"model.features.evened is {self.evened}, but validation.public is false: directions are those of "
+                "public records; set evened to 0"
+            )
+        if self.evened >= run.validation.tasks:
+            raise BenchError(
+                f"model.features.evened is {self.evened}, but {run.validation.tasks} public records "
+                "(validation.tasks) have fewer directions: lower it"
+            )
+
+    def notices(self, run: Run) -> tuple[str, ...]:
+        if not self.evened:
+            return ()
+        return (f"features are evened by {run.validation.tasks} public records of the test part, without labels",)
 
     def shape(self, image_shape: tuple[int, ...]) -> tuple[int, int, int]:
         """(height, width, channels) of the features of an image of (height, width, channels).
@@ -39,8 +82,27 @@ class Features(Part):
         """Features float32 [n, channels, height, width] of images float32 [n, channels, height, width] in [0, 1]."""
         raise NotImplementedError
 
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        """Features float32 [n, height, width, channels] of images uint8 [n, height, width, channels]."""
+    def __call__(self, images: np.ndarray, public: np.ndarray | None = None) -> np.ndarray:
+        """Features float32 [n, height, width, channels] of images uint8 [n, height, width, channels].
+
+        Args:
+            images: of which.
+            public: images [m, height, width, channels] that directions are of, where some are evened.
+
+        Raises:
+            BenchError: there are fewer directions than are to be evened.
+        """
+        out = self._plain(images)
+        if self.evened:
+            assert public is not None
+            _even(out.reshape(len(out), -1), _directions(self, public.shape, np.asarray(public).tobytes()))
+            if self.unit_length:
+                flat = out.reshape(len(out), -1)
+                flat /= np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), 1e-12)
+        return out
+
+    def _plain(self, images: np.ndarray) -> np.ndarray:
+        """The same, before directions are evened."""
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
             some = torch.from_numpy(np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255)
@@ -49,3 +111,39 @@ class Features(Part):
                 found = found / torch.linalg.vector_norm(found, dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
             out[start : start + len(some)] = found.movedim(1, -1).numpy()
         return out
+
+
+class _Directions(NamedTuple):
+    """The mean of public features float32 [d], directions float32 [r, d], and what is taken of each, float32 [r]."""
+
+    mean: np.ndarray
+    directions: np.ndarray
+    taken: np.ndarray
+
+
+@functools.lru_cache(maxsize=2)  # asked for by each client
+def _directions(features: Features, shape: tuple[int, ...], public: bytes) -> _Directions:
+    """The leading directions of public images uint8 [m, height, width, channels], given as bytes."""
+    rows = features._plain(np.frombuffer(public, np.uint8).reshape(shape))
+    flat = rows.reshape(len(rows), -1).astype(np.float64)
+    mean = flat.mean(axis=0)
+    # Of the smaller of both products, whose eigenvectors make the directions.
+    centred = flat - mean
+    sizes, vectors = np.linalg.eigh(centred @ centred.T)
+    sizes, vectors = np.sqrt(np.maximum(sizes[::-1], 0.0)), vectors[:, ::-1]
+    count = features.evened
+    if count > min(len(sizes), centred.shape[1]) or sizes[count - 1] <= 1e-6 * sizes[0]:
+        raise BenchError(
+            f"model.features.evened is {count}, but the public records' features have fewer directions: lower it"
+        )
+    directions = (vectors[:, :count] / sizes[:count]).T @ centred
+    taken = 1 - np.sqrt(sizes[count - 1] / sizes[:count])
+    return _Directions(*(array.astype(np.float32) for array in (mean, directions, taken)))
+
+
+def _even(rows: np.ndarray, by: _Directions) -> None:
+    """Even out rows float32 [n, d] in place, a few at a time to save memory."""
+    for start in range(0, len(rows), _TOGETHER):
+        some = rows[start : start + _TOGETHER]
+        some -= by.mean
+        some -= ((some @ by.directions.T) * by.taken) @ by.directions

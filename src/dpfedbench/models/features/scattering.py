@@ -75,27 +75,27 @@ class Scattering(Features):
             """Moduli [..., angles, H, W] of what a spectrum [..., H, W] is by each wavelet of a scale."""
             return torch.fft.ifft2(spectrum[..., None, :, :] * waves[scale]).abs()
 
-        found, spectrum = [kept(padded)], torch.fft.fft2(padded)
+        parts, spectrum = [kept(padded)], torch.fft.fft2(padded)
         for first in range(self.scales):
             moduli = filtered(spectrum, first)
-            found.append(kept(moduli))
+            parts.append(kept(moduli))
             if first + 1 < self.scales:
                 of_moduli = torch.fft.fft2(moduli)
-                found += [kept(filtered(of_moduli, second)) for second in range(first + 1, self.scales)]
-        maps = torch.cat(found, dim=1)
+                parts += [kept(filtered(of_moduli, second)) for second in range(first + 1, self.scales)]
+        maps = torch.cat(parts, dim=1)
         return maps if self.groups is None else torch.nn.functional.group_norm(maps, self.groups)
 
 
 def gabor(height: int, width: int, *, deviation: float, angle: float, frequency: float, slant: float) -> np.ndarray:
     """A Gaussian of sum 1, times a plane wave, on a torus whose origin is its first pixel: complex128 [H, W]."""
     cosine, sine = math.cos(angle), math.sin(angle)
-    found = np.zeros((height, width), np.complex128)
+    wavelet = np.zeros((height, width), np.complex128)
     for down in range(-2, 3):
         for right in range(-2, 3):
             y, x = np.mgrid[:height, :width] + np.array([down * height, right * width])[:, None, None]
             along, across = cosine * y + sine * x, slant * (cosine * x - sine * y)
-            found += np.exp(-(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along)
-    return found * slant / (2 * math.pi * deviation**2)
+            wavelet += np.exp(-(along**2 + across**2) / (2 * deviation**2) + 1j * frequency * along)
+    return wavelet * slant / (2 * math.pi * deviation**2)
 
 
 def morlet(height: int, width: int, *, scale: int, angle: float, angles: int) -> np.ndarray:

@@ -45,13 +45,13 @@ class RunInitial(Initial):
         first = self._other(run)
         if run.task.text is not None and first.dataset != run.dataset:
             raise BenchError(
-                f"initial.run is a run on {first.dataset}, whose words have other numbers than those of {run.dataset}: "
-                "start from a run on the same texts"
+                f"initial.run is a run on {first.dataset}, and {run.dataset} numbers its words differently: start "
+                "from a run on the same texts"
             )
         if (first.model, first.task.outputs, first.pretrains) != (run.model, run.task.outputs, run.pretrains):
             raise BenchError(
-                f"initial.run is {first.folder}, whose model has other sizes or another last layer: start from a run "
-                "of the same model and task"
+                f"initial.run is {first.folder}, but its model has other sizes or another last layer: start from a "
+                "run of the same model and task"
             )
         for start, other in self._chain(run):
             if start.public and other.dataset == run.dataset:
@@ -62,7 +62,7 @@ class RunInitial(Initial):
             if start is not self and not start.public:
                 raise BenchError(
                     f"initial.run is {first.folder}, which itself starts from {other.folder}, and that is not public: "
-                    "no analysis of three runs together; start from one run"
+                    f"three runs together have no analysis; start from {other.folder}, or from a public run"
                 )
         if self._composed(run, first):
             self._check_composed(run, first)
@@ -70,7 +70,8 @@ class RunInitial(Initial):
     def _check_composed(self, run: Run, first: Run) -> None:
         if "ledger.jsonl" in first.references:
             raise BenchError(
-                f"initial.run is {first.folder}, which rests on a private run itself: no analysis of three together"
+                f"initial.run is {first.folder}, which itself uses a private run: three runs together have no "
+                "analysis; start from another run"
             )
         sums = [one for one in (*first.sums, *run.sums) if one.private]
         alike = {(one.unit, one.adjacency, one.noise.mechanism, one.within_task is None) for one in sums}
@@ -81,8 +82,8 @@ class RunInitial(Initial):
             )
         if first.clients_folder != run.clients_folder:
             raise BenchError(
-                f"initial.run is {first.folder}, whose clients are others than this run's: clients that are in both "
-                "have to be the same for an account of both; give both the same clients"
+                f"initial.run is {first.folder}, but it has other clients than this run: an account of both runs "
+                "needs the same clients; give both the same clients"
             )
         if run.private and run.streams != "own":
             raise BenchError(
@@ -109,8 +110,8 @@ class RunInitial(Initial):
 
         if self.file not in files:
             raise BenchError(f"training starts from another run's model: give its {self.file} as a reference")
-        found: np.ndarray = load_members(files[self.file], net)[0]
-        return found
+        member: np.ndarray = load_members(files[self.file], net)[0]
+        return member
 
     def notices(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)

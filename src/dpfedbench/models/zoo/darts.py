@@ -51,8 +51,8 @@ class CellModel(ZooModel):
     @property
     def halving(self) -> tuple[int, ...]:
         """Which cells halve the maps."""
-        found = (self.cells // 3, 2 * self.cells // 3) if self.reductions is None else self.reductions
-        return tuple(sorted(set(found)))
+        places = (self.cells // 3, 2 * self.cells // 3) if self.reductions is None else self.reductions
+        return tuple(sorted(set(places)))
 
     @property
     def space(self) -> Space:
@@ -103,6 +103,6 @@ class DartsCells(CellModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.darts import GenotypeNet
 
-        found = self.genotype.of(self.space)
-        found.check(self.space)
-        return GenotypeNet(genotype=found, affine=self.affine, **self._sizes(input_shape, outputs))
+        genotype = self.genotype.of(self.space)
+        genotype.check(self.space)
+        return GenotypeNet(genotype=genotype, affine=self.affine, **self._sizes(input_shape, outputs))

@@ -22,17 +22,21 @@ class LinearModel(ZooModel):
 
     kind: Literal["linear"] = "linear"
     features: Features = setting(Scattering(), doc="what it reads of an image")
+    bias: bool = setting(
+        True,
+        doc="whether each class has a constant, too: beside features of length 1 it makes gradients sqrt(2) longer",
+    )
 
     def check(self, run: Run) -> None:
         super().check(run)
-        if run.holds != "records" or run.pretrains:
+        if run.client_data != "records" or run.pretrains:
             raise BenchError(
-                f"model.kind is linear, whose features are computed once for records, but clients of {run.method} are "
-                "few-shot tasks or its last layer is replaced: take conv4"
+                f"model.kind is linear, which computes the features of records once, but the clients of {run.method} "
+                "are few-shot tasks, or its last layer is new in the test: take conv4"
             )
 
-    def prepared(self, records: np.ndarray) -> np.ndarray:
-        return self.features(records)
+    def prepared(self, records: np.ndarray, public: np.ndarray | None = None) -> np.ndarray:
+        return self.features(records, public)
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         return super().net(input_shape=self.features.shape(input_shape), outputs=outputs)
@@ -40,4 +44,4 @@ class LinearModel(ZooModel):
     def module(self, *, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         from dpfedbench.models.linear import LinearHead
 
-        return LinearHead(inputs=input_shape, classes=outputs)
+        return LinearHead(inputs=input_shape, classes=outputs, bias=self.bias)

@@ -31,10 +31,10 @@ class OwnModule(ModelSettings):
         """A digest of the file that the class is in, and not of what that imports; empty where it is not found."""
         places, origin = [*sys.path, str(Path.cwd())], None
         for name in self.module.partition(":")[0].split("."):  # nothing is imported for it
-            found = PathFinder.find_spec(name, places)
-            if found is None:
+            spec = PathFinder.find_spec(name, places)
+            if spec is None:
                 return ""
-            places, origin = list(found.submodule_search_locations or ()), found.origin
+            places, origin = list(spec.submodule_search_locations or ()), spec.origin
         return hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:

@@ -112,15 +112,15 @@ def each_holder(
     Each process asks it for its own holders. Afterwards all know what was released, and the thresholds.
     """
     own = processes.own(mechanism.holders)
-    found = dict(zip(own, pool.map(take, own), strict=True))
+    given = dict(zip(own, pool.map(take, own), strict=True))
     states = {holder: mechanism.states[holder] for holder in own if mechanism.states}
-    told = processes.all((found, mechanism.made, states))
-    mechanism.made = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
+    told = processes.all((given, mechanism.releases, states))
+    mechanism.releases = sorted((one for _, made, _ in told for one in made), key=lambda one: (one.holder, one.step))
     for theirs, _, moved in told:
-        found |= theirs
+        given |= theirs
         for holder, state in moved.items():
             mechanism.states[holder] = state
-    return [found[holder] for holder in range(mechanism.holders)]
+    return [given[holder] for holder in range(mechanism.holders)]
 
 
 def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> Sampler:
@@ -139,12 +139,12 @@ def within_task(run: Run, records: int, *, steps: int, batches: str = "full") ->
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `holds`: what its clients hold, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
+    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
     `by_record`: whether its clients take records one by one, so that they may sum over their own.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
-    holds: ClassVar[str]
+    client_data: ClassVar[str]
     sends: ClassVar[str]
     by_record: ClassVar[bool] = False
 
@@ -169,7 +169,7 @@ class ClientUpdate(Part):
         """Whether few-shot clients take each example's gradient by itself, from that example alone."""
         own = any(sum_.unit == "record" for sum_ in run.own_sums())
         alone = self.by_record or own or (run.model.record_level and not self.mixes_records)
-        return self.holds == "tasks" and alone
+        return self.client_data == "tasks" and alone
 
     def columns(self, run: Run) -> tuple[str, ...]:
         """The columns of history.csv that its clients fill, besides those of every run."""

@@ -33,7 +33,7 @@ class LocalSteps(ClientUpdate):
     """So many steps of the client's optimiser a round, each along the sum of a new lot."""
 
     kind: Literal["local-steps"] = "local-steps"
-    holds = "records"
+    client_data = "records"
     sends = "gradient-sum"
     by_record = True
 
@@ -132,10 +132,10 @@ class _Silos(Clients):
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         entry = self.entry
-        found = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
+        steps = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
         row: Row = {"clients": self._count}
         if entry.sum.private:
-            thresholds = [made.total.threshold for made in entry.made]
+            thresholds = [release.total.threshold for release in entry.releases]
             entry.write(index, step)
             row |= {
                 "threshold": float(np.mean(thresholds)),
@@ -144,27 +144,27 @@ class _Silos(Clients):
                 "noise_multiplier": entry.noise_multiplier,
             }
         else:
-            row["loss"] = float(np.nanmean([each.loss for each in found]))
-            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(found)}
-        return row | {"released_norm": float(np.mean([each.released_norm for each in found]))}
+            row["loss"] = float(np.nanmean([each.loss for each in steps]))
+            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(steps)}
+        return row | {"released_norm": float(np.mean([each.released_norm for each in steps]))}
 
     def _client(self, index: int, step: int, client: int) -> _Step:
         """One client's lot, gradients, release, next threshold and step of its model."""
         lot, model = self._lots.lot(index, step, client), self._models[client]
         images, labels = self._held.images[client][lot], self._held.labels[client][lot]
-        total, found = self.entry.open(index, step=step, holder=client), _Step()
+        total, measures = self.entry.open(index, step=step, holder=client), _Step()
         with self._workers.worker() as gradients:
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
-            found.loss, found.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
-        released = torch.from_numpy(total.release())
-        found.released_norm = float(released.norm())
+            measures.loss, measures.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
+        released = torch.from_numpy(self.entry.end(total))
+        measures.released_norm = float(released.norm())
         mean = (released / self._lots.denominator).float()
         update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
         update.optimizer.step(model, mean, self._states[client], rate)
-        return found
+        return measures
 
     def row(self) -> Row:
         return self._row

@@ -35,7 +35,7 @@ class QueryGradient(ClientUpdate):
     move is all of the weights, unless an update says otherwise (`adapted`).
     """
 
-    holds = "tasks"
+    client_data = "tasks"
     sends = "query-gradient-sum"
 
     inner_steps: int = setting(2, ge=1, le=100_000, doc="steps on the support set", paper="5")
@@ -59,8 +59,8 @@ class QueryGradient(ClientUpdate):
         within = self.within_records(run)
         if within and (self.learnable_rates or self.multi_step_rounds):
             raise BenchError(
-                "client_update.learnable_rates and multi_step_rounds are for models whose records share statistics: "
-                "set them to false and 0"
+                "client_update.learnable_rates and multi_step_rounds need a model that uses statistics of the whole "
+                "batch: set them to false and 0"
             )
         if within and self.order == 2:
             raise BenchError(
@@ -94,8 +94,8 @@ class QueryGradient(ClientUpdate):
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
         support, query = (run.task.ways * n for n in (run.clients.support_per_class, run.clients.query_per_class))
-        found = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
-        return found if self.by_server(run) else found | {QUERY: within_task(run, query, steps=1)}
+        own = {SUPPORT: within_task(run, support, steps=self.inner_steps)}
+        return own if self.by_server(run) else own | {QUERY: within_task(run, query, steps=1)}
 
     def clients(self, setup: Setup) -> Clients:
         if self.within_records(setup.run):
@@ -155,8 +155,8 @@ class _Tasks(Clients):
 
     @staticmethod
     def _collect(out: Any, futures: list[concurrent.futures.Future]) -> tuple[Any, np.ndarray, np.ndarray]:
-        found = [future.result() for future in futures]
-        return out, np.concatenate([losses for losses, _ in found]), np.concatenate([right for _, right in found])
+        results = [future.result() for future in futures]
+        return out, np.concatenate([losses for losses, _ in results]), np.concatenate([right for _, right in results])
 
 
 class MamlByRecord(TaskClients):
@@ -184,9 +184,9 @@ class MamlByRecord(TaskClients):
             adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
         if self._by_server:
             return measured(worker, adapted, query, out).mean(axis=0)
-        mean, found = client.mean(QUERY, adapted, query, worker)
+        mean, measures = client.mean(QUERY, adapted, query, worker)
         out[0] = torch.from_numpy(mean)
-        return found.mean(axis=0)
+        return measures.mean(axis=0)
 
 
 def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:

@@ -27,7 +27,7 @@ class ModelDifference(ClientUpdate):
     """
 
     kind: Literal["model-difference"] = "model-difference"
-    holds = "records"
+    client_data = "records"
     sends = "model-difference-sum"
 
     inner_steps: int = setting(
@@ -68,8 +68,8 @@ class _Trained(Clients):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = cohort[start : start + chunk]
-                found = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
-                yield buffer[: len(ids)], found[:, 0], found[:, 1]
+                measures = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
+                yield buffer[: len(ids)], measures[:, 0], measures[:, 1]
 
     def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
         """Write theta less the model that the client's steps make of it to `out` [d]."""
@@ -77,7 +77,7 @@ class _Trained(Clients):
         start, model = torch.from_numpy(theta), torch.from_numpy(theta.copy())
         state = self._update.optimizer.begin(model)
         with self._workers.worker() as (gradients, room):
-            found = gradients.evaluate(theta, images, labels)
+            measured = gradients.evaluate(theta, images, labels)
             for _ in range(self._update.inner_steps):
                 total = np.zeros(self._dimension)
                 for _, rows in gradients.pieces(model.numpy(), images, labels, room):
@@ -87,4 +87,4 @@ class _Trained(Clients):
                 followed = self._update.local_gradient(mean, model, start)
                 self._update.optimizer.step(model, followed, state, self._update.inner_rate)
         np.subtract(theta, model.numpy(), out=out)
-        return found.loss, found.accuracy
+        return measured.loss, measured.accuracy

@@ -33,7 +33,7 @@ class Noised(ClientUpdate):
     """
 
     sends = "noised-update-sum"
-    holds: ClassVar[str] = "tasks"
+    client_data: ClassVar[str] = "tasks"
 
     update: ClientUpdate = setting(doc="what is noised")
 
@@ -81,7 +81,7 @@ class NoisedClients(Clients):
             for row, client in zip(rows, cohort[done : done + len(rows)], strict=True):
                 own = self._entry.open(index, holder=int(client))
                 own.add(row[None])
-                row.copy_(torch.from_numpy(own.release()))
+                row.copy_(torch.from_numpy(self._entry.end(own)))
             done += len(rows)
             yield rows, np.zeros(0), np.zeros(0)
         self._entry.write(index)

@@ -29,7 +29,7 @@ class Reptile(ClientUpdate):
     """
 
     kind: Literal["reptile"] = "reptile"
-    holds = "tasks"
+    client_data = "tasks"
     sends = "model-difference-sum"
     by_record = True
 
@@ -89,8 +89,8 @@ class _Trained(TaskClients):
         weights = torch.from_numpy(theta.copy())
         state, measured = update.optimizer.begin(weights), []
         for step, own in enumerate(batches):
-            mean, found = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
-            measured.append(found)
+            mean, measures = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
+            measured.append(measures)
             if update.largest is not None:
                 mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
             update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class SummedUpdate(ClientUpdate):
     """Base of the updates whose parties keep one model; see `parts.summed`."""
 
-    holds = "records"
+    client_data = "records"
     sends = "gradient-sum"
     by_record = True
 

@@ -61,9 +61,9 @@ class MedianOfRun(CohortRule):
         try:
             with open(path, encoding="utf-8", newline="") as file:
                 norms = [float(row["norm_q50"]) for row in csv.DictReader(file) if row["norm_q50"]]
-            found = statistics.median(norms) if norms else math.nan
+            median = statistics.median(norms) if norms else math.nan
         except (OSError, ValueError, KeyError) as error:
             raise BenchError(f"{needed}, which cannot be read ({error}): train that run again") from error
-        if not 0 < found < math.inf:
+        if not 0 < median < math.inf:
             raise BenchError(f"{needed}, which has no gradient norms: train that run again")
-        return found
+        return median

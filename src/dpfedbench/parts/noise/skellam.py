@@ -45,7 +45,7 @@ class Skellam(Noise, noise.Skellam):
         if not (plan.once and plan.known):
             raise BenchError(
                 f"participation.kind is {plan.kind}, but the server of a secure sum knows who takes part, and the "
-                "account is of one known round a client: take one-pass"
+                "account covers one known round for each client: take one-pass"
             )
         if self.gone(plan.cohort) > math.floor(self.dropped_at_most * plan.cohort + 1e-9):
             raise BenchError(

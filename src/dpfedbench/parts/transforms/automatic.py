@@ -28,8 +28,8 @@ class Automatic(Transform):
         rule = run.part(ClippingRule)
         if rule.moves or rule.finds_threshold or rule.threshold != 1:
             raise BenchError(
-                "transform.kind is automatic, whose contributions have norms below 1: another threshold would cut them "
-                "or add noise for nothing; set clipping to {kind: constant, threshold: 1}"
+                "transform.kind is automatic, which gives contributions of norm below 1: another threshold would "
+                "shorten them or add noise for nothing; set clipping to {kind: constant, threshold: 1}"
             )
 
     def factor(self, norm: float) -> float:

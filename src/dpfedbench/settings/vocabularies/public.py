@@ -20,5 +20,5 @@ class Public(Vocabulary):
 def most_frequent(counts: np.ndarray, size: int) -> np.ndarray:
     """The places of the largest counts above zero, the larger first, then in alphabetical order."""
 
-    found = np.argsort(-counts, kind="stable")[:size]
-    return found[counts[found] > 0]
+    frequent = np.argsort(-counts, kind="stable")[:size]
+    return frequent[counts[frequent] > 0]

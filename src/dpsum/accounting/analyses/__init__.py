@@ -39,17 +39,19 @@ if TYPE_CHECKING:
 def _known() -> dict[tuple[str, str], Accountant]:
     from dpsum.accounting.accountant import Accountant
 
-    found: dict[tuple[str, str], Accountant] = {}
+    accountants: dict[tuple[str, str], Accountant] = {}
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         for value in vars(importlib.import_module(module.name)).values():
             if not (isinstance(value, type) and issubclass(value, Accountant) and value.__module__ == module.name):
                 continue
             pair = getattr(value, "pair", None)
-            if pair in found:
-                raise DpsumError(f"{module.name} and {type(found[pair]).__module__} are both for {pair}: keep one")
+            if pair in accountants:
+                raise DpsumError(
+                    f"{module.name} and {type(accountants[pair]).__module__} are both for {pair}: keep one"
+                )
             if pair is not None:
-                found[pair] = value()
-    return found
+                accountants[pair] = value()
+    return accountants
 
 
 def find(mechanism: str, kind: str) -> Accountant:
@@ -83,5 +85,7 @@ def of(releases: Sequence[Release]) -> Accountant:
     Raises:
         DpsumError: there is none for one of them.
     """
-    found = [find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)]
-    return found[0]
+    accountants = [
+        find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)
+    ]
+    return accountants[0]

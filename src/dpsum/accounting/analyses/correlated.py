@@ -47,8 +47,8 @@ class CorrelatedOnePass(OnePass):
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
-        found, gram = super().read(lines), gram_of(lines)
-        return _as_one(found, float(np.diag(gram).max()) ** -0.5, gram)
+        events, gram = super().read(lines), gram_of(lines)
+        return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if events.seen is None:
@@ -73,10 +73,10 @@ class CorrelatedMinSeparation(MinSeparation):
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
-        found = super().read(lines)
-        near, most = int(found.sampling["separation"]), int(found.sampling["participations"])
-        low, high = sensitivity(gram_of(lines), near, most)
-        return _as_one(found, 1 / high, low)
+        events = super().read(lines)
+        separation, participations = int(events.sampling["separation"]), int(events.sampling["participations"])
+        low, high = sensitivity(gram_of(lines), separation, participations)
+        return _as_one(events, 1 / high, low)
 
     def gaussian(self, events: Events) -> float:
         return events.ends[0]
@@ -86,12 +86,12 @@ class CorrelatedMinSeparation(MinSeparation):
         return high if events.seen is None else min(gaussian_epsilon(1 / events.seen, delta), high), high
 
 
-def _as_one(found: Events, multiplier: float, seen: object) -> Events:
+def _as_one(events: Events, multiplier: float, seen: object) -> Events:
     """Rounds each of which has the multiplier that all of them have together."""
-    rounds = len(found.multipliers)
+    rounds = len(events.multipliers)
     same = ((multiplier, rounds),)
     return dataclasses.replace(
-        found, schedule=same, claimed=((same, found.sampling),), multipliers=[multiplier] * rounds, seen=seen
+        events, schedule=same, claimed=((same, events.sampling),), multipliers=[multiplier] * rounds, seen=seen
     )
 
 

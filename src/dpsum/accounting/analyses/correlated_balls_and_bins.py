@@ -1,29 +1,34 @@
 """Correlated noise where each unit takes part in one secret round of T (balls-and-bins, with an encoder C).
 
 The releases are those of C S + sigma Z. With c_i column i of C over sigma, of which only the rounds that were run
-count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio of
-densities with and without the unit is
+count, and v_i the unit's contribution if its round is i (|v_i| <= 1, chosen by what was released before), the ratio
+of densities with and without the unit is
 
     f = (1/T) sum_i e^L_i,   L_i = sum_t (c_ti <v_i, y_t> - c_ti^2 |v_i|^2 / 2),   y_t standard normal without the unit.
 
 **The dominating pair.** For any convex phi, E phi(f) is largest for v_i all one unit vector and |c_ti| for c_ti: let
-V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and so
-is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of V_t
-after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
-interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the first.
-Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for Matrix
-Mechanisms, 2024, sample from this pair; here it is bounded.) So f depends on G = |C|^T |C| / sigma^2 alone, L being
-normal with covariance G, and grows with each of its entries.
+V_t(L) be the mean of phi(f) where that is so after round t. Its mixed derivatives in L_i and L_j are at least 0, and
+so is its second in L_i less its first: both hold of phi(mean e^L), and a mean over shifts keeps them. So the mean of
+V_t after a normal step of means that keep each e^L_i a martingale grows with its covariances (Slepian and Kahane's
+interpolation) and variances, which are c_ti c_tj <v_i, v_j> <= |c_ti c_tj|: round by round from the last to the
+first. Divergences in both directions are such means. (Choquette-Choo et al., Near Exact Privacy Amplification for
+Matrix Mechanisms, 2024, sample from this pair.) So f depends on G = |C|^T |C| / sigma^2 alone, L being normal with
+covariance G, and grows with each of its entries.
 
-**High end.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no entry of G is
-above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of variance r for
-all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier r^-1/2 and of
-balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the worst class bounds
-the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no more than p bands has
-r = 0.
+**Both ends, by draws** (`accounting.tilted`): of the very pair, up to a few hundred rounds. Their bound may fail with
+a chance that is part of delta and that the account names. Where draws show nothing, or there are more rounds, the
+ends are these:
 
-**Low end.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is that of
-balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest columns).
+**High end without draws.** Let the observer be told i modulo p. Among the rounds of one class, at least p apart, no
+entry of G is above some r beside the diagonal, and none above s^2 on it. Raised to that, L_i = g + h_i with one g of
+variance r for all and independent h_i of variance s^2 - r: the composition of one Gaussian release of multiplier
+r^-1/2 and of balls-and-bins with as many bins as the class has rounds, at (s^2 - r)^-1/2. By joint convexity the
+worst class bounds the mean of all; p is chosen after the fact, since each bounds the same number. An encoder with no
+more than p bands has r = 0.
+
+**Low end without draws.** Where no entry of C^T C is below 0: with 0 for all of them beside the diagonal, E phi(f) is
+that of balls-and-bins (Kahane again, of contributions that are all the same, or zero in the rounds of the smallest
+columns).
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtr
 
+from dpsum.accounting import tilted
 from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import balls_and_bins
 from dpsum.accounting.analyses.correlated import encoder_of
@@ -153,34 +159,34 @@ def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: flo
     """
     if done == 0:
         return 0.0
-    square, found = overlap[0], math.inf
+    square, least = overlap[0], math.inf
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
-        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= found:
+        if done == rounds and common and gaussian_epsilon(common**-0.5, delta) >= least:
             continue  # the Gaussian alone is no less
         worst = 0.0
         for bins, run in _classes(rounds, done, apart):
-            if run and worst < found:
+            if run and worst < least:
                 worst = max(worst, _Composed(common, square - common, bins, run, delta).epsilon())
-        found = min(found, worst)
-    return found
+        least = min(least, worst)
+    return least
 
 
 def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: np.ndarray) -> np.ndarray:
     """Upper ends of delta at each epsilon >= 0, of present against absent and turned around, float64 [2, n]."""
-    square, found = overlap[0], np.ones((2, len(epsilons)))
+    square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
         parts = [part for part in _classes(rounds, done, apart) if part[1]]
         ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
-        found = np.minimum(found, np.max(ends, axis=0))
-    return found
+        least = np.minimum(least, np.max(ends, axis=0))
+    return least
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
     """r of rounds that far apart; what rounding leaves of columns that do not overlap is none."""
-    found = overlap[apart] if apart < len(overlap) else 0.0
-    return 0.0 if found <= _ROUNDING * overlap[0] else min(found, overlap[0])
+    shared = overlap[apart] if apart < len(overlap) else 0.0
+    return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
@@ -200,16 +206,16 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
 
 
 class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
-    """A Gaussian that all rounds have in common, and balls-and-bins beside it.
+    """A mixture of an encoder's columns, by draws where rounds are not too many; else a bracket of it.
 
-    What the high end reads of the encoder is how far its columns overlap, which stands in the sampling of its events;
-    a plan that knows its encoder puts it there too. Without it there is no number.
+    The encoder stands in the sampling of its events; a plan that knows its encoder puts it there too. Without it there
+    is no number.
     """
 
     pair = "correlated-gaussian", "balls-and-bins"
     explanation = (
-        "each client draws one secret round, correlated noise: the high end is of the encoder's overlap that all of a "
-        "class of rounds share as one Gaussian, and balls-and-bins beside it; the low end is of columns without overlap"
+        "each client draws one secret round, correlated noise: the mixture of the encoder's columns, found from the "
+        "ledger's weights"
     )
     images = (
         "every client that uses the image contributes zero; each of them draws a secret round: the high end is that of "
@@ -217,46 +223,73 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
-        found = super().read(lines)
+        """Beside the rest the smallest entry of C^T C over the largest (`seen`)."""
+        events = super().read(lines)
         encoder, scale = encoder_of(lines)
+        gram = encoder.T @ encoder
         return dataclasses.replace(
-            found, schedule=((1 / scale, len(lines)),), seen=encoder.T @ encoder * scale**2,
-            samplings=dict.fromkeys(found.samplings, self.sampling_of(lines)),
+            events, schedule=((1 / scale, len(lines)),), seen=float(gram.min() / gram.max()),
+            samplings=dict.fromkeys(events.samplings, self.sampling_of(lines)),
         )  # fmt: skip
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        encoder = np.abs(encoder_of(lines)[0])
-        return dataclasses.replace(lines[0].sampler, overlaps=overlaps(encoder.T @ encoder))
+        return dataclasses.replace(lines[0].sampler, encoder=np.abs(encoder_of(lines)[0]).tobytes())
 
     def bracket(self, events: Events, delta: float) -> Bracket:
-        high = self.high(events, delta)
-        if events.seen is None:
-            return 0.0, high
-        return min(lower_epsilon(events.seen, int(events.sampling["rounds"]), delta), high), high
+        encoder, rounds = _of(events)
+        low, high = _bracket(encoder, rounds, delta)
+        # Contributions of one direction reach the pair if no entry of C^T C is below 0.
+        return 0.0 if events.seen is None or events.seen < -_ROUNDING else min(low, high), high
 
     def high(self, events: Events, delta: float) -> float:
-        return upper_epsilon(*_of(events), delta)
+        return _bracket(*_of(events), delta)[1]
+
+    def explain(self, events: Events) -> str:
+        _, rounds = _of(events)
+        return f"{self.explanation}; {tilted.SAID if rounds <= tilted.MOST else 'bounded without draws'}"
 
     def curve(self, events: Events) -> Curve:
-        return Curve(EPSILONS, *upper_deltas(*_of(events), EPSILONS))
+        encoder, rounds = _of(events)
+        return Curve(EPSILONS, *upper_deltas(overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS))
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
         """Of the round told: one Gaussian."""
-        return np.array(orders) * _of(events)[0][0] / 2
+        return np.array(orders) * _largest(events) / 2
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
-        return low, max(low, gaussian_epsilon(_of(events)[0][0] ** -0.5 / use.most, delta))
+        return low, max(low, gaussian_epsilon(_largest(events) ** -0.5 / use.most, delta))
 
 
-def _of(events: Events) -> tuple[tuple[float, ...], int, int]:
-    """Overlaps over the variance, rounds and rounds that were run.
+def _largest(events: Events) -> float:
+    """The largest square of a column's norm over sigma."""
+    return float((_of(events)[0] ** 2).sum(axis=0).max())
+
+
+def _of(events: Events) -> tuple[np.ndarray, int]:
+    """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that were planned.
+
+    Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
 
     Raises:
         DpsumError: nothing is said of the encoder.
     """
-    if events.sampling.overlaps is None:
+    if events.sampling.encoder is None:
         raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")
     least, _, done = events.ends
-    return tuple(size / least**2 for size in events.sampling.overlaps), int(events.sampling["rounds"]), done
+    planned, rounds = np.frombuffer(events.sampling.encoder), int(events.sampling["rounds"])
+    size = math.isqrt(len(planned))
+    if events.seen is None:
+        done = min(-(-done // (step := -(-rounds // 8))) * step, rounds, size)
+    return planned.reshape(size, size)[:done, :done] / least, rounds
+
+
+def _bracket(encoder: np.ndarray, rounds: int, delta: float) -> Bracket:
+    """Both ends for columns |C| over sigma."""
+    gram = encoder.T @ encoder
+    apart, done = overlaps(gram), len(gram)
+    if rounds <= tilted.MOST and done > 1 and _common(apart, 1):
+        low, high = tilted.bracket(encoder, rounds, delta)
+        if high < math.inf:
+            return low, high
+    return lower_epsilon(gram, rounds, delta), upper_epsilon(apart, rounds, done, delta)

@@ -144,9 +144,9 @@ class FixedDraws(Accountant):
 
     def check(self, sampling: Sampler) -> None:
         """A cohort is a whole number of draws, and may have more than there are clients."""
-        said = Sampling.of(sampling)
-        self.check_whole(said, "clients", "cohort", "rounds")
-        self.check_numbers(said)
+        numbers = Sampling.of(sampling)
+        self.check_whole(numbers, "clients", "cohort", "rounds")
+        self.check_numbers(numbers)
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         return self._ends(events, delta, fixed_size.ZERO_OUT)

@@ -174,13 +174,13 @@ class _OneDataSet:
         right, off = pair.where(losses)
         above, off = np.where(losses < 0, above, right), np.where(losses < 0, moved[1], off)
         below, moved[0] = np.where(losses < 0, below, -np.inf), np.where(losses < 0, moved[0], 0.0)
-        found = np.zeros(len(losses))
+        chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
             sides = pair.beyond(below, moved[0], mean, -1.0), pair.beyond(above, off, mean, 1.0)
-            found += share * sum(tail * np.maximum(1 - error, 0.0) for tail, error in sides)
-        found = np.where((losses < 0) & (spread < 0), 1.0, found) * (1 - 8 * ROUNDING)
-        found = np.minimum.accumulate(found)  # rounding must not make a tail rise
-        return found, found, np.zeros(len(losses))
+            chances += share * sum(tail * np.maximum(1 - error, 0.0) for tail, error in sides)
+        chances = np.where((losses < 0) & (spread < 0), 1.0, chances) * (1 - 8 * ROUNDING)
+        chances = np.minimum.accumulate(chances)  # rounding must not make a tail rise
+        return chances, chances, np.zeros(len(losses))
 
     def range(self, mass: float) -> tuple[float, float]:
         # The least of (1 - q + q c y^2) / (1 - q + q y) is above 1 - q.
@@ -254,8 +254,8 @@ def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[
         return [ceiling, ceiling]
     mass = cut_mass(rounds, SMALL)
     orders = orders_of(schedule, lambda z: pairs(z, rate, ZERO_OUT, mass))
-    found = upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
-    return [np.minimum(deltas, ceiling) for deltas in found]
+    curves = upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
+    return [np.minimum(deltas, ceiling) for deltas in curves]
 
 
 @lru_cache(maxsize=256)
@@ -308,8 +308,8 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
     turned = law(far, 1.0) + far_logs, law(far, 1.0) - law(far, 2.0)
     added = law(near, 1.0) + near_logs, law(near, 1.0) - law(near, 0.0)
     removed = law(near, 0.0) + near_logs, law(near, 0.0) - law(near, 1.0)
-    found = [[_log_moment(halves, order) for order in orders] for halves in ((pulled, removed), (added, turned))]
-    return np.asarray(np.max(found, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10)
+    moments = [[_log_moment(halves, order) for order in orders] for halves in ((pulled, removed), (added, turned))]
+    return np.asarray(np.max(moments, axis=0) / (np.array(orders) - 1.0) * (1 + 1e-9) + 1e-10)
 
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:

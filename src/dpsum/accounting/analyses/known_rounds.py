@@ -72,29 +72,31 @@ class MinSeparation(Accountant):
         """Rounds that are fewer apart than the separation share no unit, so that their cohorts fit among the units."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
-        units, near, most = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
-        if sampling["cohort"] * min(near, sampling["rounds"]) > units:
-            raise self.contradiction(sampling, f"{near} rounds in a row without a unit twice take more than there are")
-        if most > -(-sampling["rounds"] // near):
-            raise self.contradiction(sampling, f"nobody is in {most} of {sampling['rounds']} rounds, {near} apart")
-        if sampling["cohort"] * sampling["rounds"] > units * most:
-            raise self.contradiction(sampling, f"the {units:,} do not last for so many rounds of {most} participations")
+        units, apart, times = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
+        if sampling["cohort"] * min(apart, sampling["rounds"]) > units:
+            raise self.contradiction(sampling, f"{apart} rounds in a row without a unit twice take more than there are")
+        if times > -(-sampling["rounds"] // apart):
+            raise self.contradiction(sampling, f"nobody is in {times} of {sampling['rounds']} rounds, {apart} apart")
+        if sampling["cohort"] * sampling["rounds"] > units * times:
+            raise self.contradiction(
+                sampling, f"the {units:,} do not last for so many rounds of {times} participations"
+            )
 
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
-        near, most = int(events.sampling["separation"]), int(events.sampling["participations"])
-        return least * min(most, -(-done // near)) ** -0.5
+        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
+        return least * min(times, -(-done // apart)) ** -0.5
 
     def read(self, lines: Sequence[Release]) -> Events:
-        found = super().read(lines)
-        if len(found.schedule) == 1:
-            return found
-        near, most = int(found.sampling["separation"]), int(found.sampling["participations"])
-        done = len(found.multipliers)
-        worst, _ = heaviest(np.array(found.multipliers) ** -2.0, near, most)
+        events = super().read(lines)
+        if len(events.schedule) == 1:
+            return events
+        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
+        done = len(events.multipliers)
+        worst, _ = heaviest(np.array(events.multipliers) ** -2.0, apart, times)
         # The constant noise whose `gaussian` is that of the worst set of rounds.
-        constant = (min(most, -(-done // near)) / worst) ** 0.5
-        return dataclasses.replace(found, schedule=((constant, done),))
+        constant = (min(times, -(-done // apart)) / worst) ** 0.5
+        return dataclasses.replace(events, schedule=((constant, done),))
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
@@ -120,8 +122,8 @@ class ShuffledEpochs(MinSeparation):
         self.check_whole(sampling, "cohort", "epoch")
         units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
         if sampling["epoch"] not in (units // cohort, -(-units // cohort)):
-            said = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
-            raise self.contradiction(sampling, said)
+            text = f"an epoch of batches of {cohort:,} of {units:,} has {units // cohort:,} rounds, or one more"
+            raise self.contradiction(sampling, text)
         if sampling.get("batches") not in ("known", "secret"):
             raise self.contradiction(sampling, "batches is neither known nor secret")
 
@@ -131,13 +133,13 @@ class ShuffledEpochs(MinSeparation):
         return float(least * (-(-done // int(events.sampling["epoch"]))) ** -0.5)
 
     def read(self, lines: Sequence[Release]) -> Events:
-        found = Accountant.read(self, lines)
-        if len(found.schedule) == 1 or found.sampling["batches"] == "secret":
-            return found
-        epoch, done = int(found.sampling["epoch"]), len(found.multipliers)
-        worst = [min(found.multipliers[start : start + epoch]) for start in range(0, done, epoch)]
+        events = Accountant.read(self, lines)
+        if len(events.schedule) == 1 or events.sampling["batches"] == "secret":
+            return events
+        epoch, done = int(events.sampling["epoch"]), len(events.multipliers)
+        worst = [min(events.multipliers[start : start + epoch]) for start in range(0, done, epoch)]
         constant = float(np.mean(np.array(worst) ** -2.0)) ** -0.5
-        return dataclasses.replace(found, schedule=((constant, done),))
+        return dataclasses.replace(events, schedule=((constant, done),))
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         return self._ends(events, delta, self.gaussian(events))
@@ -192,9 +194,9 @@ class OwnUpdate(Accountant):
         return events.ends[0]
 
     def read(self, lines: Sequence[Release]) -> Events:
-        found = super().read(lines)
-        ((counted, sampling),) = found.claimed
-        return dataclasses.replace(found, claimed=((((min(z for z, _ in counted), 1),), sampling),))
+        events = super().read(lines)
+        ((counted, sampling),) = events.claimed
+        return dataclasses.replace(events, claimed=((((min(z for z, _ in counted), 1),), sampling),))
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         if use.rounds is not None:
@@ -262,14 +264,14 @@ def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, 
     ceiling = gaussian_epsilon(noise_multiplier * (whole + bool(rest)) ** -0.5, delta) if epochs else 0.0
     if ceiling == 0.0:
         return 0.0
-    step, found = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
+    step, proved = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
     for pair in _PAIRS:
         laws = [(_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n) for rounds, n in epochs]
         parts = [(law, count) for law, count in laws if law is not None]
         if parts:
             low = crossing(
                 lambda near, parts=parts: Composition(parts, upper=False, near=near),  # type: ignore[misc]
-                delta=delta, start=max(found, 0.3 * ceiling), ceiling=ceiling, upper=False,
+                delta=delta, start=max(proved, 0.3 * ceiling), ceiling=ceiling, upper=False,
             )  # fmt: skip
-            found = max(found, low)
-    return found
+            proved = max(proved, low)
+    return proved

@@ -73,8 +73,8 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
         raise DpsumError(f"{NO_CLAIM}: set within_task.profile to holds")
 
     def excess(z: float) -> float:
-        found = (epsilon_under(profile, sampler, z, delta, claims=claims) for sampler in samplers.values())
-        return max(found) - epsilon
+        epsilons = (epsilon_under(profile, sampler, z, delta, claims=claims) for sampler in samplers.values())
+        return max(epsilons) - epsilon
 
     low, high = 0.05, 10_000.0
     if excess(high) > 0:
@@ -104,8 +104,8 @@ class OwnRecords(Accountant):
         self.check_whole(sampling, "steps")
         held, read = sampling["records"], sampling["cohort"] * sampling["steps"]
         if sampling["cohort"] != held and read > held:
-            said = f"releases of records that are disjoint cannot read {read:,} of {held:,}"
-            raise self.contradiction(sampling, said)
+            text = f"releases of records that are disjoint cannot read {read:,} of {held:,}"
+            raise self.contradiction(sampling, text)
 
     def read(self, lines: Sequence[Release]) -> Events:
         named: dict[str, list[Release]] = {}

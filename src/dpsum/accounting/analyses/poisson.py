@@ -267,11 +267,11 @@ class OwnRecordsPoisson(Poisson):
             raise self.contradiction(sampling, f"the rate of {sampling['steps']} steps is one over them")
 
     def read(self, lines: Sequence[Release]) -> Events:
-        found = super().read(lines)
-        schedule = ((min(found.multipliers), int(found.sampling["steps"])),)
+        events = super().read(lines)
+        schedule = ((min(events.multipliers), int(events.sampling["steps"])),)
         return Events(
-            samplings=found.samplings, schedule=schedule, claimed=((schedule, found.sampling),),
-            multipliers=found.multipliers,
+            samplings=events.samplings, schedule=schedule, claimed=((schedule, events.sampling),),
+            multipliers=events.multipliers,
         )  # fmt: skip
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:

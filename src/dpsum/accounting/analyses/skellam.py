@@ -64,9 +64,9 @@ def log_tails(variance: float) -> np.ndarray:
     chances = np.exp(np.concatenate([[0.0], np.cumsum(np.log(ratios))]))
     beyond = chances[-1] * ratios[-1] / (1.0 - ratios[-1])
     tails = np.cumsum(chances[::-1])[::-1] + beyond
-    found = np.append(np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1]))
-    found.flags.writeable = False
-    return found
+    logs = np.append(np.log(tails / (2.0 * tails[1] + chances[0])), math.log(ratios[-1]))
+    logs.flags.writeable = False
+    return logs
 
 
 def step(variance: float) -> float:
@@ -91,8 +91,8 @@ def lower_epsilon(variance: float, shift: int, delta: float) -> float:
         return 0.0
     power = both[: len(both) - shift] - delta
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.where(power > 0, np.log(power) - log_both[shift:], 0.0)
-    return max(0.0, float(found.max()) * (1 - _ROUNDING))
+        epsilons = np.where(power > 0, np.log(power) - log_both[shift:], 0.0)
+    return max(0.0, float(epsilons.max()) * (1 - _ROUNDING))
 
 
 class SkellamOnePass(OnePass):
@@ -113,11 +113,11 @@ class SkellamOnePass(OnePass):
 
     def read(self, lines: Sequence[Release]) -> Events:
         """Beside the rest the release whose client moves it most, over its noise (`seen`)."""
-        found = super().read(lines)
+        events = super().read(lines)
         for number, event in enumerate(lines):
             _check(event, f"the ledger's release {number}")
         worst = max(lines, key=lambda event: _alone(event)[1] / math.sqrt(_alone(event)[0]))
-        return dataclasses.replace(found, seen=worst)
+        return dataclasses.replace(events, seen=worst)
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         high = gaussian_epsilon(self.gaussian(events), delta)
