@@ -207,10 +207,16 @@ class Method(Run):
 
     def _check_data(self) -> None:
         records = self.client.client_data == "records"
-        if records != (self.clients.partition == "fragments"):
+        if records != self.clients.records:
             raise BenchError(
                 f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: fragments and clients that hold records belong together"
+                f"{self.client.kind}: fragments or dirichlet, and clients that hold records, belong together"
+            )
+        if self.clients.partition == "dirichlet" and (self.client.by_record or self.own_sums()):
+            raise BenchError(
+                f"clients.partition is dirichlet, whose clients hold different numbers of records, but "
+                f"client_update.kind {self.client.kind} draws lots at one rate for all: take fragments, or clients "
+                "that send model-difference or proximal"
             )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):

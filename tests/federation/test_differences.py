@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from dpfedbench.data.dirichlet import make_dirichlet
 from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
@@ -70,6 +71,52 @@ def test_the_whole_run_is_accounted_for_by_client(silos, tmp_path):
     measured = {name: [row.split(",")[columns.index(name)] != "" for row in rows] for name in columns}
     assert not any(measured["loss"])
     assert measured["test_accuracy"] == measured["validation_loss"] == [False, False, True] * 2
+
+
+def test_fedprox_is_accounted_for_as_the_differences_that_it_sends(silos, tmp_path):
+    """The term pulls steps back and is of public weights: the releases and the account are the plain run's."""
+    plain, held = make_config(), make_config({"client_update": {"kind": "proximal", "mu": 5.0}})
+    files = [train(run, silos, tmp_path / run.key) for run in (plain, held)]
+    assert files[0]["model.safetensors"] != files[1]["model.safetensors"]
+    assert files[0]["ledger.jsonl"] == files[1]["ledger.jsonl"]
+    found = [rounds_of(run, silos, tmp_path / f"again-{run.key}") for run in (plain, held)]
+    cohort, theta = np.arange(4), found[0].net.initial(stream(0, "initial-weights"))
+    norms = [next(iter(one.clients.contributions(theta, cohort, 0)))[0].norm(dim=1) for one in found]
+    assert (norms[1] < norms[0]).all()
+    train(make_config({"method": "fedavg", "client_update": {"kind": "proximal"}}), silos, tmp_path / "public")
+
+
+def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
+    """One local step of everyone, averaged: a step along the mean over clients of each one's mean gradient."""
+    dataset = load_records(silos[0])
+    made = make_dirichlet(dataset, clients=4, concentration=0.3, least=5, seed=0)
+    made.save(tmp_path / "clients")
+    overlay = {
+        "clients": {"partition": "dirichlet", "concentration": 0.3, "least": 5},
+        "participation": {"kind": "one-pass", "cohort": 4, "rounds": 1},
+        "client_update": {"inner_steps": 1},
+        "server": {"optimizer": {"momentum": 0.0}},
+    }
+    config = make_config({"method": "fedavg"}, overlay)
+    train(config, (silos[0], tmp_path / "clients"), tmp_path / "run")
+    net, steps = config.net(dataset.image_shape, 10), []
+    theta = torch.from_numpy(net.initial(stream(0, "initial-weights"))).requires_grad_()
+    for own, size in zip(made.records, made.summary["records_per_client"], strict=True):
+        images = torch.from_numpy(np.asarray(dataset.images[own[:size]])).float() / 255
+        loss = torch.nn.functional.cross_entropy(
+            net.logits(theta, images), torch.from_numpy(dataset.labels[own[:size]])
+        )
+        steps.append(torch.autograd.grad(loss, theta)[0])
+    trained = load_file(tmp_path / "run" / "model.safetensors")
+    found = net.flatten({name.removeprefix("member1/"): tensor for name, tensor in trained.items()})
+    assert np.allclose(found, (theta - 0.1 * sum(steps) / 4).detach().numpy(), rtol=1e-3, atol=1e-6)
+
+
+def test_lots_at_one_rate_and_clients_of_unequal_size_are_refused():
+    with pytest.raises(BenchError, match=r"clients\.partition is dirichlet, .* local-steps draws lots at one rate"):
+        conftest.make_config({"clients": {"partition": "dirichlet", "concentration": 0.1}}, general=conftest.LOTS)
+    with pytest.raises(BenchError, match=r"clients\.concentration is null"):
+        make_config({"clients": {"partition": "dirichlet"}})
 
 
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):

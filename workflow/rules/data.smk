@@ -49,7 +49,7 @@ rule partition:
             wildcards
         ).clients.examples_per_class,
         kind=lambda wildcards: partition_of(wildcards).clients.partition,
-        fragments=lambda wildcards: partition_of(wildcards).clients.fragments,
+        fragments=lambda wildcards: partition_of(wildcards).clients.cut,
         seed=lambda wildcards: partition_of(wildcards).seed,
     script:
         "../scripts/partition.py"

@@ -7,9 +7,10 @@ from dpfedbench.manifest import rule_job
 
 
 def partition(
-    data_dir: Path, out_dir: Path, *, kind: str, clients: int, seed: int, fragments: int, **sizes: Any
+    data_dir: Path, out_dir: Path, *, kind: str, clients: int, seed: int, fragments: Any, **sizes: Any
 ) -> None:
     """Partition a prepared data set and save it in `out_dir`."""
+    from dpfedbench.data.dirichlet import make_dirichlet
     from dpfedbench.data.fragments import make_fragments
     from dpfedbench.data.images import load_dataset
     from dpfedbench.data.partition import make_partition
@@ -19,6 +20,10 @@ def partition(
 
     if kind == "fragments" and fragments is not None:  # RunConfig refuses the kind without their number
         make_fragments(load_any_records(data_dir), clients=clients, fragments=fragments, seed=seed).save(out_dir)
+    elif kind == "dirichlet":
+        alpha, least = fragments
+        dataset = load_any_records(data_dir)
+        make_dirichlet(dataset, clients=clients, concentration=alpha, least=least, seed=seed).save(out_dir)
     elif is_text(data_dir):
         make_text_partition(load_texts(data_dir), clients=clients, kind=kind, seed=seed).save(out_dir)
     else:

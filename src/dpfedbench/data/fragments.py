@@ -21,7 +21,8 @@ class RecordPartition(ClientsFolder):
     """Which records each client holds.
 
     Attributes:
-        records: int32 [clients, records per client], indices into the data set's images; no record is in it twice.
+        records: int32 [clients, most records of a client], indices into the data set's images; no record is in it
+            twice, and rows of clients that hold fewer end with -1.
         summary: what it is: dataset, kind, seed, counts, and each client's records of each label.
     """
 

@@ -164,6 +164,13 @@ def _check_classes(run: Method, train: int, validation: int, test: int, *, each:
 
 
 def _check_fragments(run: Method, records: int) -> None:
+    if run.clients.partition == "dirichlet":
+        if run.clients.count * run.clients.least > records:
+            raise BenchError(
+                f"clients.count x clients.least is {run.clients.count * run.clients.least:,}, but {run.dataset} has "
+                f"{records:,} training records: lower one of them"
+            )
+        return
     for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments or 1)):
         if records % count:
             raise BenchError(

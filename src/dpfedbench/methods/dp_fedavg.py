@@ -11,13 +11,14 @@ from typing import ClassVar
 
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.parts.client_updates.proximal import Proximal
 from dpfedbench.parts.clipping.constant import Constant
 from dpfedbench.parts.clipping.rule import CohortRule
 from dpsum.accounting.claims import POISSON_MOMENTS, Claims
 
 
 class DpFedAvg(OverClients):
-    """One private sum a round, over the cohort's model differences."""
+    """One private sum a round, over the cohort's model differences; of FedProx's steps, where they are `proximal`."""
 
     name: ClassVar[str] = "dp-fedavg"
     title: ClassVar[str] = "DP-FedAvg"
@@ -29,5 +30,5 @@ class DpFedAvg(OverClients):
         )
     }  # fmt: skip
 
-    client_update: ModelDifference = ModelDifference()
+    client_update: ModelDifference | Proximal = ModelDifference()
     clipping: CohortRule = Constant()

@@ -8,6 +8,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
+from dpfedbench.parts.client_updates.proximal import Proximal
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
@@ -20,7 +21,8 @@ from dpsum.sums import Sum
 class FedAvg(Method):
     """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
 
-    With model-difference a cohort of clients trains on all of its records, and the server steps along the mean.
+    With model-difference or proximal (FedProx) a cohort of clients trains on all of its records, and the server steps
+    along the mean.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -29,7 +31,7 @@ class FedAvg(Method):
     version: ClassVar[str] = "2"
 
     participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
-    client_update: LocalSteps | ModelDifference = LocalSteps()
+    client_update: LocalSteps | ModelDifference | Proximal = LocalSteps()
     server: Average | Step = Average()
 
     def check(self) -> None:
@@ -38,7 +40,7 @@ class FedAvg(Method):
             raise BenchError(
                 f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
                 f"server.kind {self.server.kind} do not go together: local-steps, poisson-lots and average do, and "
-                "model-difference with a cohort and server.kind step"
+                "model-difference or proximal with a cohort and server.kind step"
             )
         super().check()
 

@@ -336,6 +336,9 @@ class Run(Settings):
         clients = self.clients
         if clients.partition == "fragments":
             return f"{self.dataset}/{clients.count}clients-{clients.fragments}fragments-seed{self.seed}"
+        if clients.partition == "dirichlet":
+            drawn = f"dirichlet{clients.concentration!r}-least{clients.least}"
+            return f"{self.dataset}/{clients.count}clients-{drawn}-seed{self.seed}"
         return (
             f"{self.dataset}/{self.task.ways}way-{clients.count}clients-{clients.examples_per_class}examples-"
             f"{clients.partition}-seed{self.seed}"

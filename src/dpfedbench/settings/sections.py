@@ -13,17 +13,26 @@ class Clients(Section):
     examples_per_class: int = setting(ge=2, le=100_000, doc="images of a class that a client holds")
     support_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it adapts on")
     query_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it takes its gradient on")
-    partition: Literal["shared", "disjoint", "fragments"] = setting(
+    partition: Literal["shared", "disjoint", "fragments", "dirichlet"] = setting(
         "shared",
         doc="shared: two clients may hold one image; disjoint: they do not; fragments: all records, sorted by label "
-        "and cut into `fragments`, are dealt out, and the sizes above are not used",
+        "and cut into `fragments`, are dealt out, and the sizes above are not used; dirichlet: all records, each "
+        "label's by shares of a Dirichlet draw, so that clients differ in labels and in size",
     )
     fragments: int | None = setting(None, ge=1, le=10_000_000, doc="of partition fragments: how many")
+    concentration: float | None = setting(
+        None, ge=1e-3, le=1e6, doc="of partition dirichlet: alpha; the smaller, the more clients differ"
+    )
+    least: int = setting(10, ge=1, le=10_000_000, doc="of partition dirichlet: records that a client has at least")
 
     def model_post_init(self, _: Any) -> None:
         """Refuse a client that would need more than it holds, and fragments that cannot be dealt out."""
         if self.partition == "fragments":
             self._check_fragments()
+            return
+        if self.partition == "dirichlet":
+            if self.concentration is None:
+                raise BenchError("clients.concentration is null: partition dirichlet needs it, 0.1 for instance")
             return
         need = self.support_per_class + self.query_per_class
         if need > self.examples_per_class:
@@ -31,6 +40,16 @@ class Clients(Section):
                 f"clients.support_per_class + clients.query_per_class is {need}, more than "
                 f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
             )
+
+    @property
+    def records(self) -> bool:
+        """Whether the partition is of labelled records; else it is of classes or texts, into tasks."""
+        return self.partition in ("fragments", "dirichlet")
+
+    @property
+    def cut(self) -> Any:
+        """What the partition of records is made by: how many fragments, or [concentration, least]."""
+        return [self.concentration, self.least] if self.partition == "dirichlet" else self.fragments
 
     def _check_fragments(self) -> None:
         if self.fragments is None:

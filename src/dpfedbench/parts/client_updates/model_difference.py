@@ -39,6 +39,16 @@ class ModelDifference(ClientUpdate):
     def check(self, run: Run) -> None:
         self.optimizer.refuse_untold("client_update")
 
+    def local_gradient(self, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """What a local step follows, for an update of another objective to change.
+
+        Args:
+            gradient: float32 [d], the mean gradient of the client's records at `model`; it may be written to.
+            model: float32 [d], the client's model before the step.
+            start: float32 [d], the model that the client got.
+        """
+        return gradient
+
     def clients(self, setup: Setup) -> Clients:
         return _Trained(self, setup)
 
@@ -64,7 +74,7 @@ class _Trained(Clients):
     def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
         """Write theta less the model that the client's steps make of it to `out` [d]."""
         images, labels = self._held.images[client], self._held.labels[client]
-        model = torch.from_numpy(theta.copy())
+        start, model = torch.from_numpy(theta), torch.from_numpy(theta.copy())
         state = self._update.optimizer.begin(model)
         with self._workers.worker() as (gradients, room):
             measured = gradients.evaluate(theta, images, labels)
@@ -74,6 +84,7 @@ class _Trained(Clients):
                     assert isinstance(rows, torch.Tensor)
                     total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
                 mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-                self._update.optimizer.step(model, mean, state, self._update.inner_rate)
+                followed = self._update.local_gradient(mean, model, start)
+                self._update.optimizer.step(model, followed, state, self._update.inner_rate)
         np.subtract(theta, model.numpy(), out=out)
         return measured.loss, measured.accuracy
