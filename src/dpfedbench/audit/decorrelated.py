@@ -77,10 +77,8 @@ class Decorrelated:
 
         encoded = encoder @ np.stack(self._rows)
         encoded[:, own] *= np.stack(self._signs)[at, own]  # so that its presence is above nothing
-        # Half of the canaries are there, by coins that nobody knows.
         columns, several = of_all_rounds(encoder), np.unique(places)
-        noise = encoded[:, own] - columns / 2
-        covariance = (noise @ noise.T + rounds * z**2 * np.eye(rounds)) / (len(own) + rounds)
+        covariance = (_noise_squares(encoded[:, own], columns) + rounds * z**2 * np.eye(rounds)) / (len(own) + rounds)
         directions = np.linalg.solve(covariance, encoder)
         moved, towards = np.einsum("rt,rt->t", directions, encoder)[at], of_all_rounds(directions)
         moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
@@ -142,6 +140,17 @@ class SecretRounds:
         drawn = generator.integers(columns.shape[1], size=coins.shape[1])
         noise = generator.standard_normal((len(columns), coins.shape[1])) / z
         return self._score(columns, coins * columns[:, drawn] / z**2 + noise)[None]
+
+
+def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The sum of n n^T over coordinates, of which n is the noise; encoded and columns are [rounds, canaries].
+
+    Half of the canaries are there, by coins that nobody knows: around the mean, columns / 2, they add c c^T / 4 to what
+    the noise has. That is taken off, as it is known; at a small noise multiplier it would hide much of the noise.
+    """
+    around = encoded - columns / 2
+    values, vectors = np.linalg.eigh(around @ around.T - columns @ columns.T / 4)
+    return np.asarray((vectors * np.maximum(values, 0)) @ vectors.T)
 
 
 def _encoder(lines: Sequence[Release]) -> np.ndarray:
