@@ -2,8 +2,9 @@
 
 import contextlib
 import json
+import re
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,44 @@ def read_file(path: str | Path) -> dict[str, Any]:
     _check_yaml(path, text)
     values: dict[str, Any] = yaml.load(text, Loader=_Loader)
     return values
+
+
+def with_place(message: str, paths: Sequence[str | Path]) -> str:
+    """A message about a key, with the file and line that give the key: of files that lie over one another, the last.
+
+    Args:
+        message: may name keys by dotted paths, e.g. experiments.mine.run.clients.cuont.
+        paths: one's own files, which `check_files` has taken.
+
+    Returns:
+        The message as it is, where it names a file already, or where no file has two levels of a path or more.
+    """
+    if any(Path(path).name in message for path in paths):
+        return message
+    best: tuple[int, str] = (1, message)
+    for path in reversed(paths):
+        node = yaml.compose(text_of(Path(path)).replace("\t", " "), Loader=_Loader)
+        for keys in re.findall(r"[\w-]+(?:\.[\w-]+)+", message):
+            depth, line = _reached(node, keys.split("."))
+            # A key that is missing has its group; of any other the whole path is there.
+            if depth > best[0] and depth >= keys.count("."):
+                best = depth, f"{message} [{path}, line {line}]"
+    return best[1]
+
+
+def _reached(node: Any, keys: Sequence[str]) -> tuple[int, int]:
+    """How many of the keys lead somewhere from a node, one below the other, and the line of the last of these."""
+    depth, line = 0, 1
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode) and key.isdigit() and int(key) < len(node.value):
+            node = node.value[int(key)]
+            line = node.start_mark.line + 1
+        elif isinstance(node, yaml.MappingNode) and (pairs := [pair for pair in node.value if pair[0].value == key]):
+            line, node = pairs[0][0].start_mark.line + 1, pairs[0][1]
+        else:
+            break
+        depth += 1
+    return depth, line
 
 
 def _check_yaml(path: Path, text: str) -> None:

@@ -192,6 +192,28 @@ def test_a_fault_of_code_is_met_by_the_plan(snakemake: Call, tmp_path: Path, fil
     assert re.match(rf"configuration: .*mycode/{file}[, ].*{said}", line), line
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said", "at"),
+    [
+        ("clients: {count: 20}", "clients: {cuont: 20}", "did you mean .*count", "cuont"),
+        ("clients: {count: 20}", "clients: {count: many}", "expected a whole number", "many"),
+        ("cohort: 10", "cohort: 30", "lower it", "table1:"),  # what does not go together is said of the item
+        ("tasks: [one], ", "", "tasks", "table1:"),
+        ("method: METHOD", "method: dp-argl", "the nearest is 'dp-agrlr'", "dp-argl"),
+        ("    title: Mine\n", "", "title is missing", "  mine:"),
+        ("seeds: [0]", "seeds: 0", "expected a list", "seeds: 0"),
+    ],
+)
+def test_a_fault_of_a_key_names_the_file_and_the_line(
+    snakemake: Call, tmp_path: Path, old: str, new: str, said: str, at: str
+) -> None:
+    text = changed(RIGHT, old, new).replace("METHOD", "dp-agr").replace("code_folder: mycode\n", "")
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    (shown,) = dry_run(snakemake, tmp_path, str(tmp_path / "mine.yaml"))
+    line = text[: text.index(at)].count("\n") + 1
+    assert re.match(rf"configuration: .*{said}.* \[{tmp_path}/mine\.yaml, line {line}\]$", shown), shown
+
+
 def test_the_right_ones_are_taken(snakemake: Call, tmp_path: Path) -> None:
     """What the faults above were made of is no fault."""
     for file, text in (("methods/mine.py", METHOD), ("parts/clipping/mine.py", RULE)):

@@ -11,6 +11,7 @@ from dpfedbench.imports import digest, of_stage
 from dpfedbench.jobs import mark_workflow, own_sources_first
 from dpfedbench.warm import WARM
 from dpfedbench.whose import said_of
+from dpfedbench.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
@@ -65,7 +66,7 @@ try:
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
-    sys.exit(f"configuration: {error}")
+    sys.exit(f"configuration: {with_place(str(error), GIVEN)}")
 except Exception as error:
     # So is what a method or a part of one's own raises while the plan is made.
     if not (said := said_of(error)):
