@@ -61,7 +61,7 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
     base = Run.read(values())
     others = {
         "method": "other", "dataset": "digits", "model.module": "mine.py:Other", "clients.partition": "disjoint",
-        "validation.public": False, "clients.fragments": 4000, "model.kind": None, "streams": "own",
+        "validation.public": False, "clients.fragments": 4000, "clients.concentration": 0.5, "model.kind": None, "streams": "own",
         "task.ways": 6,
     }  # fmt: skip
     keys, count = {base.key}, 1

@@ -11,13 +11,12 @@ from dpfedbench.settings.part import (
     Shape,
     chosen,
     kind_of,
-    no_group,
     shapes,
     spelled_out,
     unknown_key,
 )
 from dpfedbench.settings.values import bad_value
-from dpfedbench.settings.words import dotted, unknown_kind
+from dpfedbench.settings.words import dotted, no_group, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""

@@ -26,7 +26,7 @@ from dpfedbench.settings.discovery import check_functions, check_kind, imported
 from dpfedbench.settings.keys import NOTHING, introduced, keep_inherited, refuse_other_meanings, refuse_shadowing
 from dpfedbench.settings.keys import setting as setting
 from dpfedbench.settings.values import as_wanted, bare, said_of
-from dpfedbench.settings.words import dotted, looks_like, members, nearest, shown, unknown_kind
+from dpfedbench.settings.words import dotted, looks_like, members, nearest, no_group, shown, unknown_kind
 
 
 class Settings(pydantic.BaseModel):
@@ -177,10 +177,8 @@ def _family(root: type[Part]) -> dict[str, type[Part]]:
                 if own:
                     check_functions(cls, root)
                 if family.setdefault(kind, cls) is not cls:
-                    raise BenchError(
-                        f"{family[kind].__module__} and {cls.__module__} both have a part of kind {kind!r}: "
-                        "give one of them another"
-                    )
+                    both = f"{family[kind].__module__} and {cls.__module__}"
+                    raise BenchError(f"{both} both have a part of kind {kind!r}: give one of them another")
     return family
 
 
@@ -192,10 +190,8 @@ class Shape:
     nullable: bool
     sections: tuple[type[Settings], ...]
     item: "Shape | None" = None
-    named: bool = False
-    """Whether it holds its items by name, as a mapping does."""
-    default: str | None = None
-    """The kind of the part that stands there where none is given."""
+    named: bool = False  # whether it holds its items by name, as a mapping does
+    default: str | None = None  # the kind of the part that stands there where none is given
 
     @functools.cached_property
     def parts(self) -> dict[str, type[Part]]:
@@ -224,9 +220,8 @@ def shapes(cls: type[Settings]) -> dict[str, Shape]:
 
 
 def _shape(annotation: Any, default: Any = None) -> Shape:
-    options = [bare(one) for one in members(annotation)]
-    nullable = NoneType in options
-    options = [one for one in options if one is not NoneType]
+    choices = [bare(one) for one in members(annotation)]
+    options = [one for one in choices if one is not NoneType]
     sections = tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
     item, named = None, False
     if len(options) == 1 and not sections:
@@ -235,7 +230,7 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
             named = issubclass(origin, Mapping)
     kind = kind_of(type(default)) if isinstance(default, Part) else None
-    return Shape(annotation, nullable, sections, item, named, kind)
+    return Shape(annotation, NoneType in choices, sections, item, named, kind)
 
 
 def _plain(value: Any) -> Any:
@@ -323,12 +318,6 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
     if not keys:
         return f"{said}no key is known there"
     return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
-
-
-def no_group(where: str, value: Any) -> str:
-    """The fault of a value that stands where keys with values have to."""
-    mend = ", each written NAME: VALUE, and not a list of them" if isinstance(value, (list, tuple)) else ""
-    return f"{where} is {shown(value)}: expected a group of keys{mend}"
 
 
 def _read(cls: Any, values: Any, where: str) -> Any:

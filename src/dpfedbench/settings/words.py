@@ -88,3 +88,9 @@ def _named(annotation: Any) -> str:
         list: "a list", tuple: "a list", frozenset: "a list",
     }  # fmt: skip
     return names.get(origin, "a group of keys")
+
+
+def no_group(where: str, value: Any) -> str:
+    """The fault of a value that stands where keys with values have to."""
+    mend = ", each written NAME: VALUE, and not a list of them" if isinstance(value, (list, tuple)) else ""
+    return f"{where} is {shown(value)}: expected a group of keys{mend}"
