@@ -85,7 +85,9 @@ def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -
     path.write_text(yaml.safe_dump(given), encoding="utf-8")
     done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
     lines = [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
-    assert done.returncode == 1 and lines == [f"configuration: {planned(mutated(seed))}"], done.stderr
+    (line,) = lines
+    # The file and the line of the key stand behind it.
+    assert done.returncode == 1 and line.startswith(f"configuration: {planned(mutated(seed))}"), done.stderr
 
 
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}

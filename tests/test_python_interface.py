@@ -287,7 +287,7 @@ def test_what_is_missing_is_one_line(results: Path, tmp_path: Path) -> None:
     (folder,) = (tmp_path / "results" / "runs").glob("maml/*/*/*/seed0")
     shutil.rmtree(tmp_path / "results" / "data")
     run = dpfedbench.open_run(folder)
-    with pytest.raises(BenchError, match=r"summary\.json is missing: the shape of the model's inputs"):
+    with pytest.raises(BenchError, match=r"summary\.json is missing: it has the shape of the model's inputs"):
         run.adapt(np.zeros((3, 16, 16, 1), np.uint8), np.arange(3))
     with pytest.raises(BenchError, match="the history has no threshhold: there are "):
         run.plot("threshhold")
