@@ -197,7 +197,7 @@ def test_no_room_for_one_task_is_one_line_that_names_the_memory(at_once, small, 
     gradients = TorchGradients(net, dtype=torch.float64)
     monkeypatch.setattr(gradients, "_per_record", 2**20)
     needed = 2**20 * 5 * 8 / 2**20
-    line = f"one task of 5 records of this network takes about {needed:,.0f} MiB on cpu, which has not "
+    line = f"one task of 5 records of this network takes about {needed:,.0f} MiB on cpu, but less is free"
     with pytest.raises(BenchError) as caught:
         contributions(gradients, drawn(net), parts, 2, None)
     assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
