@@ -176,7 +176,7 @@ class Mechanism:
             assert self._multiplier is not None
             return self._multiplier
         names, plan = shared
-        return plan.multipliers[names.index(self.sum.name)]
+        return plan.noise_multiplier if len(names) == 1 else plan.multipliers[names.index(self.sum.name)]
 
     @property
     def streams(self) -> set[str]:

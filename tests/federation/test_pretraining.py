@@ -158,7 +158,10 @@ def test_the_audit_takes_one_holder(images, tmp_path):
             {"model": {"normalisation": "batch"}},
             "model conv4 ties a record's gradient to the others of its batch, but ",
         ),
-        ({"validation": {"every": 2}}, "validation.every and evaluation.every need a model that is tested without adaptation"),
+        (
+            {"validation": {"every": 2}},
+            "validation.every and evaluation.every need a model that is tested without adaptation",
+        ),
         (
             {"participation": {"kind": "one-pass", "cohort": 1, "rounds": 1}},
             "participation.kind is one-pass, which {method} does not take: it takes poisson-lots",

@@ -153,7 +153,9 @@ def test_a_threshold_that_follows_a_partys_own_releases_is_refused(monkeypatch):
     """The ledger tells each party's threshold to everyone, whose account is of the sum over parties."""
     monkeypatch.setitem(METHODS, FollowsReleases.name, FollowsReleases)
     values = make_config().plain() | {"method": FollowsReleases.name}
-    with pytest.raises(BenchError, match=r"^clipping\.kind is norm-of-release for .*the ledger would show it to everyone"):
+    with pytest.raises(
+        BenchError, match=r"^clipping\.kind is norm-of-release for .*the ledger would show it to everyone"
+    ):
         FollowsReleases.read(values | {"clipping": {"kind": "norm-of-release", "threshold": 1.0}})
 
 

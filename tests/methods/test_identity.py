@@ -82,6 +82,9 @@ BASES: dict[str, Any] = {
     "dp-fedavg adam": make_config(
         {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
     ),
+    "dp-fedavg proximal": make_config(
+        {"method": "dp-fedavg", "client_update": {"kind": "proximal"}}, general=DIFFERENCE
+    ),
 }  # fmt: skip
 
 NODES = [[["sep_conv_3x3", 0], ["skip_connect", 1]]] * 4

@@ -61,8 +61,8 @@ def test_any_changed_value_is_another_run_and_a_seed_is_not() -> None:
     base = Run.read(values())
     others = {
         "method": "other", "dataset": "digits", "model.module": "mine.py:Other", "clients.partition": "disjoint",
-        "validation.public": False, "clients.fragments": 4000, "clients.concentration": 0.5, "model.kind": None, "streams": "own",
-        "task.ways": 6,
+        "validation.public": False, "clients.fragments": 4000, "clients.concentration": 0.5,
+        "model.kind": None, "streams": "own", "task.ways": 6,
     }  # fmt: skip
     keys, count = {base.key}, 1
     for key, value in leaves(base.plain()).items():

@@ -94,7 +94,7 @@ class _Checked:
             return noise.multiplier
         group = next(group for group in together(self.run.sums) if self.sum in group.sums)
         plan = group.plan(self.sampler, claims=self.run.claims, counted=False, stepwise=True)
-        return plan.multipliers[group.sums.index(self.sum)]
+        return plan.noise_multiplier if len(group.sums) == 1 else plan.multipliers[group.sums.index(self.sum)]
 
     def check(self, named: dict[str, list[Release]]) -> None:
         """Check the lines of the sum, which are taken out of those given by name."""
