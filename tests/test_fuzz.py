@@ -7,6 +7,7 @@ import copy
 import datetime
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,9 @@ def test_the_workflow_says_what_the_plan_says(snakemake: Call, tmp_path: Path) -
     path.write_text(yaml.safe_dump(given), encoding="utf-8")
     done = snakemake("--dry-run", "--quiet", "rules", "--configfile", str(path))
     lines = [line for line in done.stderr.splitlines() if not line.startswith(("Using", "Config file"))]
-    (line,) = lines
-    # The file and the line of the key stand behind it.
-    assert done.returncode == 1 and line.startswith(f"configuration: {planned(mutated(seed))}"), done.stderr
+    # The line of the key in the file stands behind it.
+    said = re.escape(f"configuration: {planned(mutated(seed))} [{path}, line ") + r"\d+\]"
+    assert done.returncode == 1 and len(lines) == 1 and re.fullmatch(said, lines[0]), done.stderr
 
 
 DEAR = {"inner_steps", "steps", "rounds", "tasks", "count", "filters", "cohort"}
