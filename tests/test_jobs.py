@@ -11,9 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dpfedbench import jobs
+from dpfedbench import jobs, whose
 from dpfedbench.errors import BenchError
 from dpfedbench.jobs import WORKFLOW, job, mark_workflow, workflow_process
+
+
+@pytest.fixture(autouse=True)
+def no_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test may have named a network in this folder, and its files are then the user's own code."""
+    monkeypatch.setattr(whose, "_NETWORKS", set())
 
 
 def test_what_is_said_is_seen_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

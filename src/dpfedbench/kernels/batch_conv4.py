@@ -23,8 +23,8 @@ from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _MOST = 4
-_OUTPUTS = 28 * 28 * 64
-"""Outputs of an image's first convolution from which on a task is computed alone."""
+_OUTPUTS = 2 * 28 * 28 * 64
+"""Outputs of the images' first convolutions, one image a task, that are computed at once, or less."""
 
 
 class BatchConv4(TorchGradients):
@@ -38,7 +38,7 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small beside them, and few enough that what they keep is: 4 of 16 filters."""
+        """So many that Python's part is small beside them, and few enough that what they keep is: 4 of 32 filters, 2 of 64."""
         height, width, _ = net.input_shape
         assert isinstance(net.module, Conv4)
         return max(1, min(_MOST, _OUTPUTS // (height * width * net.module.filters)))
