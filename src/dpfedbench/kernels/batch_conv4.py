@@ -38,7 +38,7 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small beside them, and few enough that what they keep is: 4 of 32 filters, 2 of 64."""
+        """So many that Python's part is small, and few enough that what they keep is: 4 of 32 filters, 2 of 64."""
         height, width, _ = net.input_shape
         assert isinstance(net.module, Conv4)
         return max(1, min(_MOST, _OUTPUTS // (height * width * net.module.filters)))
