@@ -30,10 +30,7 @@ def report(
 ) -> dict[str, Any]:  # fmt: skip
     """An account, an audit or both, as JSON can hold them.
 
-    Args:
-        account: of a ledger.
-        audit: of a release, or one that was read again.
-        ledger: the account's; the report has its number of lines and the digest of the last, which stands for all.
+    Of the account's `ledger` the report has its number of lines and the digest of the last, which stands for all.
     """
     parts: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
@@ -57,11 +54,7 @@ def plain(value: Any) -> Any:
 
 
 def read_audit(path: Path | str) -> dict[str, Any]:
-    """The audit of a report.
-
-    Raises:
-        DpsumError: the file is missing, is no report, or has no audit.
-    """
+    """The audit of a report; DpsumError where the file is missing, is no report, or has no audit."""
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         if report["format"] != FORMAT or report["version"] != VERSION:
@@ -75,11 +68,7 @@ def read_audit(path: Path | str) -> dict[str, Any]:
 
 
 def badge(report: Mapping[str, Any]) -> str:
-    """A line of Markdown for a model card: an image, and as its text what it shows.
-
-    Args:
-        report: a report.
-    """
+    """A line of Markdown for a model card: an image, and as its text what it shows."""
     words, sound = [], True
     entry = report.get("account", {}).get("profiles", {}).get("holds")
     if entry is not None:
@@ -130,11 +119,7 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
-    """Log a report's numbers to the run that is active in MLflow, or to a new one.
-
-    Raises:
-        DpsumError: MLflow is not installed.
-    """
+    """Log a report's numbers to the run that is active in MLflow, or to a new one; DpsumError without MLflow."""
     try:
         import mlflow
     except ImportError:
@@ -143,11 +128,7 @@ def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
 
 
 def to_tensorboard(report: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
-    """Write a report's numbers as TensorBoard's scalars.
-
-    Raises:
-        DpsumError: TensorBoard is not installed.
-    """
+    """Write a report's numbers as TensorBoard's scalars; DpsumError without TensorBoard."""
     try:
         from tensorboard.summary import Writer
     except ImportError:

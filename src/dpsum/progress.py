@@ -19,8 +19,7 @@ class Progress:
     time would tell too much, there is a line at each twentieth of the steps, without a rate.
 
     Args:
-        label: what is being done.
-        total: steps in all.
+        label, total: what is being done, and its steps in all.
         unit: what a second's worth of work is counted in, e.g. "clients".
         done: steps that were done before (a resumed run).
         every: least seconds between two lines at first; later a twentieth of the time gone by, up to `at_most`.

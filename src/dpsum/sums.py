@@ -74,32 +74,40 @@ class Sum:
 class Together:
     """The private sums of a run that read the same units: one budget, for the composition of all of them.
 
-    Attributes:
-        sums: at least one; the first is the one that `moves`, if any does.
+    The first is the one that `moves`, if any does.
     """
 
     sums: tuple[Sum, ...]
 
     def plan(self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
-        """What all of them may spend, and their noise; arguments as of `accounting.budgets.planned`.
+        """What all of them may spend, and their noise; lot by lot where it moves, or costs more than is claimed.
 
-        Raises:
-            DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
+        Args:
+            sampler: how units are drawn, as the ledger says it.
+            claims, counted: as of `BudgetPlan`, as are the errors.
+            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
         """
+        from dpsum.accounting.budgets import BudgetPlan, DecayingBudget  # a plan is read where scipy is not installed
+
         first, *others = self.sums
-        assert first.noise is not None and first.clipping is not None and first.budget is not None
-        return first.noise.plan(
-            first.budget, sampler, claims=claims, counted=counted, stepwise=stepwise,
-            uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
-        )  # fmt: skip
+        noise, budget = first.noise, first.budget
+        assert noise is not None and first.clipping is not None and budget is not None
+        given: dict[str, Any] = {
+            "sampler": noise.sampled(sampler), "multiplier": noise.multiplier, "claims": claims, "counted": counted,
+            "mechanism": noise.mechanism, "beside": [sum_.noise.multiplier for sum_ in others],
+        }  # fmt: skip
+        if not first.moves:
+            return BudgetPlan(budget, every_round=not stepwise, **given)
+        assert noise.multiplier is not None
+        decay, falls = noise.fall
+        return DecayingBudget(budget, decay=decay, falls=falls, extra=int(first.clipping.uncounted), **given)
 
 
 def together(sums: Sequence[Sum]) -> list[Together]:
     """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
 
     Raises:
-        DpsumError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
-            compared has two budgets.
+        DpsumError: sums read the same units in a way that no analysis composes, or what is compared has two budgets.
     """
     private, groups = [one for one in sums if one.private], list[Together]()
     twice = [one.name for one in private if [other.name for other in private].count(one.name) > 1]

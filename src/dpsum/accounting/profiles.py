@@ -28,8 +28,7 @@ class Entry:
     """What one profile says.
 
     Attributes:
-        epsilon_low, epsilon_high: proved ends, equal where they are exact.
-        delta: at which they are given.
+        epsilon_low, epsilon_high: proved ends at delta, equal where they are exact.
         unit, adjacency, observer: of the guarantee.
         status: "proved"; "as run": of the noise that was run, not of its choice; "void": not of this mechanism, or
             not finite.

@@ -39,6 +39,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dpsum.accounting.gaussian import Bracket
+from dpsum.accounting.grid_sums import log_sum
 
 DOUBT, LOOKS = 1e-3, 100
 MOST = 256
@@ -102,7 +103,7 @@ class _Counts:
         values = np.broadcast_to(last, (len(self._levels), order + 1))
         self._values = [values]
         for index in reversed(range(self._done)):
-            values = _log_sum(self._terms(index, self._values[-1]))
+            values = log_sum(self._terms(index, self._values[-1]))
             self._values.append(values)
         self._values.reverse()
         self.log_total = float(self._values[0][0, order] + gammaln(order + 1.0) - order * math.log(rounds))
@@ -142,12 +143,6 @@ class _Counts:
         return counts, energy + self._chain.common / 2 * ran * (ran - 1)
 
 
-def _log_sum(values: np.ndarray) -> np.ndarray:
-    """Log of the sum of e^values over the last axis, none of which is all of -inf."""
-    most = values.max(axis=-1)
-    return np.asarray(most + np.log(np.exp(values - most[..., None]).sum(axis=-1)))
-
-
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at most."""
     size, log = len(values), math.log(2 / doubt)
@@ -160,8 +155,7 @@ class Pair:
     """P and Q of one G: both ends of delta.
 
     Args:
-        encoder: |C| over sigma, of the rounds that were run, float64 [t, t].
-        rounds: T.
+        encoder, rounds: as of `bracket`.
         delta: that epsilon is to be found at.
     """
 
@@ -206,7 +200,7 @@ class Pair:
 
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
         """Log f, from C^T y / sigma [n, t]."""
-        logs = _log_sum(moved - self._diagonal / 2)
+        logs = log_sum(moved - self._diagonal / 2)
         if (left := self._rounds - len(self._gram)) > 0:
             logs = np.logaddexp(logs, math.log(left))
         return np.asarray(logs - math.log(self._rounds))

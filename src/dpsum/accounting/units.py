@@ -53,11 +53,7 @@ def part_of(one: Read) -> str:
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
-    """Sums, or lines of a ledger, by their unit.
-
-    Raises:
-        DpsumError: sums of clients and sums of records have an observer in common.
-    """
+    """Sums, or lines of a ledger, by their unit; DpsumError where clients' and records' have an observer in common."""
     units: dict[str, list[One]] = {}
     for one in events:
         units.setdefault(one.unit, []).append(one)

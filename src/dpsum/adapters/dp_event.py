@@ -44,8 +44,7 @@ def from_event(
 
     Args:
         event: Gaussians, Poisson samples and fixed-size samples without replacement of them, and compositions.
-        units: records or clients in the data.
-        unit: "record" or "client".
+        units: records or clients in the data, as `unit` says.
         adjacency: of the accountant that the tree is for; see above. The lines are for zero-out.
         threshold: C.
 
@@ -138,14 +137,10 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
 
 
 def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> events.DpEvent:
-    """A ledger as the tree that dp_accounting's accountants take.
+    """A ledger, of one unit, as the tree that dp_accounting's accountants take.
 
     Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
-    accounted for (`reason`) makes the tree non-private.
-
-    Args:
-        releases: of one unit.
-        adjacency: of the accountant; see above.
+    accounted for (`reason`) makes the tree non-private. `adjacency` is that of the accountant; see above.
 
     Raises:
         DpsumError: dp_accounting has no event of the mechanism and sampler under this adjacency; or the ledger is none

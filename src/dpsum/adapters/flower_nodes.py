@@ -54,10 +54,10 @@ class InProcess(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Each is answered at once."""
-        ids = []
+        ids, call = [], self._app
         for message in messages:
             ids.append(next(self._ids))
-            self._replies[ids[-1]] = self._answer(message)
+            self._replies[ids[-1]] = call(message, self._contexts[message.metadata.dst_node_id])  # type: ignore[operator]
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -67,11 +67,6 @@ class InProcess(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """The answers, in the order of the messages."""
         return self.pull_messages(self.push_messages(messages))
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        call: Callable[[Message, Context], Message] = self._app
-        return call(message, self._contexts[node])
 
 
 def _identify() -> None:

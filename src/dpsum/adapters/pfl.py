@@ -44,55 +44,11 @@ from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, Priv
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, replace, rms
+from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, rms
 from dpsum.errors import DpsumError
 
 _RANDOM = get_user_sampler("random", [0]).__code__
 _SLACK = 1e-5  # sums of float32
-
-
-def watch(
-    backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None, cohorts: str = "secret",
-    metrics: str = "released",
-) -> BackendWatch:  # fmt: skip
-    """Watch a backend, from before its first iteration on.
-
-    Args:
-        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
-        ledger: the file that is written; there must be none yet.
-        rounds: central iterations that are planned.
-        users: in the training data; None: the sampler `random` tells it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
-            amplifies nothing.
-        metrics: "released" or "kept"; see `Watch`.
-
-    Raises:
-        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
-            watched already; arguments out of bounds; the ledger exists.
-    """
-    mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
-    if len(mechanisms) != 1:
-        raise DpsumError(
-            f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
-        )
-    if "postprocess_server" in vars(mechanisms[0]):
-        raise DpsumError("the backend's mechanism is watched already: make a new one")
-    check_cohorts(cohorts)
-    if rounds < 1:
-        raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
-    gaussian = _gaussian(mechanisms[0])
-    if gaussian is None:
-        raise DpsumError(
-            f"{type(mechanisms[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
-        )
-    kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
-    if (users or known) is None:
-        raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
-    if users is not None and known is not None and users != known:
-        raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
-    return BackendWatch(
-        backend, mechanisms[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics
-    )
 
 
 def _gaussian(mechanism: Any) -> GaussianMechanism | None:
@@ -125,14 +81,50 @@ class _Round:
 
 
 class BackendWatch(Watch):
-    """A backend that is watched; see `watch`, which makes it."""
+    """A backend that is watched, from before its first iteration on (`watch`).
+
+    Args:
+        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
+        ledger: the file that is written; there must be none yet.
+        rounds: central iterations that are planned.
+        users: in the training data; None: the sampler `random` tells it.
+        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
+            amplifies nothing.
+        metrics: "released" or "kept"; see `Watch`.
+
+    Raises:
+        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
+            watched already; arguments out of bounds; the ledger exists.
+    """
 
     def __init__(
-        self, backend: Any, mechanism: Any, gaussian: GaussianMechanism, ledger: Path | str, kind: str, users: int,
-        rounds: int, cohorts: str, metrics: str,
+        self, backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None,
+        cohorts: str = "secret", metrics: str = "released",
     ) -> None:  # fmt: skip
+        mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+        if len(mechanisms) != 1:
+            raise DpsumError(
+                f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
+            )
+        mechanism: Any = mechanisms[0]
+        if "postprocess_server" in vars(mechanism):
+            raise DpsumError("the backend's mechanism is watched already: make a new one")
+        check_cohorts(cohorts)
+        if rounds < 1:
+            raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
+        gaussian = _gaussian(mechanism)
+        if gaussian is None:
+            raise DpsumError(
+                f"{type(mechanism).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
+            )
+        kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
+        if (users or known) is None:
+            raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
+        if users is not None and known is not None and users != known:
+            raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
         super().__init__(ledger, metrics)
-        self._gaussian, self._mechanism, self._rounds, self._users = gaussian, mechanism, rounds, users
+        self._users = int(users or known or 0)
+        self._gaussian, self._mechanism, self._rounds = gaussian, mechanism, rounds
         self._local = isinstance(mechanism, GaussianMechanism)
         self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
         self._in_turn = kind == "min-separation"
@@ -140,11 +132,11 @@ class BackendWatch(Watch):
         self._kind = "min-separation" if told and kind != "unknown" else kind
         self._now, self._noise, self._past = _Round(), NoiseSeen(), list[np.ndarray]()
         self._cohort, self._last = 0, dict[Any, int]()
-        replace(backend._training_dataset, "get_cohort", self._drawn)
-        replace(backend._aggregator, "accumulate", self._added)
-        replace(mechanism, "postprocess_server", self._released)
+        self.replace(backend._training_dataset, "get_cohort", self._drawn)
+        self.replace(backend._aggregator, "accumulate", self._added)
+        self.replace(mechanism, "postprocess_server", self._released)
         if not self._approximated:
-            replace(gaussian, "add_noise", self._noised)
+            self.replace(gaussian, "add_noise", self._noised)
 
     def _drawn(self, inner: Any, cohort_size: int) -> Iterable[Any]:
         self._now = _Round()
@@ -272,6 +264,9 @@ class BackendWatch(Watch):
             explanation=f"pfl's {type(accountant).__name__}: {accountant.num_compositions} compositions of Poisson "
             f"sampling at {accountant.sampling_probability:.4g}{scaled}",
         )
+
+
+watch = BackendWatch
 
 
 def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -34,15 +34,10 @@ class Described(Protocol):
 
 
 class OfRounds(Family):
-    """Gaussian releases of all rounds of a participation.
-
-    Args:
-        noise_multiplier: z.
-        sampler: the participation's.
-        once: whether a unit is in one round.
+    """Gaussian releases, of this noise multiplier, of all rounds of a participation (its sampler).
 
     Attributes:
-        known: whether the observer may know who is in which round.
+        known: whether the observer may know who is in which round; `once`: whether a unit is in one round.
         units: that cohorts are drawn from.
     """
 
@@ -66,12 +61,7 @@ class OfRounds(Family):
 
 
 class OfCalls(Family):
-    """Gaussian releases, one to each call; epsilon is that of a participation made of them.
-
-    Args:
-        noise_multiplier: z.
-        sampler: the participation's.
-    """
+    """Gaussian releases, one to each call; epsilon is that of a participation made of them."""
 
     def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
         super().__init__(find("gaussian", "one-pass"), ((noise_multiplier, 1),), ALONE)
@@ -117,14 +107,9 @@ Declared = OfRounds | OfCalls | Whatever
 def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
     """How many coins an attack takes to tell a leak from the declared mechanism.
 
-    From draws of the statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its
-    deviation n^1/2 times.
-
-    Args:
-        family: declared.
-        leak: how many times less noise is to be told, above 1.
-        power: the chance to tell it.
-        false_alarm: the attack's.
+    `leak` is how many times less noise is to be told, above 1; `power` the chance to tell it. From draws of the
+    statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its deviation n^1/2
+    times.
     """
     test = RankTest(family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan"))
     own, other = test.draws(1.0), test.draws(min(leak, family.largest))
@@ -134,11 +119,7 @@ def observations_for(family: Family, leak: float, *, power: float, false_alarm: 
 
 
 def description(participation: Any) -> dict[str, Any]:
-    """The sampler of a participation, or of a ledger.
-
-    Raises:
-        DpsumError: it is neither.
-    """
+    """The sampler of a participation, or of a ledger; DpsumError where it is neither."""
     described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
     if not isinstance(described.get("kind"), str) or not isinstance(described.get("rounds"), int):
         shown = repr(participation)[:60]

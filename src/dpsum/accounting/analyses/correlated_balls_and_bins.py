@@ -69,7 +69,7 @@ def _profile(z: float, rounds: int, done: int, delta: float) -> tuple[np.ndarray
     grid = balls_and_bins.grid_of(z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False)
     present = np.full(len(epsilons), np.inf)
     for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
-        curve = balls_and_bins.Removal(grid, rounds, done, upper=True, near=float(near))
+        curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
         present = np.minimum(present, [curve.delta(float(epsilon)) for epsilon in epsilons])
     absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
     present, absent = (np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent))
@@ -137,11 +137,7 @@ def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
-    """The largest entry of G, in absolute value, at each distance from the diagonal or further: float [rounds].
-
-    Args:
-        gram: |C|^T |C| over the variance.
-    """
+    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the diagonal or beyond it."""
     sizes = np.abs(gram)
     most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
     return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
@@ -149,13 +145,9 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: float) -> float:
-    """A proved upper end of epsilon, for both directions of zero-out.
+    """A proved upper end of epsilon for both directions of zero-out, after `done` of T = `rounds` rounds.
 
-    Args:
-        overlap: see `overlaps`, of the rounds that were run (or of all that are planned).
-        rounds: T, the rounds among which each unit draws its own.
-        done: those released so far.
-        delta: in (0, 1).
+    `overlap` is of the rounds that were run (or of all that are planned); see `overlaps`.
     """
     if done == 0:
         return 0.0
@@ -270,9 +262,6 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that were planned.
 
     Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
-
-    Raises:
-        DpsumError: nothing is said of the encoder.
     """
     if events.sampling.encoder is None:
         raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")
