@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import math
 import os
+import pkgutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -90,12 +92,8 @@ def plan(given: argparse.Namespace) -> int:
     kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
     plans: list[dict[str, Any]] = []
     for kind in kinds:
-        row: dict[str, Any] = {
-            "participation": kind,
-            "noise_multiplier": None,
-            "epsilon_low": None,
-            "epsilon_high": None,
-        }
+        row: dict[str, Any] = dict.fromkeys(("participation", "noise_multiplier", "epsilon_low", "epsilon_high"))
+        row["participation"] = kind
         try:
             row |= _planned(given, analyses.find("gaussian", kind))
         except Contradiction as error:
@@ -228,19 +226,14 @@ def audit(given: argparse.Namespace) -> int:
         if None in (given.units, given.cohort, given.rounds):
             raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
         participation = _sampler(analyses.find("gaussian", given.kind), given)
-    shown: list[Progress] = []
-
-    def progress(done: int, total: int) -> None:
-        if not shown:
-            shown.append(Progress(f"audit {given.release}", total, unit="calls", done=done - 1))
-        shown[0].step(done, 1)
-
+    shown = functools.cache(lambda total: Progress(f"audit {given.release}", total, unit="calls"))
     result = audited(
         release, dimension=given.dimension, participation=participation, epsilon=given.epsilon,
         noise_multiplier=given.noise_multiplier, delta=given.delta,
         mechanism=None if given.any_mechanism else "gaussian", adjacency=given.adjacency, cohort=given.rows,
         leak=given.leak, power=given.power, calls=given.calls, false_alarm=given.false_alarm, seed=given.seed,
-        say=lambda line: print(line, file=sys.stderr, flush=True), progress=progress,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=lambda done, total: shown(total).step(done, 1),
     )  # fmt: skip
     report = export.report(audit=result)
     _show(given, report, _audit_lines(result))
@@ -260,14 +253,13 @@ def _function(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        target: Any = importlib.import_module(module)
+        importlib.import_module(module)
     except Exception as error:
         raise DpsumError(f"{module} cannot be imported ({type(error).__name__}: {error}): mend it") from error
-    for part in path.split("."):
-        if not hasattr(target, part):
-            raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]")
-        target = getattr(target, part)
-    return target
+    try:
+        return pkgutil.resolve_name(name)
+    except AttributeError:
+        raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]") from None
 
 
 def _audit_lines(audit: Audited) -> list[str]:
