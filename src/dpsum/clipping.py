@@ -257,10 +257,10 @@ class Percentile(ClippingRule):
         state["rounds"] = [*state["rounds"], values][-self.window :]
         if len(state["rounds"]) < self.window:
             return
-        seen = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
-        if not seen:
+        recent = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
+        if not recent:
             return
-        new = max(float(np.percentile(seen, self.percentile)), SMALLEST_THRESHOLD)
+        new = max(float(np.percentile(recent, self.percentile)), SMALLEST_THRESHOLD)
         if new <= state["threshold"] or not self.never_rising:
             state["threshold"] = new
 

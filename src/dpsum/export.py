@@ -32,14 +32,14 @@ def report(
 
     Of the account's `ledger` the report has its number of lines and the digest of the last, which stands for all.
     """
-    parts: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    said: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
-        parts["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
+        said["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
     if account is not None:
-        parts["account"] = account.to_json()
+        said["account"] = account.to_json()
     if audit is not None:
-        parts["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
-    return dict(plain(parts))
+        said["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
+    return dict(plain(said))
 
 
 def plain(value: Any) -> Any:
@@ -86,8 +86,8 @@ def badge(report: Mapping[str, Any]) -> str:
         raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
     text = ", ".join(words)
     label, shown = (
-        urllib.parse.quote(part.replace("-", "--").replace("_", "__"), safe="")
-        for part in ("differential privacy", text)
+        urllib.parse.quote(shown_text.replace("-", "--").replace("_", "__"), safe="")
+        for shown_text in ("differential privacy", text)
     )
     colour = "blue" if sound else "red"
     return f"![differential privacy: {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
@@ -96,10 +96,12 @@ def badge(report: Mapping[str, Any]) -> str:
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; those of a second unit or observer have a number in theirs."""
     numbers: dict[str, float] = {}
-    for count, one in enumerate(_each(report.get("account")), start=1):
+    for count, account in enumerate(_each(report.get("account")), start=1):
         where = "privacy/" if count == 1 else f"privacy_{count}/"
-        numbers |= {where + name: one[name] for name in ("delta", "rounds", "noise_multiplier") if one.get(name)}
-        for name, entry in one["profiles"].items():
+        numbers |= {
+            where + name: account[name] for name in ("delta", "rounds", "noise_multiplier") if account.get(name)
+        }
+        for name, entry in account["profiles"].items():
             numbers |= {
                 f"{where}epsilon_{name}": entry["epsilon_high"],
                 f"{where}epsilon_{name}_low": entry["epsilon_low"],

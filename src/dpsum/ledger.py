@@ -88,12 +88,12 @@ class Release:
                 raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
         for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
             value = getattr(self, name)
-            for one in value if isinstance(value, list) and name in _LISTS else [value]:
-                _check_number(name, one, LARGEST)
-        for one in self.combines or ():
-            _check_number("combines", abs(one) if isinstance(one, (int, float)) else one, LARGEST, least=0.0)
-        for name, one in (self.secure or {}).items():
-            _check_number(f"secure.{name}", one, LARGEST)
+            for number in value if isinstance(value, list) and name in _LISTS else [value]:
+                _check_number(name, number, LARGEST)
+        for number in self.combines or ():
+            _check_number("combines", abs(number) if isinstance(number, (int, float)) else number, LARGEST, least=0.0)
+        for name, number in (self.secure or {}).items():
+            _check_number(f"secure.{name}", number, LARGEST)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
@@ -234,9 +234,9 @@ def check_same_mechanism(
     for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
         said = f"the ledger's release {number} has"
         for name in _COMPARED:
-            one, two = getattr(own, name), getattr(other, name)
-            if not (math.isclose(one, two, rel_tol=1e-9) if name == "noise_multiplier" else one == two):
-                raise DpsumError(f"{said} {name} {one}, {whose} {two}: the mechanisms differ, {mend}")
+            value, expected = getattr(own, name), getattr(other, name)
+            if not (math.isclose(value, expected, rel_tol=1e-9) if name == "noise_multiplier" else value == expected):
+                raise DpsumError(f"{said} {name} {value}, {whose} {expected}: the mechanisms differ, {mend}")
         samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
         if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
             raise DpsumError(f"{said} another sampler than {whose}: {mend}")

@@ -46,7 +46,7 @@ def account(given: argparse.Namespace) -> int:
     report = export.report(account=result, audit=audit, ledger=given.ledger)
     _show(given, report, _account_lines(result))
     _export(given, report)
-    return _kept(given, [one.profiles["holds"].epsilon_high for one in _all(result) if "holds" in one.profiles])
+    return _kept(given, [each.profiles["holds"].epsilon_high for each in _all(result) if "holds" in each.profiles])
 
 
 def _releases(path: str) -> list[Release]:
@@ -62,22 +62,22 @@ def _all(account: Account) -> list[Account]:
 
 def _account_lines(account: Account) -> list[str]:
     lines = []
-    for one in _all(account):
-        if one.unit is None:
-            return [next(iter(one.reasons.values()), "nothing private was released")]
-        entries = [(name, one.profiles[name]) for name in PROFILES if name in one.profiles]
+    for each in _all(account):
+        if each.unit is None:
+            return [next(iter(each.reasons.values()), "nothing private was released")]
+        entries = [(name, each.profiles[name]) for name in PROFILES if name in each.profiles]
         first = entries[0][1]
         lines += [
-            f"{one.rounds} rounds done of the sampler {_text(one.sampler)}; z {_number(one.noise_multiplier)}, "
-            f"delta {one.delta:g}, unit {one.unit}, seen by {first.observer}"
+            f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z {_number(each.noise_multiplier)}, "
+            f"delta {each.delta:g}, unit {each.unit}, seen by {first.observer}"
         ]
         rows = [
             [name, _ends(entry.epsilon_low, entry.epsilon_high), entry.adjacency, entry.status, entry.explanation]
             for name, entry in entries
         ]
-        rows += [[name, "-", "", "", why] for name, why in one.reasons.items()]
+        rows += [[name, "-", "", "", why] for name, why in each.reasons.items()]
         lines += _table(["profile", "epsilon", "adjacency", "status", "what it takes for granted"], rows)
-        lines += list(one.notices)
+        lines += list(each.notices)
     return lines
 
 
@@ -171,9 +171,9 @@ def compare(given: argparse.Namespace) -> int:
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
     summaries = [_said(releases) for releases in ledgers]
     for column, account in zip(summaries, accounts, strict=True):
-        for number, one in enumerate(_all(account)):
+        for number, each in enumerate(_all(account)):
             for name in PROFILES:
-                entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
+                entry, where = each.profiles.get(name), "" if number == 0 else f", {number + 1}"
                 column[f"epsilon {name}{where}"] = (
                     "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
                 )
@@ -210,7 +210,7 @@ def _said(releases: Sequence[Release]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
+    return " ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 # audit

@@ -219,8 +219,8 @@ def _served(releases: Sequence[Release], delta: float, claims: Claims, given: Ac
     for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
         before = tuple(seen_by(event, noises, who) if event.adds == clients else event for event in given.before)
-        seen = dataclasses.replace(given, before=before)
-        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, seen))
+        known = dataclasses.replace(given, before=before)
+        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, known))
     return dataclasses.replace(first, also=tuple(also))
 
 
@@ -284,9 +284,9 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         return composed_ends(tuple((events.schedule, events.rate) for _, events in stages), delta)
     each = [accountant.bracket(events, delta) for accountant, events in stages]
     least = max(low for low, _ in each)
-    ones = [accountant.gaussian(events) for accountant, events in stages]
-    if None not in ones:
-        high = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
+    multipliers = [accountant.gaussian(events) for accountant, events in stages]
+    if None not in multipliers:
+        high = gaussian_epsilon(joint_multiplier([z for z in multipliers if z is not None]), delta)
         # Of rounds of several z the unit that is worst off in one run need not be that of the other.
         exact = all(low == most for low, most in each) and all(len(events.schedule) == 1 for _, events in stages)
         return high if exact else least, high

@@ -232,8 +232,8 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
     releases_by_z: dict[float, int] = {}
     for events in rounds:
-        parts = [event.noise_multiplier for event in events]
-        z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
+        multipliers = [event.noise_multiplier for event in events]
+        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         releases_by_z[z] = releases_by_z.get(z, 0) + 1
     return tuple(releases_by_z.items())
 
@@ -274,8 +274,8 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
     if event.adjacency != adjacency:
         raise DpsumError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
     z = event.noise_multiplier
-    parts = (event.threshold, event.sensitivity, event.noise_std)
-    each = (value if isinstance(value, list) else [value] for value in parts)
+    stated = (event.threshold, event.sensitivity, event.noise_std)
+    each = (value if isinstance(value, list) else [value] for value in stated)
     for threshold, sensitivity, noise_std in zip(*each, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
             raise DpsumError(f"{where} has z {z} and C {threshold}: both must be above 0")

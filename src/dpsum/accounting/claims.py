@@ -44,7 +44,7 @@ class Claim:
 
     def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
         """What the other readings come to, as words that follow the explanation."""
-        return "".join(f"; {name}: {one(schedule, sampler, delta):.4g}" for name, one in self.readings.items())
+        return "".join(f"; {name}: {reading(schedule, sampler, delta):.4g}" for name, reading in self.readings.items())
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """Status and explanation for a sampler."""

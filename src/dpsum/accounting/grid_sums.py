@@ -107,9 +107,9 @@ class UpperTail:
         spectrum: np.ndarray | None = None
         shift, scale, forward, copies = 0, -self._theta * self._around, 0.0, 0
         self._log_mgfs = []
-        for part, count in self._parts:
-            tilted = self._theta * part.values
-            tilted += part.log_weights
+        for variable, count in self._parts:
+            tilted = self._theta * variable.values
+            tilted += variable.log_weights
             top = tilted.max()
             tilted -= top
             np.exp(tilted, out=tilted)
@@ -119,7 +119,7 @@ class UpperTail:
             self._log_mgfs.append(log_mgf)
             power = _power(scipy.fft.rfft(_fold(tilted, size), n=size), count)
             spectrum = power if spectrum is None else spectrum * power
-            shift += part.first * count
+            shift += variable.first * count
             scale += count * log_mgf
             forward += count * _norm(tilted)
             copies += count
@@ -133,13 +133,13 @@ class UpperTail:
         """A Chernoff bound, on the exact weights, for the tilted mass outside the window."""
         low, high = self._start * self._step, (self._start + size) * self._step
         self._outside = 0.0
-        least = sum(part.first * count for part, count in self._parts)
-        most = sum((part.first + len(part.weights) - 1) * count for part, count in self._parts)
+        least = sum(variable.first * count for variable, count in self._parts)
+        most = sum((variable.first + len(variable.weights) - 1) * count for variable, count in self._parts)
         sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (self._start + size <= most)
         for slope, edge in sides:
             exponent = -slope * edge
-            for (part, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
-                exponent += count * (part.log_mgf(self._theta + slope) - log_mgf)
+            for (variable, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
+                exponent += count * (variable.log_mgf(self._theta + slope) - log_mgf)
             self._outside += float(np.exp(min(exponent, 0.0)))
 
     def _sum_up(self, mass: np.ndarray) -> None:
@@ -312,13 +312,13 @@ Parts = Sequence[tuple[GridVariable, int]]
 def _tilted(parts: Parts, theta: float) -> tuple[float, float]:
     """Mean and variance of the coarse sum under the tilt."""
     mean = variance = 0.0
-    for part, count in parts:
-        exponents = theta * part.coarse_values + part.coarse_log_weights
+    for variable, count in parts:
+        exponents = theta * variable.coarse_values + variable.coarse_log_weights
         weights = np.exp(exponents - exponents.max())
         weights /= weights.sum()
-        centre = float(weights @ part.coarse_values)
+        centre = float(weights @ variable.coarse_values)
         mean += count * centre
-        variance += count * float(weights @ (part.coarse_values - centre) ** 2)
+        variance += count * float(weights @ (variable.coarse_values - centre) ** 2)
     return mean, variance
 
 
@@ -326,7 +326,7 @@ def _best_tilt(parts: Parts, around: float) -> float:
     """The tilt under which the sum's mean is `around`, and at least one that moves the mean a little."""
     mean, variance = _tilted(parts, 0.0)
     deviation = max(variance, 1e-300) ** 0.5
-    most = sum(count * float(part.values[-1]) for part, count in parts)
+    most = sum(count * float(variable.values[-1]) for variable, count in parts)
     target = min(max(around, mean + 0.2 * deviation), 0.05 * mean + 0.95 * most)
     high = 0.25 / deviation
     for _ in range(60):
@@ -354,14 +354,14 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
     need = -math.log(OUTSIDE)
     upper, lower = np.zeros(len(slopes)), np.zeros(len(slopes))
     least = most = 0.0
-    for part, count in parts:
-        base = log_sum(theta * part.coarse_values + part.coarse_log_weights)
-        moves = np.outer(slopes, part.coarse_values)
-        tilt = theta * part.coarse_values + part.coarse_log_weights - base
+    for variable, count in parts:
+        base = log_sum(theta * variable.coarse_values + variable.coarse_log_weights)
+        moves = np.outer(slopes, variable.coarse_values)
+        tilt = theta * variable.coarse_values + variable.coarse_log_weights - base
         upper += count * log_sum(tilt + moves)
         lower += count * log_sum(tilt - moves)
-        least += count * float(part.values[0])
-        most += count * float(part.values[-1])
+        least += count * float(variable.values[0])
+        most += count * float(variable.values[-1])
     highs, lows = (need + upper) / slopes, -(need + lower) / slopes
     high, low = int(np.argmin(highs)), int(np.argmax(lows))
     edges = max(float(lows[low]), least), min(float(highs[high]), most)

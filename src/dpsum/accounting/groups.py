@@ -93,12 +93,12 @@ def _sum_of_squares(
     while cut < most and float(tail_of(cut)) * rounds > LEFT_OUT:
         cut += 1
     counts = np.arange(cut + 1)
-    one = np.zeros(cut * cut + 1)
-    one[counts * counts] = law_of(counts)
+    law = np.zeros(cut * cut + 1)
+    law[counts * counts] = law_of(counts)
     # No round has more than `most`, so beyond it nothing is missing.
     missing = rounds * float(tail_of(cut)) if cut < most else 0.0
     total: np.ndarray | None = None
-    exponent, power = rounds, one
+    exponent, power = rounds, law
     while True:
         if exponent & 1:
             total, lost = _cut(power if total is None else np.convolve(total, power))

@@ -113,9 +113,9 @@ class RoundLoss:
                 np.maximum(top, ratio + count * (x - count / 2) / variance, out=top)
             total, slope = np.zeros(len(x)), np.zeros(len(x))
             for count, ratio in zip(counts, ratios, strict=True):
-                part = np.exp(ratio + count * (x - count / 2) / variance - top)
-                total += part
-                slope += count * part
+                summand = np.exp(ratio + count * (x - count / 2) / variance - top)
+                total += summand
+                slope += count * summand
             step = (top + np.log(total) - target) * variance * total / slope
             x -= step
             if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:

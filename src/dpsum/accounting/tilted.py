@@ -121,8 +121,8 @@ class _Counts:
         count, left = self._count, self._count[:, None] - self._count
         here = self._levels[:, None] * count + self._own[index] * count * (count - 1) - gammaln(count + 1.0)
         after = self._next(index, self._levels[:, None], count)
-        found = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
-        return np.where(left >= 0, found, -np.inf)
+        weights = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
+        return np.where(left >= 0, weights, -np.inf)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Counts of the rounds that were run, float64 [size, t], and E' of each, float64 [size]."""
@@ -167,13 +167,13 @@ class Pair:
         below = gram[np.tril_indices(len(gram), -1)]
         commons = np.unique(np.quantile(below, np.linspace(0, 1, 9))) if len(below) else np.zeros(1)
         chain = min((_Chain.over(gram, float(common)) for common in (0.0, *commons)), key=lambda one: one.excess)
-        found: list[tuple[float, _Counts]] = []
+        tried: list[tuple[float, _Counts]] = []
         for order in _ORDERS:
             counts = _Counts(chain, self._diagonal, rounds, order)
-            found.append((self._of_renyi(counts), counts))
-            if len(found) > 1 and found[-1][0] > found[-2][0]:
+            tried.append((self._of_renyi(counts), counts))
+            if len(tried) > 1 and tried[-1][0] > tried[-2][0]:
                 break
-        self.ceiling, self._counts = min(found, key=lambda one: one[0])
+        self.ceiling, self._counts = min(tried, key=lambda one: one[0])
 
     def _of_renyi(self, counts: _Counts) -> float:
         """Epsilon where the bound of present against absent, which needs no draws, comes to delta."""
@@ -187,9 +187,9 @@ class Pair:
         rng = np.random.Generator(np.random.Philox(_SEED))
         counts, above = self._counts.draw(_DRAWS, rng)
         logs = np.empty(_DRAWS)
-        for part in self._parts(_DRAWS):
-            noise = rng.standard_normal((part.stop - part.start, len(self._gram)))
-            logs[part] = self._log_ratio(counts[part] @ self._gram + noise @ self._encoder)
+        for rows in self._parts(_DRAWS):
+            noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+            logs[rows] = self._log_ratio(counts[rows] @ self._gram + noise @ self._encoder)
         energy = ((counts @ self._gram) * counts).sum(axis=1) / 2 - counts @ self._diagonal / 2
         weight = np.minimum(energy - above, 0.0) + self._counts.log_total + (1 - self._counts.order) * logs
         return logs, weight
@@ -229,11 +229,11 @@ class Pair:
             return 1.0
         rng, draws = np.random.Generator(np.random.Philox(_SEED + 1)), max(int(wanted), _DRAWS)
         values, shift = np.empty(draws), tau * (self._gram @ share) / math.sqrt(square)
-        for part in self._parts(draws):
-            moved = rng.standard_normal((part.stop - part.start, len(self._gram))) @ self._encoder
+        for rows in self._parts(draws):
+            moved = rng.standard_normal((rows.stop - rows.start, len(self._gram))) @ self._encoder
             weight = tau * (moved @ share) / math.sqrt(square) - tau**2 / 2
             logs = self._log_ratio(moved - shift)
-            values[part] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(np.minimum(epsilon + logs, 0.0))
+            values[rows] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(np.minimum(epsilon + logs, 0.0))
         return _bernstein(values, most, self._doubt)[1]
 
 

@@ -58,7 +58,7 @@ def from_event(
     rounds = list(_rounds(event))
     if not rounds:
         raise DpsumError("the tree has no release: there is nothing to account for")
-    kinds = {(one.rate, one.size, len(one.multipliers)) for one in rounds}
+    kinds = {(sample.rate, sample.size, len(sample.multipliers)) for sample in rounds}
     if len(kinds) > 1:
         samplers = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
         raise DpsumError(f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it")
@@ -70,8 +70,8 @@ def from_event(
     of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
     sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
     lines = []
-    for number, one in enumerate(rounds):
-        for which, multiplier in enumerate(one.multipliers):
+    for number, sample in enumerate(rounds):
+        for which, multiplier in enumerate(sample.multipliers):
             z = multiplier * _OVER[adjacency]
             lines.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
     return lines
@@ -158,8 +158,8 @@ def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> eve
     schedule = [(z / over, count) for z, count in reading.schedule]
     gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
     if gaussian and first.adjacency == "zero-out":
-        if (one := analysis.gaussian(reading)) is not None:
-            return events.GaussianDpEvent(one / over)
+        if (multiplier := analysis.gaussian(reading)) is not None:
+            return events.GaussianDpEvent(multiplier / over)
         if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
             rate = float(sampler["rate"])
             return _composed(

@@ -136,7 +136,7 @@ class StrategyWatch(Watch):
             weights.append(float(next(iter(reply.content.metric_records.values())).get(key, np.nan)))
         arrays, metrics = inner(server_round, replies)
         if arrays:
-            self._mean = (updates, weights, [np.array(one) for one in arrays.to_numpy_ndarrays()])
+            self._mean = (updates, weights, [np.array(array) for array in arrays.to_numpy_ndarrays()])
         return arrays, metrics
 
     def _counted(self, inner: Any, count: int, total: int) -> float:
@@ -186,7 +186,7 @@ class StrategyWatch(Watch):
             threshold=threshold,
             sensitivity=threshold * factor,
             noise_std=answered * (rms(noise) if faults else deviation),
-            dimension=sum(one.size for one in after),
+            dimension=sum(array.size for array in after),
             sampler=self._sampler,
             denominator=answered,
             reasons=[*faults, *reasons],
@@ -330,7 +330,7 @@ class LocalWatch(Watch):
         update = differences(trained, before)
         length = norm(update)
         scale = min(1.0, threshold / length) if length else 1.0
-        noise = [one - scale * moved for one, moved in zip(differences(after, before), update, strict=True)]
+        noise = [array - scale * moved for array, moved in zip(differences(after, before), update, strict=True)]
         deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
         faults, reasons = self._noise.faults(noise, deviation), list[str]()
         if self.metrics == "released" and shown:

@@ -62,7 +62,7 @@ class InProcess(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers."""
-        return [self._replies.pop(one) for one in message_ids]
+        return [self._replies.pop(number) for number in message_ids]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """The answers, in the order of the messages."""
@@ -83,9 +83,9 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
     _identify()
     shared = copy.copy(strategy)
     inner = copy.copy(strategy.strategy)
-    for one in (shared, inner):
+    for copied in (shared, inner):
         for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
-            vars(one).pop(name, None)
+            vars(copied).pop(name, None)
     shared.strategy, shared.accountant = inner, None
     mod = adaptiveclipping_mod if isinstance(strategy, DifferentialPrivacyAdaptiveBase) else fixedclipping_mod
     logger = logging.getLogger("flwr")

@@ -148,28 +148,28 @@ class BackendWatch(Watch):
         metadata, arrays = user_stats.get_weights()
         if not self._local:  # then it has noise already, and its norm was seen before
             self._now.norms.append(norm(_numpy(arrays)))
-            self._now.weights.extend(float(one) for one in np.ravel(_numpy([metadata])[0]))
+            self._now.weights.extend(float(weight) for weight in np.ravel(_numpy([metadata])[0]))
         return inner(accumulated=accumulated, user_stats=user_stats)
 
     def _noised(self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any) -> Any:
-        before = [one.copy() for one in _numpy(statistics.get_weights()[1])]
+        before = [array.copy() for array in _numpy(statistics.get_weights()[1])]
         self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
         noise = differences(_numpy(noisy.get_weights()[1]), before)
         if self._local:
             self._now.locally.append(noise)
             self._now.norms.append(norm(before))
-        self._now.noise, self._now.dimension = noise, sum(one.size for one in before)
+        self._now.noise, self._now.dimension = noise, sum(array.size for array in before)
         return noisy, metrics
 
     def _released(self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any) -> Any:
-        before = [one.copy() for one in _numpy(stats.get_weights()[1])] if self._approximated else []
+        before = [array.copy() for array in _numpy(stats.get_weights()[1])] if self._approximated else []
         stats, metrics = inner(stats=stats, central_context=central_context, aggregate_metrics=aggregate_metrics)
         if central_context.population == Population.TRAIN:
             if self._approximated:
                 self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
                 self._now.noise = differences(_numpy(stats.get_weights()[1]), before)
-                self._now.dimension = sum(one.size for one in before)
+                self._now.dimension = sum(array.size for array in before)
             self._write()
             self.round += 1
         return stats, metrics
@@ -183,7 +183,7 @@ class BackendWatch(Watch):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
             factor = float(np.max(np.linalg.norm(encoder, axis=0)))
             inverse = np.linalg.inv(encoder)[self.round, : self.round + 1]
-            combines = [float(one) for one in inverse]
+            combines = [float(weight) for weight in inverse]
             drawn, self._past = _undone(encoder, self._past, now.noise, self.round)
         else:
             drawn = now.noise
@@ -195,7 +195,7 @@ class BackendWatch(Watch):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
             )
-        if any(abs(one - 1.0) > 1e-6 for one in now.weights):
+        if any(abs(weight - 1.0) > 1e-6 for weight in now.weights):
             reasons.append("weights other than 1 are added up without noise and divide the sum: weigh by user")
         if self.metrics == "released":
             reasons.append(
@@ -305,7 +305,7 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
-    return [np.asarray(get_ops().to_numpy(one)) for one in arrays]
+    return [np.asarray(get_ops().to_numpy(array)) for array in arrays]
 
 
 def _undone(
@@ -315,11 +315,11 @@ def _undone(
 
     Noise that no later row of C has is forgotten.
     """
-    past = [*past, np.concatenate([one.ravel() for one in noise])]
+    past = [*past, np.concatenate([earlier.ravel() for earlier in noise])]
     draw = np.zeros_like(past[-1])
-    for weight, one in zip(encoder[number], past, strict=False):
+    for weight, earlier in zip(encoder[number], past, strict=False):
         if weight:
-            draw += weight * one
+            draw += weight * earlier
     needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
-    kept = [one if again else np.zeros(0) for one, again in zip(past, needed, strict=True)]
-    return list(np.split(draw, np.cumsum([one.size for one in noise])[:-1])), kept
+    kept = [earlier if again else np.zeros(0) for earlier, again in zip(past, needed, strict=True)]
+    return list(np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])), kept

@@ -131,8 +131,8 @@ class Draws:
             return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {"rate": rate}
         plain = type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
         whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
-        part = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
-        if plain and (whole or part):
+        subset = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
+        if plain and (whole or subset):
             records = len(inner)  # type: ignore[arg-type]
             cohort = min(sampler.batch_size * self._batches, records)
             return _sampler("shuffled-epochs", records, cohort, rounds) | {"epoch": length, "batches": "secret"}

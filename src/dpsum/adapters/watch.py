@@ -51,7 +51,7 @@ class NoiseSeen:
         """
         if std <= 0:
             return ["no noise is added"]
-        pieces = [np.asarray(one, dtype=np.float64).ravel() / std for one in noise]
+        pieces = [np.asarray(array, dtype=np.float64).ravel() / std for array in noise]
         values = pieces if values is None else values
         messages = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
         return list(dict.fromkeys(messages))
@@ -109,9 +109,9 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
         at = [number for number, other in enumerate(others) if min(own.size, other.size) == size]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
-        one = own[:size].astype(np.float64) - own[:size].mean()
-        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
-        r = np.clip(rows @ one / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
+        row = own[:size].astype(np.float64) - own[:size].mean()
+        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
+        r = np.clip(rows @ row / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
         chances[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)
     return chances
 
@@ -264,14 +264,16 @@ def spacing(values: np.ndarray) -> np.ndarray:
 
 def differences(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Array by array, in double precision."""
-    return [np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(after, before, strict=True)]
+    return [np.asarray(new, np.float64) - np.asarray(old, np.float64) for new, old in zip(after, before, strict=True)]
 
 
 def norm(arrays: Sequence[np.ndarray]) -> float:
     """The L2 norm of all arrays together."""
-    return float(np.sqrt(sum(float(np.sum(np.asarray(one, np.float64) ** 2)) for one in arrays)))
+    return float(np.sqrt(sum(float(np.sum(np.asarray(array, np.float64) ** 2)) for array in arrays)))
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
     """The deviation that noise was seen to have."""
-    return float(np.sqrt(np.mean(np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in noise]) ** 2)))
+    return float(
+        np.sqrt(np.mean(np.concatenate([np.asarray(array, dtype=np.float64).ravel() for array in noise]) ** 2))
+    )

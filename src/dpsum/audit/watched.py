@@ -148,11 +148,11 @@ class Watched:
             spreads = [_spread(answers - answers.mean(axis=0)) for answers in (before, after)]
             if nulls.shape[1] > 1 and _apart(*spreads) > _SURE:
                 raise DpsumError(_STATE.format(how="has other noise"))
-        seen = _answers(crowds[1::2], others, ways)
-        if seen < _SURE:  # such an answer may take more calls to be seen
+        plainly = _answers(crowds[1::2], others, ways)
+        if plainly < _SURE:  # such an answer may take more calls to be seen
             crowds, more = self._crowds(_MORE * NULLS)
-            seen = _answers(crowds, more, ways)
-        if seen < _SURE:
+            plainly = _answers(crowds, more, ways)
+        if plainly < _SURE:
             raise DpsumError(
                 f"release ignores its input: {self.most} contributions that all point one way change nothing in "
                 f"{self.calls} calls; hand over the function that adds them up, or lower the noise for the audit"
@@ -184,7 +184,7 @@ def _flat(answer: Any) -> np.ndarray:
     if isinstance(answer, dict):
         answer = list(answer.values())
     if isinstance(answer, (list, tuple)):
-        return np.concatenate([np.zeros(0), *(_flat(part) for part in answer)])
+        return np.concatenate([np.zeros(0), *(_flat(piece) for piece in answer)])
     if hasattr(answer, "detach"):
         answer = answer.detach().cpu()
     return np.asarray(answer).ravel()
@@ -205,9 +205,9 @@ def _spread(rows: np.ndarray) -> np.ndarray:
     return 0.5 * np.log(np.maximum((rows**2).mean(axis=1), 1e-300))
 
 
-def _apart(one: np.ndarray, other: np.ndarray) -> float:
+def _apart(first: np.ndarray, second: np.ndarray) -> float:
     """How many standard errors the means of two sets of numbers are apart."""
-    gap = abs(float(one.mean() - other.mean()))
-    error = math.sqrt(float(one.var(ddof=1)) / len(one) + float(other.var(ddof=1)) / len(other))
-    scale = max(float(np.abs(one).max()), float(np.abs(other).max()))
+    gap = abs(float(first.mean() - second.mean()))
+    error = math.sqrt(float(first.var(ddof=1)) / len(first) + float(second.var(ddof=1)) / len(second))
+    scale = max(float(np.abs(first).max()), float(np.abs(second).max()))
     return 0.0 if gap <= 1e-9 * scale else gap / max(error, 1e-300)

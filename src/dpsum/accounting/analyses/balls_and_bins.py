@@ -265,7 +265,7 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
     weights /= weights.sum()
     values = np.exp(s * normal - s * s / 2)
     v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
-    parts = [np.exp(-np.outer(np.exp(part), values)) @ weights for part in np.array_split(v, 20)]
+    parts = [np.exp(-np.outer(np.exp(chunk), values)) @ weights for chunk in np.array_split(v, 20)]
     return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
 
 

@@ -169,8 +169,10 @@ def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: n
     square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
-        parts = [part for part in _classes(rounds, done, apart) if part[1]]
-        ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
+        classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
+        ends = [
+            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(epsilons) for counts in classes
+        ]
         least = np.minimum(least, np.max(ends, axis=0))
     return least
 
@@ -193,7 +195,7 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
-    counts = {max(len(norms) * part // 4, 1) for part in (1, 2, 3, 4)}
+    counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
     return max(balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta) for count in counts)
 
 

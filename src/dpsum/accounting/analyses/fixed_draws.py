@@ -50,17 +50,17 @@ class _Told:
         """A mixture is off by no larger a share than its parts."""
         first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
         for weight, law in self._laws:
-            one, other, share = law.tails(losses)
-            first, second, off = first + weight * one, second + weight * other, np.maximum(off, share)
+            own, other, share = law.tails(losses)
+            first, second, off = first + weight * own, second + weight * other, np.maximum(off, share)
         return first, second, off + 1e-14
 
     def range(self, mass: float) -> tuple[float, float]:
         """Each part may lose its share of the mass."""
         low, high = 0.0, 0.0
         for weight, law in self._laws:
-            part = mass / (len(self._laws) * weight)
-            if part < 0.5:
-                least, most = law.range(part)
+            share = mass / (len(self._laws) * weight)
+            if share < 0.5:
+                least, most = law.range(share)
                 low, high = min(low, least), max(high, most)
         return low, high
 

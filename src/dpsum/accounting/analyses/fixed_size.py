@@ -124,7 +124,7 @@ class _Dominating:
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = int(np.searchsorted(losses, 0.0))
         both = zip(self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True)
-        first, second, off = (np.concatenate(parts) for parts in both)
+        first, second, off = (np.concatenate(halves) for halves in both)
         return first, second, off
 
     def range(self, mass: float) -> tuple[float, float]:
@@ -274,7 +274,7 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
     """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the rest of the mass is at 0."""
-    logs, losses = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    logs, losses = (np.concatenate(sides) for sides in zip(*halves, strict=True))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         return float(np.logaddexp(logsumexp(logs + powers), 0.0))

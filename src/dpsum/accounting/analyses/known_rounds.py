@@ -258,10 +258,10 @@ def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, 
     step, proved = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
     for pair in _PAIRS:
         laws = [(_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n) for rounds, n in epochs]
-        parts = [(law, count) for law, count in laws if law is not None]
-        if parts:
+        losses = [(law, count) for law, count in laws if law is not None]
+        if losses:
             low = crossing(
-                lambda near, parts=parts: DeltaEnd(UpperTail(parts, around=near, kernel=LOSS), upper=False),  # type: ignore[misc]
+                lambda near, losses=losses: DeltaEnd(UpperTail(losses, around=near, kernel=LOSS), upper=False),  # type: ignore[misc]
                 delta=delta, start=max(proved, 0.3 * ceiling), ceiling=ceiling, upper=False,
             )  # fmt: skip
             proved = max(proved, low)
