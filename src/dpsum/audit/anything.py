@@ -26,7 +26,7 @@ import numpy as np
 
 from dpsum.audit import attacks
 from dpsum.audit.bounds import Bound
-from dpsum.audit.declared import ALONE, Declared, Described, OfCalls, OfRounds, declared, description, observations_for
+from dpsum.audit.declared import ALONE, Declared, Described, OfRounds, declared, description, observations_for
 from dpsum.audit.ranks import rank_test
 from dpsum.audit.watched import NULLS, ReleaseCall, Watched
 from dpsum.errors import DpsumError
@@ -203,16 +203,16 @@ def audited(
             progress(made, max(planned, made))
 
     watched = Watched(release, dimension, adjacency, cohort, told)
-    tried = isinstance(family, OfCalls) and hasattr(first, "describe") and hasattr(first, "cohort")
-    shares = 2 + (dimension > 1) + tried
+    whole = family.whole if hasattr(first, "describe") and hasattr(first, "cohort") else None
+    shares = 2 + (dimension > 1) + (whole is not None)
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)
     wanted = min(needed, _MOST, calls or _MOST)
     repeats, units, among = 0, 0, 0
-    if isinstance(family, OfCalls) and tried:
-        units = family.rounds.units
+    if whole is not None:
+        units = whole.units
         among = min(dimension, watched.most, max(1, 3 * units // 4))
-        enough = min(_MOST, observations_for(family.rounds, leak, power=power, false_alarm=alarm)) / among
+        enough = min(_MOST, observations_for(whole, leak, power=power, false_alarm=alarm)) / among
         again = max(1, (calls or _ROUNDS) // sampler["rounds"])
         repeats = int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
     planned, plan = _plan(
@@ -251,8 +251,8 @@ def audited(
         add("in coordinates", lambda: many(attacks.in_coordinates(watched, min(_apart(wanted), fits), rng)))
         if dimension > 1:
             add("over all", lambda: many(attacks.over_all(watched, min(_SPREAD, fits), rng)))
-        if isinstance(family, OfCalls) and tried:
-            add("over rounds", functools.partial(through, family.rounds), family.rounds)
+        if whole is not None:
+            add("over rounds", functools.partial(through, whole), whole)
     chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results))
     return Audited(
         epsilon=max(attack.bound.epsilon for attack in results), claimed=claimed,
