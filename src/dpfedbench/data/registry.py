@@ -15,21 +15,20 @@ from typing import Any
 
 from dpfedbench import data
 from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress, save_dataset
-from dpfedbench.data.records import RawRecords, save_records
+from dpfedbench.data.images import Progress
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 
 
-def _found() -> Iterator[DatasetEntry]:
+def _entries() -> Iterator[DatasetEntry]:
     for info in sorted(pkgutil.iter_modules(data.__path__), key=lambda info: info.name):
         if f"{data.__name__}.{info.name}" != __name__:
             yield from getattr(imported(f"{data.__name__}.{info.name}"), "ENTRIES", ())
 
 
-DATASETS = {entry.name: entry for entry in sorted(_found(), key=lambda entry: entry.name)}
+DATASETS = {entry.name: entry for entry in sorted(_entries(), key=lambda entry: entry.name)}
 
 
 def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None) -> DatasetEntry:
@@ -106,18 +105,6 @@ def prepare(
         raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     except PermissionError as error:
         raise BenchError(f"no permission to read {error.filename}: make it readable") from error
-    facts = {
-        "name": entry.name,
-        "version": entry.version,
-        "source": entry.source,
-        "licence": entry.licence,
-        "stand_in": entry.stand_in,
-        "stands_in_for": entry.stands_in_for,
-        "recorded_sha256": entry.recorded_sha256,
-    }
-    if hasattr(raw, "save"):
-        raw.save(out_dir, facts)
-    elif isinstance(raw, RawRecords):
-        save_records(out_dir, raw, facts)
-    else:
-        save_dataset(out_dir, raw, facts)
+    names = ("name", "version", "source", "licence", "stand_in", "stands_in_for", "recorded_sha256")
+    facts = {name: getattr(entry, name) for name in names}
+    raw.save(out_dir, facts)
