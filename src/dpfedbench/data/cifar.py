@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import PIL
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS as CLASS_SPLITS
 from dpfedbench.data.images import Progress, RawImages, told
 from dpfedbench.data.records import SPLITS, RawRecords
@@ -221,27 +220,4 @@ def _check_labels(copy: Copy, labels: np.ndarray, names: list[str], examples: in
     copy.check_counts(dict(zip(names, counts, strict=True)), examples)
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="cifar-10",
-        holds="records 50000/10000 of 32x32x3",
-        source="https://www.cs.toronto.edu/~kriz/cifar.html",
-        licence="none stated; cite Krizhevsky 2009",
-        read=read_cifar_10,
-    ),
-    DatasetEntry(
-        name="cifar-10-jpeg",
-        holds="records 50000/10000 of 32x32x3",
-        source="the pictures of https://www.cs.toronto.edu/~kriz/cifar.html, saved as JPEG",
-        licence="none stated; cite Krizhevsky 2009",
-        read=read_cifar_10_jpeg,
-        recorded_sha256="7b0ff7494215d9215f3ffdc2980db3bc3ff231b0967d8059f817b149f349b533",
-    ),
-    DatasetEntry(
-        name="cifar-fs",
-        holds="classes 64/16/20 x 600 of 32x32x3",
-        source="https://www.cs.toronto.edu/~kriz/cifar.html",
-        licence="none stated; cite Krizhevsky 2009 and Bertinetto et al. 2019",
-        read=read_cifar_fs,
-    ),
-)
+READERS = {"cifar-10": read_cifar_10, "cifar-10-jpeg": read_cifar_10_jpeg, "cifar-fs": read_cifar_fs}

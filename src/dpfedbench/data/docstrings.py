@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
 from dpfedbench.errors import BenchError
@@ -125,15 +124,4 @@ def _grams(places: list[int]) -> set[int]:
     return set(numbers.tolist())
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="docstrings",
-        version="2",
-        holds="texts",
-        source="the documentation strings of " + ", ".join(PACKAGES) + " as installed",
-        licence="read where they are installed, under each package's licence; nothing is redistributed",
-        read=read_docstrings,
-        stands_in_for="shakespeare-800",
-        recorded_sha256="98ab06fb03a4c45d8de1b37ba001f1f97c2dd028a1a50b140a1e2cb8596392b0",
-    ),
-)
+READERS = {"docstrings": read_docstrings}

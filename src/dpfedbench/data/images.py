@@ -2,7 +2,7 @@
 
 import contextlib
 import csv
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -29,7 +29,7 @@ def told(items: Collection[Item], progress: Progress | None, what: str) -> Itera
             progress(what, done, len(items))
 
 
-Content = tuple[np.ndarray, dict[str, Iterable[Sequence[Any]]], dict[str, Any]]
+Content = tuple[np.ndarray, Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
 """What goes into a data set's folder: images.npy; the rows of each table, its head first, by the table's name; and what
 summary.json says of the array."""
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import PIL
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS, Progress, RawImages
 from dpfedbench.data.sources import Copy, Source, by_class, listed, read_pickle
 from dpfedbench.errors import BenchError
@@ -133,12 +132,4 @@ def _read_folder(
     return copy.pictures(classes, examples=examples, mode="RGB", side=SIZE, progress=progress)
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="mini-imagenet",
-        holds="classes 64/16/20 x 600 of 84x84x3",
-        source="https://image-net.org",
-        licence="ImageNet terms of access: non-commercial research",
-        read=read_mini_imagenet,
-    ),
-)
+READERS = {"mini-imagenet": read_mini_imagenet}

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.records import RawRecords
 from dpfedbench.data.sources import Source
@@ -137,20 +136,4 @@ def _times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "no"
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="mnist",
-        holds="records 60000/10000 of 28x28x1",
-        source="http://yann.lecun.com/exdb/mnist/",
-        licence="none stated; cite LeCun et al. 1998",
-        read=read_mnist,
-    ),
-    DatasetEntry(
-        name="fashion-mnist",
-        holds="records 60000/10000 of 28x28x1",
-        source="https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT",
-        read=read_fashion_mnist,
-        recorded_sha256="90d92e1ec361156ea1ee20b1805aa32747a53165c0c76864b4e63764ec91c4be",
-    ),
-)
+READERS = {"mnist": read_mnist, "fashion-mnist": read_fashion_mnist}

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import PIL
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.data.sources import Source, by_class
 
@@ -55,13 +54,4 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
     )
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="omniglot",
-        holds="classes 1150/50/423 x 20 of 28x28x1",
-        source="https://github.com/brendenlake/omniglot",
-        licence="MIT",
-        read=read_omniglot,
-        recorded_sha256="910224a05d7f301fbb9fa895855b3a938b8eb033955546561619f310416718ab",
-    ),
-)
+READERS = {"omniglot": read_omniglot}

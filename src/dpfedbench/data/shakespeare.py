@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.sources import Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
@@ -68,13 +67,4 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
     return cut_into_tasks(texts, words=WORDS, test=0.1, validation=0.1, called=f"{copy.path}", unit="roles")
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="shakespeare-800",
-        holds="texts",
-        source=SOURCE,
-        licence="public domain",
-        read=read_shakespeare,
-        recorded_sha256="a7e3a66b584e43d8df31a36c13f6ab61a6c239b2d6d2f4a1254ede34c231385c",
-    ),
-)
+READERS = {"shakespeare-800": read_shakespeare}

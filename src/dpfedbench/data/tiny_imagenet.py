@@ -13,7 +13,6 @@ from pathlib import Path
 
 import PIL
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
 from dpfedbench.data.sources import Copy, Source, by_class
 from dpfedbench.errors import BenchError
@@ -113,28 +112,8 @@ def _decoded(
     )
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="tiny-imagenet",
-        holds="classes 128/32/40 x 550 of 64x64x3",
-        source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        licence="ImageNet terms of access: non-commercial research",
-        read=read_tiny_imagenet,
-    ),
-    DatasetEntry(
-        name="tiny-imagenet-100",
-        holds="classes 64/16/20 x 200 of 64x64x3",
-        source="100 classes x 200 training images of http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        licence="ImageNet terms of access: non-commercial research",
-        read=read_tiny_imagenet_100,
-        recorded_sha256="fe6fe7ae62013ff4f5e72ab71c0267190a5d06ffd316a141c1c5d7c015dec7dd",
-    ),
-    DatasetEntry(
-        name="tiny-imagenet-100-32",
-        holds="classes 64/16/20 x 200 of 32x32x3",
-        source="tiny-imagenet-100, resized to 32x32",
-        licence="ImageNet terms of access: non-commercial research",
-        read=partial(read_tiny_imagenet_100, size=32),
-        recorded_sha256="fcd1cafceaab62678b8016354c59d83ca4fc2ac55d40631f57cc059d6ecf1d6b",
-    ),
-)
+READERS = {
+    "tiny-imagenet": read_tiny_imagenet,
+    "tiny-imagenet-100": read_tiny_imagenet_100,
+    "tiny-imagenet-100-32": partial(read_tiny_imagenet_100, size=32),
+}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, told
 from dpfedbench.data.sources import ENVIRONMENT, Source
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
@@ -44,6 +43,4 @@ def read_wiki(local: Path | None, download_dir: Path, progress: Progress | None 
     )  # fmt: skip
 
 
-ENTRIES = (
-    DatasetEntry(name="wiki-1600", holds="texts", source=SOURCE, licence="CC BY-SA (Wikipedia)", read=read_wiki),
-)
+READERS = {"wiki-1600": read_wiki}
