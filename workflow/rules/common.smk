@@ -50,6 +50,7 @@ try:
         check_names,
         given,
     )
+    from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.targets import own_command
@@ -58,11 +59,11 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
-    DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
+    DATASETS = known_datasets(DATASETS_TABLE, CONFIGURATION)
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+        holdings=read_holdings(DATASETS_TABLE),
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
