@@ -34,7 +34,7 @@ def told(items: Collection[Item], progress: Progress | None, what: str) -> Itera
             progress(what, done, len(items))
 
 
-Content = tuple[np.ndarray, Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
+Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
 """What goes into a data set's folder: images.npy; the rows of each table, its head first, by the table's name; and what
 summary.json says of the array."""
 
