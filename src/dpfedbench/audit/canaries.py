@@ -51,8 +51,8 @@ _CHUNK = 256
 class ClientSource(Clients):
     """Clients with given contributions, for a sum that the server takes; each of several messages is the same."""
 
-    def __init__(self, net: Coordinates, units: Units, *, each: int = 1, messages: int = 1) -> None:
-        self.net, self.units, self.each, self._messages = net, units, each, messages
+    def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
+        self.net, self.units, self.each, self.messages = net, units, each, 1
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Their contributions, whatever the model and the round are."""
@@ -61,7 +61,7 @@ class ClientSource(Clients):
             out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
             self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
             rows = torch.from_numpy(out)
-            told = rows if self._messages == 1 else rows.expand(self._messages, -1, -1)
+            told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
             yield told, np.zeros(len(ids)), np.zeros(len(ids))
 
 
@@ -129,6 +129,8 @@ def run_rounds(
         plan: in place of the run's participation plan.
         progress: told of each round.
     """
+    if isinstance(source, ClientSource):
+        source.messages = 1 + len(run.further_sums())
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
         run, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
@@ -308,8 +310,7 @@ def one_run(
         else:
             scores = Scores(net, name=sum_.name, members=members, once=participation.once)
         query = run.task.ways * run.clients.query_per_class
-        messages = 1 + len(run.further_sums())
-        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1, messages=messages)
+        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )
