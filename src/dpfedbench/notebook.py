@@ -20,7 +20,7 @@ from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
-from dpfedbench.reporting.audited import beside, parts_of
+from dpfedbench.reporting.audited import beside, read_audits
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
 from dpfedbench.results_format import refuse_newer
@@ -175,7 +175,7 @@ class FinishedRun:
     def _marked(self, account: Account) -> Account:
         """An account whose statuses say what the run's audit.json says against them, where there is one."""
         path = self.folder / "audit.json"
-        return beside(account, parts_of(checked(path))) if path.exists() else account
+        return beside(account, read_audits(checked(path))) if path.exists() else account
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run protects.

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfedbench.audit.attacks import leak_of
-from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_run
-from dpfedbench.audit.own_examples import one_own_run
-from dpfedbench.audit.own_updates import one_update_run
+from dpfedbench.audit.canaries import Experiment, audit_seed, extra_of, lines_of, one_run
+from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
@@ -63,7 +63,7 @@ def family_of(releases: Sequence[Release]) -> Family:
     return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampling_of(releases))
 
 
-def bounds_of(experiment: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
+def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
     """All one-run bounds of an experiment, the headline first.
 
     Args:
@@ -127,20 +127,34 @@ def audit(
             f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
             f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
         )
-    within = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
-    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
     served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
+    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
+    examples = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
     # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
-    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(within))
+    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples))
     each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
     parts = [
         _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, seen=seen)
         for sum_, own in served
         for seen in ("", *others(own))
     ]
-    parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=each[sum_.unit]) for sum_, own in updates]
-    if within:
-        parts.append(_audit_own(run, within, canaries=canaries, confidence=each["record"]))
+    by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
+    parts += [
+        by_client(
+            one_run_of_updates, releases=own, family=family_of(own), seed=audit_seed(run, 2), delta=sum_.delta,
+            confidence=each["client"],
+        )
+        for sum_, own in updates
+    ]  # fmt: skip
+    if examples:
+        assert run.own_delta is not None
+        family = own_family(examples, run.own_delta)
+        parts.append(
+            by_client(
+                one_run_of_examples, releases=examples, family=family, seed=audit_seed(run, 1), delta=run.own_delta,
+                confidence=each["record"],
+            )
+        )  # fmt: skip
     parts = [
         part | {"confidence": confidence, "chance": min(1.0, shares[part["unit"]] * part["chance"])} for part in parts
     ]
@@ -156,16 +170,16 @@ def audit(
     return report | ({"also": parts[1:]} if parts[1:] else {})
 
 
-def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
-    """The audit of the private sums that few-shot clients take over their own examples."""
-    delta, seed = run.own_delta, audit_seed(run, 1)
+def _audit_by_client(
+    run_once: Callable[..., Experiment], run: Method, releases: Sequence[Release], family: Family, *,
+    seed: int, canaries: int, delta: float | None, confidence: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The audit of a private sum that each client takes by itself (`audit.own_sums`)."""
     assert delta is not None
-    experiment = one_own_run(run, seed=seed, canaries=canaries)
+    experiment = run_once(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
-    family = own_family(releases, delta)
     bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    holds = family.epsilon(1.0, delta)
-    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
+    return _entry(bounds, releases[0], family.epsilon(1.0, delta), delta=delta, confidence=confidence) | {
         "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
     }  # fmt: skip
 
@@ -177,22 +191,6 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
         key=lambda event: own_records.epsilon_of(event.sampler, event.noise_multiplier, delta),
     )
     return Family(of(releases), own_records.one_client(worst.sampler, worst.noise_multiplier), worst.sampler)
-
-
-def _audit_update(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float
-) -> dict[str, Any]:
-    """The audit of the private sum of a client over its own update."""
-    delta, seed = sum_.delta, audit_seed(run, 2)
-    assert delta is not None
-    experiment = one_update_run(run, seed=seed, canaries=canaries)
-    check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
-    family = family_of(releases)
-    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    holds = family.epsilon(1.0, delta)
-    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
-        "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
-    }  # fmt: skip
 
 
 def _audit_served(

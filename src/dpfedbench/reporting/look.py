@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 
+from dpfedbench.evaluation.intervals import Interval
+
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS, SIGNS = ("o", "s", "^", "D", "v", "P"), "●■▲◆▼✚"
@@ -24,6 +27,12 @@ DPI = 160
 def plain(value: float, place: float | None) -> str:
     """A number of an axis as it is."""
     return f"{value:g}"
+
+
+def half_widths(interval: Interval) -> list[list[float]] | None:
+    """An interval as matplotlib takes an error; None where there is none."""
+    low, high = interval.mean - interval.low, interval.high - interval.mean
+    return None if math.isnan(low) else [[low], [high]]
 
 
 def tidied(axes: Axes, spines: Iterable[str] = ("top", "right"), **grid: Any) -> None:
