@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.few_shot import probabilities, tested_members
+from dpfedbench.evaluation.few_shot import tested_members
 from dpfedbench.evaluation.next_word import refined
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
@@ -95,7 +96,7 @@ class Predictor:
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
             logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
-            total += probabilities(logits)
+            total += softmax(logits, axis=1)
         return total / len(self.members)
 
     def _predict_words(self, x: np.ndarray) -> np.ndarray:
