@@ -92,12 +92,7 @@ def _sizes(value: Any) -> Any:
 
 
 class Clock:
-    """Times rounds of runs on this machine.
-
-    Args:
-        results: the folder in which data sets and clients lie.
-        threads, device, kernels: as of `engine.train`.
-    """
+    """Times rounds of runs on this machine, on the data sets and clients of a results folder; else as `engine.train`."""
 
     def __init__(self, results: Path, *, threads: int = 1, device: str = "auto", kernels: bool = True) -> None:
         self.results, self.threads, self.device, self.kernels = results, threads, device_of(device), kernels

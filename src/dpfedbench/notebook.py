@@ -224,10 +224,7 @@ class FinishedRun:
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
-        """Plot columns of the history over the rounds, one below the other.
-
-        Args:
-            columns: none: all that say something of how the run went.
+        """Plot columns of the history over the rounds, one below the other; without any, all of `QUANTITIES`.
 
         Raises:
             BenchError: the history has no such column, or an empty one.

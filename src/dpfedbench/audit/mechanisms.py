@@ -53,14 +53,9 @@ class Spread:
 def many_runs(
     score: Score, run: Method, *, runs: int, delta: float, confidence: float, progress: bool = False
 ) -> Bound:
-    """Clopper and Pearson's bound on two worlds.
+    """Clopper and Pearson's bound on the two worlds in which `score` makes runs; `progress` says how far it is.
 
-    Args:
-        score: makes runs.
-        run: the run, for its seed and identity.
-        runs: runs a world on which the bound is measured; a quarter as many more choose the threshold.
-        delta, confidence: of the bound.
-        progress: whether to say how far it is.
+    It is measured on so many runs a world; a quarter as many more choose the threshold.
     """
     wanted = math.ceil(runs / (1 - CHOOSING))
     shown = Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs") if progress else None

@@ -97,11 +97,7 @@ class TaskSource:
 def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:
     """An experiment with the sums over clients' own examples: each example is a canary, and nothing else is in them.
 
-    Args:
-        run: the run.
-        seed: the audit's.
-        canaries: m, rounded down to whole clients.
-        inserted: false: no canary is ever inserted, whatever its coin (a null).
+    The canaries are rounded down to whole clients. Unless `inserted` none is ever there, whatever its coin (a null).
     """
     ways, shape = run.task.ways, run.clients
     support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
@@ -140,13 +136,7 @@ def one_run_of_updates(run: Method, *, seed: int, canaries: int, inserted: bool 
     """An experiment with clients that add noise to their own updates: each client is a canary.
 
     A client is always present, so the two worlds differ in its update: C along a coordinate, or C against it, which is
-    the largest possible difference.
-
-    Args:
-        run: the run.
-        seed: the audit's.
-        canaries: m.
-        inserted: false: every update points against the coordinate, whatever its coin (a null).
+    the largest possible difference. Unless `inserted` every update points against it, whatever its coin (a null).
     """
     coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
     net, scores, squares = Coordinates(ordinary=1, reserved=1), np.zeros(canaries), np.zeros(canaries)

@@ -64,13 +64,9 @@ def family_of(releases: Sequence[Release]) -> Family:
 
 
 def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
-    """All one-run bounds of an experiment, the headline first.
+    """All one-run bounds of an experiment, each by itself at this delta and confidence, the headline first.
 
-    Args:
-        experiment: the experiment.
-        family: for the f-DP bound.
-        delta, confidence: of the bounds, each by itself.
-        seed: for the test's draws and the split.
+    The f-DP bound is of the family. Its draws, and the split of another bound, are of the seed.
     """
     coins, scores = experiment.coins, experiment.scores
     guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)

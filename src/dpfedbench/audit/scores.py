@@ -55,14 +55,10 @@ class Scores:
 
 
 class RoundByRound(Scores):
-    """Scores under noise that is drawn anew for each round (`dpsum.audit.tally`).
+    """Scores under noise that is drawn anew for each round (`dpsum.audit.tally`, also for `members` and `once`).
 
-    Args:
-        net, name, holders: as of `Scores`.
-        members: the canaries that are in each round, where that is known.
-        once: whether each is in one round.
-        added: how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
-            are the first client's then.
+    `added` is how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
+    are the first client's then.
     """
 
     def __init__(
@@ -135,11 +131,7 @@ class Decorrelated(_Correlated):
     that of c^T S^-1 y. S is not taken from the ledger alone: canaries' coordinates have nothing in common but the
     noise, so S is measured over them. The ledger's own counts as much as so many coordinates as there are rounds. Where
     the ledger is right both are the same; where draws were used twice, or not taken back as it says, the measured one
-    shows it.
-
-    Args:
-        net, name: as of `Scores`.
-        members: the canaries that are in each round.
+    shows it. `members` are the canaries that are in each round.
     """
 
     def __init__(self, net: Coordinates, name: str, members: Sequence[np.ndarray]) -> None:

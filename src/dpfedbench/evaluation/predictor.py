@@ -26,11 +26,7 @@ from dpfedbench.models.net import Array, Net
 def trained(run: Method, model_path: Path, summary: Mapping[str, Any], references: Mapping[str, Path]) -> Predictor:
     """A run's model as it was trained: of one that is adapted to each task, what adaptation starts from.
 
-    Args:
-        run: the run.
-        model_path: its model.safetensors.
-        summary: of its data set, as summary.json has it.
-        references: files of other runs, by name (`Method.references`).
+    `summary` is its data set's summary.json; `references` are files of other runs, by name (`Method.references`).
 
     Raises:
         BenchError: the model is missing or damaged.

@@ -50,11 +50,7 @@ class Answer:
 
 
 def read(rows: Sequence[Row]) -> list[Answer]:
-    """One answer for each paper that has a method of its own, with a claim, in a table.
-
-    Args:
-        rows: the table of privacy, in its order.
-    """
+    """From the table of privacy one answer for each paper that has a method of its own, with a claim, in a table."""
     places = [(place, row) for row in rows for place in row.entry.tables]
     mended = {(place.paper, place.item, place.repairs) for place, _ in places if place.repairs}
     answers = []
@@ -116,12 +112,7 @@ def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
 
 
 def listing(answers: Sequence[Answer], titles: Mapping[str, str]) -> Listing:
-    """The table for people.
-
-    Args:
-        answers: as `read`.
-        titles: of papers; a paper without one keeps its name.
-    """
+    """The table for people; a paper without a title keeps its name."""
     rows = [_fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers]
     return Listing(title=TITLE, rows=rows, notes=_NOTES if answers else [NO_CLAIM])
 

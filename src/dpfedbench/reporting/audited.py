@@ -31,11 +31,7 @@ Audit = Mapping[str, Any]
 
 
 class Audits:
-    """The audits that stand in one place, a page or a table.
-
-    Args:
-        entries: the private configurations shown there.
-        results: the results folder.
+    """The audits of the private configurations that are shown in one place, a page or a table.
 
     Raises:
         BenchError: an audit is missing or damaged.
@@ -79,10 +75,6 @@ def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account
 
     The audit is compared with what holds at its own δ, whatever the δ of the account: a mechanism that leaks more there
     is not the one accounted for.
-
-    Args:
-        account: at any delta.
-        audits: of the run's audit.json, as `read_audits`.
     """
     holds = account.profiles.get("holds")
     audit = None if holds is None else audits.get((holds.unit, holds.observer))
@@ -102,12 +94,9 @@ def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account
 
 
 def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
-    """An ε with what an audit of the same unit and observer says against it; one that claims nothing stays as it is.
+    """An ε, claimed or that holds, with what an audit of the same unit and observer says against it.
 
-    Args:
-        epsilon: claimed, or that holds.
-        audit: of audit.json.
-        count: audits that stand in the same place.
+    `count` audits stand in the same place. An ε that claims nothing stays as it is.
     """
     bound, own = float(audit["epsilon"]), float(audit.get("epsilon_holds", math.inf))
     if epsilon.status in ("void", "none") or not bound > min(epsilon.epsilon_high, own):

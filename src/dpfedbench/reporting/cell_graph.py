@@ -26,15 +26,11 @@ _ROUND, _DPI = 0.12, 160
 
 
 def draw_cells(genotype: Genotype, title: str = "") -> Figure:
-    """A figure of a genotype: a panel for each kind of cell.
+    """A figure of a genotype: a panel for each kind of cell, and a title above them, where there is one.
 
     Boxes are states: the outputs of the two cells before, and the nodes in order, whose maps side by side are the
     output. Each node reads two states; a line is the operation by which it does, named by its colour, its dashes and
     the text on it.
-
-    Args:
-        genotype: what is drawn.
-        title: above the panels; "" for none.
     """
     nodes, panels = genotype.space.nodes, len(genotype.cells)
     height = 2 * (_FIRST + _LANE * nodes)

@@ -19,10 +19,6 @@ def latex(table: Table, command: str) -> str:
     r"""The table as a LaTeX `table` with booktabs' rules; its notes and where its numbers are from are comments.
 
     Columns in which no row has anything are left out. Needs `\usepackage{booktabs}`, and UTF-8 for other signs.
-
-    Args:
-        table: what `tables.read` gave.
-        command: what makes the table.
     """
     frame = pd.DataFrame([{name: shown.line for name, shown in table.fields(row).items()} for row in table.rows])
     frame = frame.loc[:, [bool((frame[name] != "–").any()) for name in frame]]

@@ -39,8 +39,7 @@ class Curve:
 def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]:
     """The curves of `QUANTITIES` that have at least two points in every history, by column.
 
-    Args:
-        histories: seed and history.csv of each run of one configuration.
+    `histories` are seed and history.csv of each run of one configuration.
 
     Raises:
         BenchError: a history is missing or is no CSV with a column `round`.
@@ -73,14 +72,10 @@ def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
 
 
 def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
-    """An SVG image of the curves, one for each seed, over one pair of axes.
+    """An SVG image of the curves of a quantity, one for each seed, over one pair of axes.
 
-    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says.
-
-    Args:
-        curves: at least one, each with at least two points.
-        label: the quantity.
-        small: only the lines, without a frame or numbers; the name for screen readers stays.
+    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says. A small
+    image has only the lines, without a frame or numbers; the name for screen readers stays.
     """
     low = min(float(curve.values.min()) for curve in curves)
     high = max(float(curve.values.max()) for curve in curves)

@@ -49,14 +49,9 @@ def wrapped(said: Iterable[str], width: int = 94) -> str:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float) -> Legend:
-    """A legend below the axes, where it covers no curve, with the notes above its entries.
+    """A legend below the axes of a figure with constrained layout, with notes in small print above its entries.
 
-    Args:
-        figure: with constrained layout.
-        handles: what the legend explains, each with its label.
-        notes: in small print.
-        columns: of the legend at the most; it has as many as the figure is wide enough for.
-        size: of the text, in points.
+    It has as many columns as the figure is wide enough for, and `columns` at the most; `size` is the text's, in points.
     """
     for count in range(columns, 0, -1):
         legend = figure.legend(handles=handles, loc="outside lower left", ncols=count, fontsize=size, frameon=False)

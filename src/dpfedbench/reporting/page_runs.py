@@ -73,12 +73,7 @@ class Group:
 
 
 class Runs:
-    """The runs of one configuration, a seed each, as the page shows them.
-
-    Args:
-        group: the configuration.
-        result: what its runs wrote down.
-        folder: the page's, from which links lead.
+    """The runs of one configuration, a seed each, as the page shows them; its links lead from `folder`.
 
     Raises:
         BenchError: a file of a run is missing or damaged.

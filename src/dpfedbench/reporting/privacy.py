@@ -69,15 +69,10 @@ class Row:
 
 
 def read(entries: Sequence[Private], results: str | Path, published: str | Path) -> list[Row]:
-    """One row for each private configuration and each unit that it protects.
+    """One row for each private configuration (`Plan.private`) and each unit that it protects.
 
     Of several seeds the worst account counts; the audit is that of the first seed, or of another configuration with the
     same mechanism, which `reason` then names.
-
-    Args:
-        entries: `Plan.private`.
-        results: the results folder.
-        published: the published numbers.
 
     Raises:
         BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.

@@ -73,12 +73,7 @@ class Published:
 
 
 def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json") -> CellResult:
-    """Read the runs of a cell.
-
-    Args:
-        results: the results folder.
-        folders: the runs' folders below results/runs, one for each seed.
-        metrics_file: of the meta-test, in a run's folder.
+    """Read the runs of a cell, from their folders below results/runs, and the meta-test in this file of each.
 
     Raises:
         BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.

@@ -114,12 +114,8 @@ def _of_time(item: Item) -> bool:
 def read(item: Item, results: str | Path, published: str | Path, audits: Audits | None = None) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
 
-    Args:
-        item: the description.
-        results: the results folder.
-        published: the published numbers.
-        audits: of the private configurations among its cells; None: a note says where they are, since a table by
-            itself does not wait for them.
+    Without the audits of its private configurations, for which a table by itself does not wait, a note says where they
+    are.
 
     Raises:
         BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.

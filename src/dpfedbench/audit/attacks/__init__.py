@@ -19,13 +19,7 @@ from dpsum.audit.bounds import Bound
 
 
 def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:
-    """The attack on a rule.
-
-    Args:
-        run: the run.
-        rule: one of its rules.
-        records: those that a client holds, where clients take the sum.
-        first: the first threshold.
+    """The attack on a rule of a run, whose first threshold is `first`; of clients that sum over so many records.
 
     Raises:
         BenchError: there is none, or it does not fit the run.
