@@ -177,7 +177,7 @@ class _Job:
 
 
 def serve(name: str) -> None:
-    """Be the warm process with a socket of this name; returns when another one has it, or workflow or sources change."""
+    """Be the warm process with a socket of this name, until workflow or sources change, or another has it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal, which interrupts the jobs too
     started_by = workflow_process()
     assert started_by is not None

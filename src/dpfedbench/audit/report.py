@@ -84,18 +84,13 @@ def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidenc
 
 
 def audit(
-    run: Method,
-    releases: Sequence[Release],
-    *,
-    canaries: int = CANARIES,
-    confidence: float = CONFIDENCE,
+    run: Method, releases: Sequence[Release], *, canaries: int = CANARIES, confidence: float = CONFIDENCE,
     runs: int = RUNS,
-) -> dict[str, Any]:
-    """The audit of one run, as in audit.json.
+) -> dict[str, Any]:  # fmt: skip
+    """The audit of one run with this ledger, as in audit.json.
 
     Args:
-        run: the run.
-        releases: its ledger.
+        run, releases: the run and its ledger.
         canaries: of one experiment at most; clients keep a quarter that are ordinary.
         confidence: of each bound by itself. The headline is fixed beforehand: f-DP by ranks, or many runs where the
             threshold reads raw norms.
@@ -190,14 +185,7 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
 
 
 def _audit_served(
-    run: Method,
-    sum_: Sum,
-    releases: Sequence[Release],
-    *,
-    canaries: int,
-    confidence: float,
-    runs: int,
-    seen: str = "",
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, seen: str = ""
 ) -> dict[str, Any]:
     """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
     rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
@@ -223,9 +211,9 @@ def _audit_served(
     ]  # fmt: skip
     experiment = dataclasses.replace(
         experiments[0],
-        coins=np.concatenate([one.coins for one in experiments]),
-        scores=np.concatenate([one.scores for one in experiments]),
-        ideal=lambda generator: np.concatenate([one.ideal(generator) for one in experiments if one.ideal is not None]),
+        coins=np.concatenate([each.coins for each in experiments]),
+        scores=np.concatenate([each.scores for each in experiments]),
+        ideal=lambda generator: np.concatenate([each.ideal(generator) for each in experiments if each.ideal]),
     )
     check_same_mechanism(releases, experiment.releases)
     if seen:

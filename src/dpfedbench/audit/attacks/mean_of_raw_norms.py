@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import RecordSource, run_rounds
-from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.method import Method
 from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
-from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms

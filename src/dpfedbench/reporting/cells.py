@@ -1,7 +1,8 @@
-"""Pictures of cells as graphs: which operation leads from which state to which node."""
+"""The cells that a search found: genotype.json, and a picture of which operation leads from which state to which node."""
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,7 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path
 
+from dpfedbench.data.records import load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, write_json
+from dpfedbench.method import Method
 from dpfedbench.models.genotype import OPERATIONS, Edge, Genotype
+from dpfedbench.models.members import load_members
+from dpfedbench.models.zoo.darts import CellModel
 
 # Okabe and Ito's colours, the light ones darker so that their text can be read; each line is named beside it as well.
 _COLOURS = ("#000000", "#B87700", "#3C8DBC", "#6B6B6B", "#0072B2", "#009E73", "#D55E00", "#B5568C")
@@ -23,6 +30,27 @@ _NAMES = {
 _STEP, _BOX, _HALF = 2.2, 0.55, 0.2  # between two nodes; half a box's width and height
 _FIRST, _LANE = 0.75, 0.36  # the lane next to the boxes, and how far the next is from it
 _ROUND, _DPI = 0.12, 160
+
+
+def write_cells(
+    run: Method, *, data_dir: pathlib.Path, model_path: pathlib.Path, genotype_path: pathlib.Path,
+    picture_path: pathlib.Path,
+) -> None:  # fmt: skip
+    """Write genotype.json and a picture of its cells; of released weights both are post-processing.
+
+    Raises:
+        BenchError: the run's network searches nothing, or a file is missing, damaged or not this run's.
+    """
+    dataset = load_records(data_dir)
+    net = run.net(dataset.image_shape, len(dataset.class_names))
+    if "architecture" not in net.blocks:
+        raise BenchError(f"{run.folder} has a network of kind {run.model.kind}, which searches no cells")
+    theta = load_members(model_path, net)[0]
+    genotype = run.part(CellModel).space.genotype(theta[net.blocks["architecture"]])
+    write_json(genotype_path, genotype.to_json())
+    figure = draw_cells(genotype, f"{run.title}, {run.dataset}, seed {run.seed}")
+    with atomic_path(picture_path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI)
 
 
 def draw_cells(genotype: Genotype, title: str = "") -> Figure:
