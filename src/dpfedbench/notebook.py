@@ -72,19 +72,17 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
         raise BenchError(f"{results} has no folder runs: give the results folder of a workflow")
     shown, rows = _cells(results), []
     for place in sorted(results.glob(_RUNS)):
-        method, dataset, task, key, seed = place.parts[-5:]
-        if not seed.removeprefix("seed").isdecimal():
+        names = dict(zip(("method", "dataset", "task", "key", "seed"), place.parts[-5:], strict=True))
+        seed = names["seed"].removeprefix("seed")
+        if not seed.isdecimal():
             continue
-        said: dict[str, Any] = dict.fromkeys(_SAID)
+        told, fault = dict[str, Any](dict.fromkeys(_SAID)), ""
         try:
-            said |= _said_of(place)
-            fault = ""
+            told |= _said_of(place)
         except Exception as error:  # whatever is in a file that nobody foresaw
             fault = _line(place, error)
-        named = {"method": method, "dataset": dataset, "task": task, "key": key}
-        seen = "; ".join(shown.get(place.parts[-5:], ()))
-        more = {"shown_in": seen, "folder": str(place), "fault": fault}
-        rows.append(named | {"seed": int(seed.removeprefix("seed"))} | said | more)
+        more = {"shown_in": "; ".join(shown.get(place.parts[-5:], ())), "folder": str(place), "fault": fault}
+        rows.append(names | {"seed": int(seed)} | told | more)
     return pd.DataFrame(rows)
 
 
@@ -217,10 +215,10 @@ class FinishedRun:
         """All profiles of all units, one a row; one without a number has its reason as explanation."""
         account = self.account if delta is None else self.account_at(delta)
         rows = []
-        for one in (account, *account.also):
-            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in one.profiles.items()]
-            missing = ((name, why) for name, why in one.reasons.items() if name not in one.profiles)
-            rows += [{"profile": name, "delta": one.delta, "explanation": why} for name, why in missing]
+        for unit in (account, *account.also):
+            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in unit.profiles.items()]
+            missing = ((name, why) for name, why in unit.reasons.items() if name not in unit.profiles)
+            rows += [{"profile": name, "delta": unit.delta, "explanation": why} for name, why in missing]
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:

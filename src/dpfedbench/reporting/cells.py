@@ -1,4 +1,4 @@
-"""The cells that a search found: genotype.json, and a picture of which operation leads from which state to which node."""
+"""The cells that a search found: its genotype, and a picture of the operations between their states."""
 
 from __future__ import annotations
 

@@ -274,15 +274,13 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
     where = " The numbers drawn are in the CSV file beside it." if path.with_suffix(".csv").exists() else ""
     title, alt, caption, own = privacy.TITLE, f"{privacy.TITLE}.{where}", "", list[Facet]()
     if item is not None:
-        spec, trained = item.spec, [cell for cell in item.cells if cell.folders]
-        title, caption = spec["title"], "Accounting alone: nothing is trained."
+        title, trained = item.spec["title"], [cell for cell in item.cells if cell.folders]
         lines = "; ".join(dict.fromkeys(cell.label for cell in item.cells))
-        alt = f"Chart of {spec['y']['label']} over {spec['x']['label']}: {lines}.{where}"
-        own = [Facet(item.paper, "", item.cells[0].method, None)]
+        alt = f"Chart of {item.spec['y']['label']} over {item.spec['x']['label']}: {lines}.{where}"
+        caption, own = "Accounting alone: nothing is trained.", [Facet(item.paper, "", item.cells[0].method, None)]
         if trained:
             data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in trained))
-            seeds = values.plural(max(len(cell.folders) for cell in trained), "seed")
-            caption = f"Measured on {data}, {seeds}."
+            caption = f"Measured on {data}, {values.plural(max(len(cell.folders) for cell in trained), 'seed')}."
             groups = dict.fromkeys(cell.group for cell in trained)
             own = [facet for group in groups for facet in facets[group] if facet.paper == item.paper]
     links = _links(made, folder, {".png": "PNG", ".csv": "CSV"})
@@ -309,11 +307,10 @@ def _embedded(path: Path) -> tuple[str, int, int]:
 
 def _stand_ins(replaced: Mapping[str, str]) -> str:
     """E.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was replaced."""
-    said = []
-    for measured in dict.fromkeys(replaced.values()):
-        originals = [name for name, stand_in in replaced.items() if stand_in == measured]
-        said.append(f"{measured} stands in for {' and '.join(originals)}")
-    return "; ".join(said)
+    originals: dict[str, list[str]] = {}
+    for original, measured in replaced.items():
+        originals.setdefault(measured, []).append(original)
+    return "; ".join(f"{measured} stands in for {' and '.join(names)}" for measured, names in originals.items())
 
 
 def _links(made: Made, folder: Path, kinds: Mapping[str, str]) -> list[tuple[str, str]]:
