@@ -47,9 +47,9 @@ def _check_account(account: str | None) -> None:
     names = sorted(set(answer.stdout.split()))
     if answer.returncode or not names:
         return  # no accounting database, or it tells a user nothing: sbatch will say
-    for one in re.split(r"[,\s]+", account or ""):  # several may be given
-        if one and one.lower() not in names:
-            raise BenchError(f"slurm_account: there is no account {one!r} of yours, only {_listed(names)}: {_EDIT}")
+    for name in re.split(r"[,\s]+", account or ""):  # several may be given
+        if name and name.lower() not in names:
+            raise BenchError(f"slurm_account: there is no account {name!r} of yours, only {_listed(names)}: {_EDIT}")
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:

@@ -108,7 +108,7 @@ def sealed(folder: Path) -> list[Sealed]:
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
     """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the file's name."""
-    return {name: (digest, one.rule) for one in sealed(folder) for name, digest in one.files.items()}
+    return {name: (digest, manifest.rule) for manifest in sealed(folder) for name, digest in manifest.files.items()}
 
 
 def checked(path: Path) -> Path:

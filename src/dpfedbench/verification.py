@@ -122,7 +122,7 @@ class Faults:
             )
         for name, digest in sources.items():
             source = self.results / name
-            now = {name: one for manifest in self.sealed(source.parent) for name, one in manifest.files.items()}
+            now = {name: sha for other in self.sealed(source.parent) for name, sha in other.files.items()}
             if source.exists() and now.get(source.name, digest) != digest:
                 raise BenchError(
                     f"{path} was made from another {source} than the one that is there: {mend(path, manifest.rule)}"

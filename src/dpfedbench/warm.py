@@ -106,7 +106,7 @@ def _state() -> str:
     """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
     state, package = [], Path(__file__).parent
     tops = (package, package.with_name("dpsum"), *own_code.folders())
-    for folder, _, names in (one for top in tops for one in os.walk(top)):
+    for folder, _, names in (level for top in tops for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))

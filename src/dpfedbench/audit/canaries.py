@@ -223,7 +223,7 @@ def one_run(
     net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
     plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's, and the sum is over one of these.
-    count = records * len({one.part for one in own_sums}) if own else clients
+    count = records * len({each.part for each in own_sums}) if own else clients
     units_of = functools.partial(canary_units, count, norm=threshold, seed=seed)
     places = functools.partial(run.client.places, sum_, seed=seed, records=count)
     units = [
@@ -262,6 +262,6 @@ def one_run(
         holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
-        releases=lines_of(sum_, scores.seen),
+        releases=lines_of(sum_, scores.all_lines),
         ideal=lambda generator: scores.ideal(coins, generator)[:, taking_part].ravel(),
     )

@@ -105,7 +105,7 @@ def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool
     coins = stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
     net = Coordinates(ordinary=1, reserved=examples)
     source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
-    scores, seen = np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    scores, shown = np.zeros(coins.shape), np.zeros(coins.shape, bool)
     squares, drawn = np.zeros(coins.shape), dict[float, list[float]]()  # of known releases; z of those drawn at a rate
 
     def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
@@ -121,15 +121,15 @@ def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool
         else:
             scores[client, own] += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
             drawn.setdefault(rate, []).extend([z] * (client == 0))
-        seen[client, own] = True
+        shown[client, own] = True
 
     lines = _released(run.replace(seed=seed), net, run.client.clients, show, clients=clients, held=source)
 
     def ideal(generator: np.random.Generator) -> np.ndarray:
-        scores = gaussian(coins[seen], squares[seen], generator)
-        return scores + sum(secret(coins[seen], z, generator, rate=rate) for rate, z in drawn.items())
+        scores = gaussian(coins[shown], squares[shown], generator)
+        return scores + sum(secret(coins[shown], z, generator, rate=rate) for rate, z in drawn.items())
 
-    return Experiment(holders=clients, coins=coins[seen], scores=scores[seen], releases=lines, ideal=ideal)
+    return Experiment(holders=clients, coins=coins[shown], scores=scores[shown], releases=lines, ideal=ideal)
 
 
 def one_run_of_updates(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:

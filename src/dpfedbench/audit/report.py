@@ -37,7 +37,7 @@ from dpsum.sums import Sum
 
 CANARIES = 4000
 _MORE = 4
-"""So many times the canaries in all experiments together where clients take part in secret: each shows little."""
+"""So many times the canaries in all experiments together where clients take entry in secret: each shows little."""
 
 _WORK = 200_000_000
 """Canaries times contributions, of all experiments together, up to which there is more than one."""
@@ -124,13 +124,13 @@ def audit(
     # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
     shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples))
     each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
-    parts = [
-        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, seen=seen)
+    entries = [
+        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, observer=observer)
         for sum_, own in served
-        for seen in ("", *others(own))
+        for observer in ("", *others(own))
     ]
     by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
-    parts += [
+    entries += [
         by_client(
             one_run_of_updates, releases=own, family=family_of(own), seed=audit_seed(run, 2), delta=sum_.delta,
             confidence=each["client"],
@@ -140,25 +140,26 @@ def audit(
     if examples:
         assert run.own_delta is not None
         family = own_family(examples, run.own_delta)
-        parts.append(
+        entries.append(
             by_client(
                 one_run_of_examples, releases=examples, family=family, seed=audit_seed(run, 1), delta=run.own_delta,
                 confidence=each["record"],
             )
         )  # fmt: skip
-    parts = [
-        part | {"confidence": confidence, "chance": min(1.0, shares[part["unit"]] * part["chance"])} for part in parts
+    entries = [
+        entry | {"confidence": confidence, "chance": min(1.0, shares[entry["unit"]] * entry["chance"])}
+        for entry in entries
     ]
-    if len({(part["unit"], part["observer"]) for part in parts}) == 1:
+    if len({(entry["unit"], entry["observer"]) for entry in entries}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
-        parts.sort(key=_worst_first)
-    if len(parts) > 2:
+        entries.sort(key=_worst_first)
+    if len(entries) > 2:
         # Of each observer the worst: first the sums' own, then the others'.
-        worst = sorted(parts, key=_worst_first)
-        parts = list({(part["unit"], part["observer"]): part for part in reversed(worst)}.values())
-        parts.sort(key=lambda part: part["observer"] != releases[0].observer)
-    report = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
-    return report | ({"also": parts[1:]} if parts[1:] else {})
+        worst = sorted(entries, key=_worst_first)
+        entries = list({(entry["unit"], entry["observer"]): entry for entry in reversed(worst)}.values())
+        entries.sort(key=lambda entry: entry["observer"] != releases[0].observer)
+    report = entries[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
+    return report | ({"also": entries[1:]} if entries[1:] else {})
 
 
 def _audit_by_client(
@@ -185,9 +186,12 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
 
 
 def _audit_served(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, seen: str = ""
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, observer: str
 ) -> dict[str, Any]:
-    """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
+    """The audit of the server's private sum, or of those of clients that hold records.
+
+    `observer` is another one than the sum's own; "": none.
+    """
     rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
     assert rule is not None and delta is not None
     first, rounds, own = releases[0], rounds_of(releases), sum_ in run.own_sums()
@@ -203,7 +207,7 @@ def _audit_served(
         one_run(
             run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, dimension=dimension,
             rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
-            added=others(releases).get(seen, 0),
+            added=others(releases).get(observer, 0),
             multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
             progress=Progress(f"audit {run.folder}, {index + 1} of {repeats}", len(rounds) // steps, unit="rounds"),
         )
@@ -216,8 +220,8 @@ def _audit_served(
         ideal=lambda generator: np.concatenate([each.ideal(generator) for each in experiments if each.ideal]),
     )
     check_same_mechanism(releases, experiment.releases)
-    if seen:
-        releases = [seen_by(event, others(releases)[seen], seen) for event in releases]
+    if observer:
+        releases = [seen_by(event, others(releases)[observer], observer) for event in releases]
         first, rounds = releases[0], rounds_of(releases)
         experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
@@ -275,16 +279,16 @@ def _is_another(headline: Bound) -> bool:
     return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
 
 
-def _worst_first(part: dict[str, Any]) -> tuple[bool, float]:
-    """In what order the audits of a unit are told: first what was not seen, then by their bounds."""
-    return not part["another_mechanism"], -part["epsilon"]
+def _worst_first(entry: dict[str, Any]) -> tuple[bool, float]:
+    """In what order the audits of a unit are told: first those of another mechanism, then by their bounds."""
+    return not entry["another_mechanism"], -entry["epsilon"]
 
 
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
     if of([first]).known:
         return f"{told}; who is in which block"
-    return f"{told}, nor who takes part when"
+    return f"{told}, nor who takes entry when"
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:

@@ -29,19 +29,19 @@ class Scores:
         holders: 1 for clients, or how many clients have canaries among their records.
 
     Attributes:
-        seen: all lines; `lines` are those of the sum.
+        all_lines: of the ledger; `lines` are those of the sum.
         scores: float64 [holders, reserved], after the last round.
         absent: of each round, the places in its cohort of those who sent nothing.
     """
 
     def __init__(self, net: Coordinates, name: str, holders: int = 1) -> None:
         self._own, self._name = net.own, name
-        self.seen, self.lines = list[Release](), list[Release]()
+        self.all_lines, self.lines = list[Release](), list[Release]()
         self.absent: list[Sequence[int]] = []
         self.scores = np.zeros((holders, net.reserved))
 
     def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
-        self.seen.append(line)
+        self.all_lines.append(line)
         if line.name == self._name:
             self.lines.append(line)
             self._take(line, made)
@@ -79,7 +79,7 @@ class RoundByRound(Scores):
         self.scores = self._tally.scores
 
     def _noise_of(self, line: Release) -> float:
-        """z of what is seen of a line."""
+        """z of what the observer sees of a line."""
         return line.noise_multiplier * max(1, self._added) ** 0.5
 
     def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:

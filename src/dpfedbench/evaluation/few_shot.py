@@ -76,7 +76,7 @@ def task_scores(
     workers = Workers(choice, lambda gradients: Adaptation(gradients, adapted=adapted), threads=threads)
     counter = itertools.count(1)
 
-    def one(index: int) -> tuple[float, float]:
+    def scored(index: int) -> tuple[float, float]:
         task = gather(
             dataset, sampled, np.array([index]), support_per_class=shots, query_per_class=evaluation.query_per_class
         )
@@ -94,7 +94,7 @@ def task_scores(
         return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
 
     with workers.running() as pool:
-        scores = np.array(list(pool.map(one, range(tasks))))
+        scores = np.array(list(pool.map(scored, range(tasks))))
     return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
 
 
