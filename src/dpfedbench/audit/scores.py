@@ -14,8 +14,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from dpfedbench.audit.units import Coordinates
-from dpsum.audit.ideal import gaussian
-from dpsum.audit.tally import Tally
+from dpsum.audit.ideal import Tally, gaussian
 from dpsum.ledger import Release
 from dpsum.total import Released
 
@@ -55,7 +54,7 @@ class Scores:
 
 
 class RoundByRound(Scores):
-    """Scores under noise that is drawn anew for each round (`dpsum.audit.tally`, also for `members` and `once`).
+    """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`, also for `members` and `once`).
 
     `added` is how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
     are the first client's then.
