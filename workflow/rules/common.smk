@@ -15,6 +15,7 @@ from dpfedbench.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
+FEATURES = "results/features/{dataset}/{key}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
@@ -50,6 +51,7 @@ try:
         check_names,
         given,
     )
+    from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.targets import own_command
@@ -58,11 +60,11 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
-    DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
+    DATASETS = known_datasets(DATASETS_TABLE, CONFIGURATION)
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+        holdings=read_holdings(DATASETS_TABLE),
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
@@ -253,6 +255,13 @@ def references_of(wildcards):
     return [f"results/runs/{other.folder}/{file}" for file, other in others.items()]
 
 
+def made_for(wildcards):
+    """The files of other jobs that the model of the run that the wildcards name is trained and tested with."""
+    folder = run_of(wildcards).features_folder
+    names = ("features.npy", "features.json") if folder else ()
+    return references_of(wildcards) + [f"results/features/{folder}/{name}" for name in names]
+
+
 def batches():
     """The runs whose audits a table of privacy needs, up to eight of one method a batch, by method and number.
 
@@ -399,3 +408,9 @@ config["command"] = own_command(
     values=workflow.config_settings.config_args or (),
     root=ROOT,
 )
+# Likewise one of the runs that read the same features, for the job that makes them: their key stands for what it reads.
+config["features"] = {
+    run.features_folder: run.plain()
+    for run in PLAN.runs.values()
+    if run.features_folder
+}
