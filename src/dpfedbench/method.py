@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
-from dpfedbench.settings.part import kinds_of
 from dpfedbench.settings.run import Run, read_yaml
-from dpfedbench.settings.sections import Clients
 from dpfedbench.settings.words import nearest
 from dpsum.accounting.units import tells_rounds
 from dpsum.sums import Sum, together
@@ -221,10 +219,9 @@ class Method(Run):
         held, clients = self.client.client_data, self.clients
         records = held == "records"
         if held != clients.holds:
-            kinds = [kind for kind, cls in kinds_of(Clients).items() if cls.holds == held]
             raise BenchError(
                 f"clients.partition is {clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: take {' or '.join(kinds)}, whose clients hold {held}"
+                f"{self.client.kind}: take {' or '.join(clients.kinds(held))}, whose clients hold {held}"
             )
         if not clients.alike and not self.client.any_size:
             raise BenchError(
