@@ -15,6 +15,7 @@ from dpfedbench.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
+FEATURES = "results/features/{dataset}/{key}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
@@ -102,7 +103,7 @@ wildcard_constraints:
     method="|".join(METHODS),
     dataset="|".join(DATASETS),
     task=r"\d+way-\d+shot|\d+class",
-    clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+|\d+clients-(\d+fragments|dirichlet[0-9.e+-]+-least\d+)-seed\d+",
+    clients=r"[^/]*\d+clients-[^/]+-seed\d+",
     key="[0-9a-f]{10}",
     test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query",
     seed=r"\d+",
@@ -254,6 +255,13 @@ def references_of(wildcards):
     return [f"results/runs/{other.folder}/{file}" for file, other in others.items()]
 
 
+def made_for(wildcards):
+    """The files of other jobs that the model of the run that the wildcards name is trained and tested with."""
+    folder = run_of(wildcards).features_folder
+    names = ("features.npy", "features.json") if folder else ()
+    return references_of(wildcards) + [f"results/features/{folder}/{name}" for name in names]
+
+
 def batches():
     """The runs whose audits a table of privacy needs, up to eight of one method a batch, by method and number.
 
@@ -400,3 +408,9 @@ config["command"] = own_command(
     values=workflow.config_settings.config_args or (),
     root=ROOT,
 )
+# Likewise one of the runs that read the same features, for the job that makes them: their key stands for what it reads.
+config["features"] = {
+    run.features_folder: run.plain()
+    for run in PLAN.runs.values()
+    if run.features_folder
+}

@@ -3,14 +3,17 @@
 It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from dpfedbench.data.images import Content, Prepared, Raw, class_table, load_dataset, open_files, read_classes, whole
+from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
+from dpfedbench.lazy import np
+from dpsum.randomness import stream
 
 SPLITS = ("train", "test")
 
@@ -108,6 +111,25 @@ def load_any_records(folder: Path | str) -> RecordDataset:
         class_names=tuple(dataset.class_names[index] for index in classes),
         summary=dataset.summary,
     )
+
+
+def held_out_places(dataset: RecordDataset, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Take so many records out of the test part: the same for every seed, and whether or not a run looks at them, so
+    that all are tested on the same records.
+
+    Returns:
+        The places of the public validation split, and of what is left, both ascending.
+
+    Raises:
+        BenchError: that would be all of it.
+    """
+    places = dataset.splits["test"]
+    if count >= len(places):
+        raise BenchError(
+            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
+        )
+    order = places[stream(0, "public-validation").permutation(len(places))]
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def load_records(folder: Path | str) -> RecordDataset:
