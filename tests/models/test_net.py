@@ -245,7 +245,7 @@ def test_a_module_by_its_path(own):
 @pytest.mark.parametrize(
     ("path", "arguments", "message"),
     [
-        ("mine_of_test.nets", {}, "model.module is mine_of_test.nets"),
+        ("mine_of_test.nets", {}, 'model.module is "mine_of_test.nets": expected text like'),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
         ("mine_of_test.broken:Small", {}, r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package"),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
