@@ -126,7 +126,7 @@ def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
 
 PART = """
 from typing import Literal
-from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.{helper} import FACTOR
 class Mine(Constant):
     kind: Literal["mine"] = "mine"

@@ -42,7 +42,7 @@ class Method(Run):
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     version: ClassVar[str] = "1"
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[dict[str, Any]] = {}
     trained: ClassVar[bool] = True
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by their names; `dpfedbench.methods` finds them."""
@@ -258,19 +258,15 @@ class Method(Run):
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
+        if any(
+            sum_.budget.epsilon is None and sum_.noise.multiplier is None
+            for sum_ in self.sums
+            if sum_.budget and sum_.noise
+        ):
+            raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
         plan, server = self.participation, self.server_sum()
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
-
-
-def check_noise(noise: Any, budget: Any) -> None:
-    """Refuse noise that nothing says.
-
-    Raises:
-        BenchError: neither a multiplier nor an epsilon to find it from.
-    """
-    if noise.multiplier is None and budget.epsilon is None:
-        raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
 
 
 def read_run(values: Mapping[str, Any]) -> Method:

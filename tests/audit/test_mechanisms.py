@@ -10,7 +10,7 @@ from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.audit.mechanisms import Spread, many_runs
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 

@@ -16,10 +16,10 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.clipping.rule import Constant
+from dpfedbench.parts.noise.noise import Fixed
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum import randomness
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PlainSum, PrivateSum

@@ -9,9 +9,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.noise.correlated import Planned
-from dpfedbench.parts.noise.decaying import Decaying
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import part
@@ -110,7 +108,7 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     """A file in the folder of noise parts, as one would add it: whoever reads a plan looks there."""
     (tmp_path / "laplacian.py").write_text(
         "from typing import Literal\n"
-        "from dpfedbench.parts.noise.fixed import Fixed\n"
+        "from dpfedbench.parts.noise.noise import Fixed\n"
         "class Laplacian(Fixed):\n"
         "    kind: Literal['laplacian'] = 'laplacian'\n"
         "    def standard(self, stream_of, index, dimension):\n"

@@ -179,7 +179,7 @@ def _family(root: type[Part]) -> dict[str, type[Part]]:
                 if family.setdefault(kind, cls) is not cls:
                     both = f"{family[kind].__module__} and {cls.__module__}"
                     raise BenchError(f"{both} both have a part of kind {kind!r}: give one of them another")
-    return family
+    return dict(sorted(family.items()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

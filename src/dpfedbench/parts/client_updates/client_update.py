@@ -11,15 +11,15 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
+from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.mechanism import Mechanism
 from dpsum.sampling import Sampler
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
-    from dpsum.mechanism import Mechanism
-    from dpsum.sums import Sum
 
 Worker = TypeVar("Worker")
 

@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.schedule import Schedule
+from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum import participation
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
-    from dpsum import participation
 
 
 class LocalSteps(ClientUpdate):

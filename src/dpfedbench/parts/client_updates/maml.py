@@ -18,12 +18,12 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
 from dpfedbench.parts.within_task import Client, Examples, TaskClients, measured
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
 
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 

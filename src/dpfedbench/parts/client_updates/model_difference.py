@@ -5,16 +5,13 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+from dpfedbench.settings.run import Run
 
 _CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are

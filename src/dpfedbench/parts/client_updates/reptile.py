@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, within_task
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.within_task import Client, Examples, TaskClients
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Gradients
-    from dpfedbench.settings.run import Run
 
 TASK = "task-gradient-sum"
 
