@@ -26,9 +26,8 @@ from typing import Any
 from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
-from dpfedbench.federation.rounds import Rounds, first_threshold
-from dpfedbench.federation.together import Elsewhere, check_agree, help_first
-from dpfedbench.federation.untrained import Untrained
+from dpfedbench.federation.rounds import Rounds, Untrained, first_threshold
+from dpfedbench.federation.together import Elsewhere, check_agree
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
@@ -83,7 +82,9 @@ def train(
         )  # fmt: skip
 
     if not processes.first:
-        help_first(processes, rounds_of(Elsewhere(), first_threshold(run, references)))
+        rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
+        while (told := processes.tell()) is not None:
+            rounds.help(*told)
         return
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:

@@ -4,7 +4,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 LONGEST_NAME = 64
@@ -38,7 +38,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def unknown_kind(where: str, kind: Any, parts: Mapping[str, Any]) -> str:
+def unknown_kind(where: str, kind: Any, parts: Collection[str]) -> str:
     """What to say of a kind that no part has."""
     return (
         f"{where}.kind is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
