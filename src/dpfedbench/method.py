@@ -151,9 +151,10 @@ class Method(Run):
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
+        """Why something that was computed from private data, before training, is a release without an event."""
         made_of = {run.folder: run for run in self.model.references(self).values() if not run.private}
         return (
-            *super().unaccounted,
+            *(reason for section in self.sections for reason in section.unaccounted),
             *(f"the network is made of what {folder} found without privacy" for folder in made_of),
             *self.initial.without_account(self),
         )
@@ -189,14 +190,17 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:
             return ()
-        said = list(super().notices)
-        server = self.sums[-1]
+        said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
+        said += [sum_.clipping.notice for sum_ in self.sums if sum_.clipping is not None and sum_.clipping.notice]
         if server.private and server.delta is not None and server.delta * self.clients.count >= 1:
-            said.insert(1, f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
-        rules = (sum_.clipping for sum_ in self.sums if sum_.clipping is not None)
-        said[1:1] = [rule.notice for rule in rules if rule.notice]
+            said.append(f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
+        said += [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
+        if not self.task.shots:
+            held_out = self.validation.tasks
+            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
         return tuple(said)
 
     def check(self) -> None:
