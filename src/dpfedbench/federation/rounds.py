@@ -111,6 +111,7 @@ class Rounds:
         held = _held(run, data_dir, clients_dir)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
+        net.words = getattr(held.dataset, "words", ())
         weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
         by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
