@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.data.dirichlet import make_dirichlet
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpsum.ledger import read_ledger
 from dpsum.randomness import stream
+from tests.partitions import make_dirichlet
 
 from . import conftest
 from .conftest import DIFFERENCE, rounds_of, stop_before, train

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate

@@ -85,7 +85,7 @@ wildcard_constraints:
     method="|".join(METHODS),
     dataset="|".join(DATASETS),
     task=r"\d+way-\d+shot|\d+class",
-    clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+|\d+clients-(\d+fragments|dirichlet[0-9.e+-]+-least\d+)-seed\d+",
+    clients=r"[^/]*\d+clients-[^/]+-seed\d+",
     key="[0-9a-f]{10}",
     test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query",
     seed=r"\d+",

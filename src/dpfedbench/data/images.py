@@ -1,18 +1,23 @@
 """A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
 
+from __future__ import annotations
+
 import csv
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
+from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
+
+_CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
+"""A class that is called by its code point and Unicode's name, whose first word is the script."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -76,6 +81,13 @@ class ImageDataset:
     def examples_per_class(self) -> int:
         """How many images each class has."""
         return int(self.images.shape[1])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The group of each class: what its name has before the last "/", or the script of a character; "" for none."""
+        return tuple(
+            named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0] for name in self.class_names
+        )
 
 
 def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:

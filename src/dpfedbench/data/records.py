@@ -3,14 +3,15 @@
 It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dpfedbench.data.images import damaged_classes, foreign_summary, load_dataset, open_files, read_classes, write_files
 from dpfedbench.files import read_json
+from dpfedbench.lazy import np
 
 SPLITS = ("train", "test")
 

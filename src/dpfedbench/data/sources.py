@@ -19,10 +19,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
+from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from dpfedbench.data.images import SPLITS, mend, open_files, read_splits, shuffled_splits, write_files
 from dpfedbench.data.sources import held_files
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_file, read_json, reading, sha256
+from dpfedbench.lazy import np
 
 KIND = "texts"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Settings, chosen, kind_of, shapes, spelled_out, unknown_key
+from dpfedbench.settings.part import Settings, chosen, kind_of, shapes, spelled_out, tag_of, unknown_key
 from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, no_group, unknown_kind
 
@@ -52,18 +52,19 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
     """What stands at a key, with the kind that text, or a key that implies it, stands for."""
     if not _have_kinds(inner):
         return value
-    value = spelled_out(value)
-    if isinstance(value, Mapping) and "kind" not in value:
+    tag = tag_of(inner)
+    value = spelled_out(value, tag)
+    if isinstance(value, Mapping) and tag not in value:
         for cls in inner:
             implied = getattr(cls, "implied_by", "")
             if implied and implied in value:
-                return {"kind": kind_of(cls), **value}
+                return {tag: kind_of(cls), **value}
     return value
 
 
 def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
     """The part, of these classes, whose kind an overlay says; None where it says none."""
-    kind = value.get("kind")
+    kind = value.get(tag_of(classes))
     return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
 
 
@@ -97,18 +98,19 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
         value, kinds = _spelled_out(inner, given), [kind for kind in map(kind_of, inner) if kind]
         if not inner:
             wrong = [bad_value(cls, key, value, name) for cls in having]
-            if key != "kind" and None not in wrong:
+            if key != tag_of(classes) and None not in wrong:
                 yield str(wrong[0])
         elif value is None or value == "null":
             if not any(shapes(cls)[key].nullable for cls in having):
                 takes = f": it takes {', '.join(kinds)}" * bool(kinds)
                 yield f"{name} is null, but {owner or 'all'} needs one{takes}"
         else:
-            if isinstance(value, Mapping) and "kind" in value and kinds and not _of_kind(inner, value):
-                if owner and str(value["kind"]) in map(kind_of, _standing_at(having, key)):
-                    yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
+            tag = tag_of(inner)
+            if isinstance(value, Mapping) and tag in value and kinds and not _of_kind(inner, value):
+                if owner and str(value[tag]) in map(kind_of, _standing_at(having, key)):
+                    yield f"{name}.{tag} is {value[tag]}, which {owner} does not take: it takes {', '.join(kinds)}"
                 else:
-                    yield unknown_kind(name, value["kind"], kinds)
+                    yield unknown_kind(dotted(name, tag), value[tag], kinds)
             yield from _faults(inner, value, name, owner)
 
 
@@ -146,7 +148,7 @@ def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
         if shape is not None and shape.sections and isinstance(value, dict):
             inner = chosen(shape, value)
             if inner is not None and kind_of(inner):
-                value.setdefault("kind", kind_of(inner))
+                value.setdefault(shape.tag, kind_of(inner))
             if inner is not None:
                 _name_kinds(inner, value)
 
@@ -167,7 +169,7 @@ def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mappin
             if not isinstance(below.get(key), dict):
                 below[key] = {}
             if not keep and _have_kinds(inner) and not _of_kind(inner, value):
-                value = {name: item for name, item in value.items() if name != "kind"}
+                value = {name: item for name, item in value.items() if name != tag_of(inner)}
             _lay(inner, below[key], value, keep=keep)
         else:
             below[key] = copy.deepcopy(value)
