@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Settings, chosen, kind_of, shapes, spelled_out, tag_of, unknown_key
+from dpfedbench.settings.families import chosen, kind_of, shapes, spelled_out, tag_of, unknown_key
+from dpfedbench.settings.part import Settings
 from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, no_group, unknown_kind
 
