@@ -124,5 +124,5 @@ def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
 
 
 def _shown(signature: inspect.Signature) -> str:
-    names = [str(one.replace(annotation=inspect.Parameter.empty)) for one in signature.parameters.values()]
+    names = [str(each.replace(annotation=inspect.Parameter.empty)) for each in signature.parameters.values()]
     return f"({', '.join(names)})"

@@ -131,7 +131,7 @@ def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, An
 
 
 def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one run: what is said of it alone, over what `lay` found.
+    """The values of one run: what is said of it alone, over what `lay` gave.
 
     What is said of it is kept whether it fits or not, for `read` to refuse; of the rest, what does not fit goes.
     """
