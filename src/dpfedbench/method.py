@@ -62,7 +62,7 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results are of besides settings: the method's version, and the texts of files of one's own.
+        """What results depend on besides settings: the method's version, and the texts of files of one's own.
 
         These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
         """
@@ -117,14 +117,14 @@ class Method(Run):
 
     @property
     def delta(self) -> float | None:
-        """At which epsilon is given: the server's sum's, else that of the clients' own; None without privacy."""
+        """The delta at which epsilon is given: of the server's sum, else of the clients' own; None without privacy."""
         return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
 
     @property
     def own_delta(self) -> float | None:
-        """At which the epsilon of the clients' own sums is given; None where they take none.
+        """The delta at which the epsilon of the clients' own sums is given; None where they take none.
 
-        It is the server's where its sum is of the same unit, since the two are compared.
+        It is the server's where the server's sum protects the same unit, since the two are compared.
         """
         own = next((sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None)
         if own is None:

@@ -116,13 +116,9 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
 
 
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What layers that are said for more runs than one say of a method's, each over the ones before.
+    """The values that overlays for several runs give to one method, each overlay over the ones before.
 
-    Sections, kinds and keys that the method does not have are left out.
-
-    Args:
-        cls: the method's settings.
-        general: the layers. `check` has seen them.
+    Sections, kinds and keys that the method does not have are left out. `check` has seen the overlays.
     """
     values: dict[str, Any] = {}
     for layer in general:
@@ -131,9 +127,9 @@ def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, An
 
 
 def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one run: what is said of it alone, over what `lay` gave.
+    """The values of one run: its own overlay, `cell`, over what `lay` gave.
 
-    What is said of it is kept whether it fits or not, for `read` to refuse; of the rest, what does not fit goes.
+    All that its own overlay says is kept, for `read` to refuse what does not fit; of the rest, what does not fit goes.
     """
     values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
@@ -155,7 +151,7 @@ def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
 
 
 def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
-    """Lay a layer over the values, key by key, whatever kind they have: what does not fit the last kind goes last."""
+    """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops what the final kind lacks."""
     for key, given in layer.items():
         having = tuple(cls for cls in classes if key in shapes(cls))
         inner = _standing_at(having, key, taken=True)
@@ -177,7 +173,7 @@ def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mappin
 
 
 def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any) -> None:
-    """Take away the keys that the last kind of each part does not have, but for those that the cell says."""
+    """Drop the keys that the final kind of each part does not have, but for those that the run's own overlay says."""
     said = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
         inner = _standing_at(tuple(classes), key, taken=True)

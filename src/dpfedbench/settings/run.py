@@ -123,7 +123,7 @@ class Initial(Part):
         return {}
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        """Why what the weights tell of private data has no event in any ledger; none where it has, or tells nothing."""
+        """Reasons why no ledger has what the weights tell of private data; none where one has it, or they tell nothing."""
         return ()
 
     def public_for(self, run: Run) -> bool:
@@ -164,9 +164,9 @@ class Run(Settings):
     seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
     streams: Literal["shared", "own"] = setting(
         "shared",
-        doc="of cohorts, lots and noise. shared: named by the seed, so that runs of one seed draw the same; own: by "
-        "all settings of the run too, so that no two runs do, which composing them takes for granted: a search on "
-        "private data sets it",
+        doc="random numbers of cohorts, lots and noise. shared: they follow from the seed, so that runs of one seed "
+        "draw the same; own: from all settings of the run too, so that no two runs draw the same, as an account that "
+        "composes runs takes for granted (a search on private data sets this)",
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
