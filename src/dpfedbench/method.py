@@ -273,8 +273,8 @@ class Method(Run):
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
-        budgeted = [sum_ for sum_ in self.sums if sum_.budget is not None and sum_.noise is not None]
-        if any(sum_.budget.epsilon is None and sum_.noise.multiplier is None for sum_ in budgeted):
+        unlimited = [sum_ for sum_ in self.sums if sum_.budget is not None and sum_.budget.epsilon is None]
+        if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
             raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
         plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:

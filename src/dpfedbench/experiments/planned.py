@@ -147,7 +147,7 @@ class Planned:
     def search_for(self, run: Method) -> dict[str, Any] | None:
         """The search for settings that the run is one of, else what the configuration declares for its method."""
         declared = self.configuration.tuning.get(run.method)
-        return self._searches.get(run.folder, declared and given(declared))
+        return self._searches.get(run.folder) or (None if declared is None else given(declared))
 
     def references_of(self, wildcards: Wildcards) -> list[str]:
         """The files of other runs that the run that the wildcards name needs."""

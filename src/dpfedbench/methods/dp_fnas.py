@@ -13,6 +13,7 @@ Sums are divided by the expected lot: to divide by the realised one, as Algorith
 """
 
 import dataclasses
+from typing import Any
 
 from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.budget import Budget
@@ -63,7 +64,7 @@ class DpFnas(Fnas):
     budget: Budget = Budget()
 
     def own_sums(self) -> tuple[Sum, ...]:
-        protected = {
+        protected: dict[str, dict[str, Any]] = {
             WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
             ARCHITECTURE: {"clipping": self.architecture_clipping, "noise": self.architecture_noise},
         }

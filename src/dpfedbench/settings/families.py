@@ -23,7 +23,7 @@ from dpfedbench.settings.discovery import check_functions, check_kind, imported
 from dpfedbench.settings.values import bare
 from dpfedbench.settings.words import dotted, looks_like, members, nearest
 
-Model = type[Any]
+Model = Any
 """The class of a section, or of a part: what extends `part.Settings`, which is built on this module."""
 
 Base = TypeVar("Base", bound=pydantic.BaseModel)
@@ -126,7 +126,9 @@ def shapes(cls: Model) -> dict[str, Shape]:
 def _shape(annotation: Any, default: Any = None) -> Shape:
     choices = [bare(choice) for choice in members(annotation)]
     options = [choice for choice in choices if choice is not NoneType]
-    sections = tuple(cls for cls in options if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel))
+    sections: tuple[Model, ...] = tuple(
+        cls for cls in options if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+    )
     item, named = None, False
     if len(options) == 1 and not sections:
         origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])

@@ -123,7 +123,7 @@ class Initial(Part):
         return {}
 
     def without_account(self, run: Run) -> tuple[str, ...]:
-        """Reasons why no ledger has what the weights tell of private data; none where one has it, or they tell nothing."""
+        """Why no ledger has what the weights tell of private data; nothing where one has it, or they tell nothing."""
         return ()
 
     def public_for(self, run: Run) -> bool:
