@@ -220,6 +220,17 @@ class Method(Run):
                 f"clients.partition is {clients.partition}, which does not go with client_update.kind "
                 f"{self.client.kind}: take {' or '.join(kinds)}, whose clients hold {held}"
             )
+        if not clients.alike and not self.client.any_size:
+            raise BenchError(
+                f"clients.partition is {clients.partition}, whose clients hold different numbers of records, but those "
+                f"of client_update.kind {self.client.kind} hold as many each: take another partition"
+            )
+        for sum_ in () if clients.alike else self.own_sums():
+            if sum_.clipping is not None and sum_.clipping.moves:
+                raise BenchError(
+                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's release with one expected lot, but "
+                    f"with clients.partition {clients.partition} each client has its own: take constant"
+                )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(

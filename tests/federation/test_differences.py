@@ -112,13 +112,6 @@ def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
     assert np.allclose(found, (theta - 0.1 * sum(steps) / 4).detach().numpy(), rtol=1e-3, atol=1e-6)
 
 
-def test_lots_at_one_rate_and_clients_of_unequal_size_are_refused():
-    with pytest.raises(BenchError, match=r"clients\.partition is dirichlet, .* local-steps draws lots at one rate"):
-        conftest.make_config({"clients": {"partition": "dirichlet", "concentration": 0.1}}, general=conftest.LOTS)
-    with pytest.raises(BenchError, match=r"clients\.concentration is null"):
-        make_config({"clients": {"partition": "dirichlet"}})
-
-
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):
     """Momentum is kept over a restart: the run that was stopped after three rounds ends as the other."""
     whole = train(make_config(), silos, tmp_path / "whole")

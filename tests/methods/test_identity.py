@@ -101,10 +101,10 @@ FIXED_BY_OTHERS = {
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
-    ("Skellam", "kind"),
+    ("Skellam", "kind"), ("Scaffold", "kind"),
     ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
     # Another kind needs what the base has not: a file, a run, a threshold of 1.
-    ("RandomInitial", "kind"), ("AsTheyAre", "kind"),
+    ("RandomInitial", "kind"), ("AsTheyAre", "kind"), ("Fragments", "partition"), ("Dirichlet", "partition"),
 }  # fmt: skip
 
 

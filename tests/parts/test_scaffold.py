@@ -29,9 +29,8 @@ class Quadratic:
     def evaluate(self, theta, images, labels):
         return SimpleNamespace(loss=0.0, accuracy=0.0)
 
-    def pieces(self, theta, images, labels, room):
-        a, b = CURVATURES[labels[0]], OPTIMA[labels[0]]
-        yield None, torch.from_numpy((a * (theta - b)).astype(np.float32)).expand(len(labels), -1)
+    def added(self, theta, images, labels, room):
+        return len(labels) * CURVATURES[labels[0]] * (theta - OPTIMA[labels[0]])
 
 
 class Fake(Processes):

@@ -11,7 +11,6 @@ the published seed of the run would tell.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,10 +50,10 @@ _CHUNK = 256
 
 
 class ClientSource(Clients):
-    """Clients with given contributions, for a sum that the server takes."""
+    """Clients with given contributions, for a sum that the server takes; each of several messages is the same."""
 
-    def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
-        self.net, self.units, self.each = net, units, each
+    def __init__(self, net: Coordinates, units: Units, *, each: int = 1, messages: int = 1) -> None:
+        self.net, self.units, self.each, self._messages = net, units, each, messages
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Their contributions, whatever the model and the round are."""
@@ -62,7 +61,9 @@ class ClientSource(Clients):
             ids = cohort[start : start + _CHUNK]
             out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
             self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
-            yield torch.from_numpy(out), np.zeros(len(ids)), np.zeros(len(ids))
+            rows = torch.from_numpy(out)
+            told = rows if self._messages == 1 else rows.expand(self._messages, -1, -1)
+            yield told, np.zeros(len(ids)), np.zeros(len(ids))
 
 
 class RecordSource:
@@ -231,7 +232,7 @@ def one_run(
     canaries: int,
     rounds: int,
     threshold: float,
-    records: int = 0,
+    records: int | Sequence[int] = 0,
     steps: int = 1,
     multipliers: Sequence[float] = (),
     inserted: bool = True,
@@ -251,7 +252,7 @@ def one_run(
         canaries: m; of records, as many for each client (rounded down), and at most three quarters of them.
         rounds: how many.
         threshold: the first C of the run, which a run that finds it on random data has in its ledger.
-        records: those that a client holds, where it takes the sum.
+        records: those that a client holds, where it takes the sum; of clients that differ, each one's: all are audited.
         steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
@@ -263,25 +264,30 @@ def one_run(
     assert sum_.noise is not None
     own_sums, participation = run.own_sums(), run.participation
     own, holders, each = sum_ in own_sums, 1, canaries
+    sizes = [records] * run.clients.count if isinstance(records, int) else list(records)
     if own:
         lots = rounds * steps
         holders = 1 if added else min(run.clients.count, max(1, _STEPS // lots))
-        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * records // 4)
+        holders = holders if isinstance(records, int) else len(sizes)
+        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
     present = coins if inserted else np.zeros_like(coins)
     net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
     # A record is in one part of its client's, and the sum is over one of these.
-    count = records * len({one.part for one in own_sums}) if own else run.clients.count
-    places = functools.partial(run.client.places, sum_, seed=seed, records=count)
+    parts = len({one.part for one in own_sums})
+    counts = [size * parts for size in sizes] if own else [run.clients.count]
     units = [
         canary_units(
-            count, row, norm=threshold, seed=seed, holder=holder, places=places(client=holder) if own else None
+            counts[holder], row, norm=threshold, seed=seed, holder=holder,
+            places=run.client.places(sum_, seed=seed, client=holder, records=counts[holder]) if own else None,
         )
         for holder, row in enumerate(present)
-    ]
+    ]  # fmt: skip
     if added:
         none = np.zeros(0, bool)
-        units += [canary_units(count, none, norm=threshold, seed=seed, holder=k) for k in range(1, run.clients.count)]
+        units += [
+            canary_units(counts[k], none, norm=threshold, seed=seed, holder=k) for k in range(1, run.clients.count)
+        ]
     plan = participation.plan(clients=run.clients.count, seed=seed)
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
@@ -303,7 +309,8 @@ def one_run(
         else:
             scores = Scores(net, name=sum_.name, members=members, once=participation.once)
         query = run.task.ways * run.clients.query_per_class
-        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
+        messages = 1 + len(run.further_sums())
+        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1, messages=messages)
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )

@@ -210,9 +210,11 @@ def _audit_served(
     assert rule is not None and delta is not None
     first, rounds, own = releases[0], rounds_of(releases), sum_ in run.own_sums()
     steps = int(first.sampler["rounds"]) // run.participation.rounds
-    threshold, records = float(np.atleast_1d(first.threshold)[0]), int(first.sampler.get("records", 0))
+    threshold = float(np.atleast_1d(first.threshold)[0])
+    records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
+    every = sum(records) if isinstance(records, list) else records * run.clients.count
     # A client or record that is a canary is not an ordinary one, and there should be both.
-    most = records * run.clients.count if own else run.clients.count
+    most = every if own else run.clients.count
     dimension = first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
     each = min(canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY)
     work = each * len(rounds) * int(first.sampler["cohort"])

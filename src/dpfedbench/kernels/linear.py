@@ -37,6 +37,12 @@ class LinearHeadGradients(TorchGradients):
 
         return measured, total.add_by(add, len(rows))
 
+    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+        rows = np.asarray(x, np.float64).reshape(len(x), -1)
+        residuals, _ = self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))
+        constants = [residuals.sum(axis=0)] if self._bias else []
+        return np.concatenate([(residuals.T @ rows).ravel(), *constants])
+
     def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
         inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))

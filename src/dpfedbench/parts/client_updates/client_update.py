@@ -183,14 +183,14 @@ class ClientUpdate(Part):
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
         Asked of an update whose clients take private sums: the ledger is compared with it.
 
         Args:
             run: the run (a method).
-            records: those that a client holds, where the data say how many.
+            records: those that a client holds, where the data say how many; of clients that differ, each one's.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 

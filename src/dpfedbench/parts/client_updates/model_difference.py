@@ -88,10 +88,7 @@ class Trained(Clients):
         with self._workers.worker() as (gradients, room):
             measured = gradients.evaluate(theta, images, labels)
             for _ in range(self._update.inner_steps):
-                total = np.zeros(self._dimension)
-                for _, rows in gradients.pieces(model.numpy(), images, labels, room):
-                    assert isinstance(rows, torch.Tensor)
-                    total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
+                total = gradients.added(model.numpy(), images, labels, room)
                 mean = torch.from_numpy((total / len(labels)).astype(np.float32))
                 followed = self.followed(client, mean, model, start)
                 self._update.optimizer.step(model, followed, state, self._update.inner_rate)
