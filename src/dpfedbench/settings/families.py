@@ -136,7 +136,8 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
             named = issubclass(origin, Mapping)
     unsaid = next((cls.unsaid for cls in sections if is_part(cls)), "")
-    kind = kind_of(type(default)) if is_part(type(default)) else unsaid or None
+    of_default: Model = type(default)
+    kind = kind_of(of_default) if is_part(of_default) else unsaid or None
     return Shape(annotation, NoneType in choices, sections, item, named, kind)
 
 
