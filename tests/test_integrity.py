@@ -19,8 +19,8 @@ from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.manifest import checked, listed, rule_job, seal
 from dpfedbench.verification import faults
-from dpsum.accounting.budgets import planned
 from dpsum.ledger import chain_of
+from dpsum.sums import Together
 from tests.federation.conftest import LOTS, federation, make_config, silos, train  # noqa: F401
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
@@ -399,9 +399,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
     run = make_config({"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}})
     sampler = run.participation.plan(clients=48, seed=0).describe()
     (sum_,) = run.sums
-    z = planned(
-        sum_.noise, sum_.budget, sampler, claims=run.claims, counted=True, uncounted=0, stepwise=False
-    ).noise_multiplier  # fmt: skip
+    z = Together((sum_,)).plan(sampler, claims=run.claims, counted=True, stepwise=False).noise_multiplier
     from tests.privacy.test_ledger import EVENT
 
     def release(index: int, z: float) -> Any:

@@ -6,6 +6,8 @@ accounting of the method's paper, if it has one.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -68,6 +70,14 @@ class Method(Run):
         """
         files = imports.own(self.modules)
         return " ".join(filter(None, (self.version, self.model.text, imports.digest(files) if files else "")))
+
+    @property
+    def features_folder(self) -> str | None:
+        """The place below results/features of what its model reads, where one job computes it for all runs alike."""
+        if (of := self.model.made_once(self)) is None:
+            return None
+        canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
+        return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -20,15 +20,12 @@ class Participation:
     """Base: which of so many units take part in which round.
 
     Args:
-        units: N.
-        cohort: L, or its expectation.
-        rounds: T.
+        units, cohort, rounds: N, L (or its expectation) and T.
         seed: of the draws; None: from the operating system's entropy, so that no one can draw the same.
         kind: the sampler's name in the ledger; by default that of the class. A way of one's own gives its own name, for
             which no analysis of another is taken.
 
     Attributes:
-        size: L.
         once: whether a unit takes part at most once.
         known: whether an observer may know who takes part when.
 
@@ -204,15 +201,11 @@ class PoissonLots:
     have one rate, so that one epsilon is every record's, and a holder's expected lot is in proportion to its records.
 
     Args:
-        clients: K holders.
-        lot: L, the expected records of a lot; of holders that differ, their mean.
-        rounds: T.
-        steps: lots that a holder takes in a round.
-        records: n, those that one holder has; or of each holder, where they differ. They are public.
-        seed: of the draws; None: from the operating system's entropy.
+        clients: K holders, of n `records` each, or of as many as it says one by one; `whose` they are, for messages.
+        lot: L, the expected records of a lot, or of holders that differ their mean; each holder takes `steps` of them
+            in each of T `rounds`.
+        seed, kind: as of `Participation`.
         purpose: of the random stream that draws them.
-        whose: the n records are, for messages.
-        kind: the sampler's name in the ledger, see `Participation`.
 
     Raises:
         DpsumError: a lot that is not from 1 to n.
@@ -261,15 +254,14 @@ class PoissonLots:
 
 
 def own_records(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> Sampling:
-    """The sampler of sums that each client takes once over its own records, for the ledger.
+    """The sampler of sums that each of N clients, who take part at most once, takes over its own records, for the
+    ledger.
 
     Args:
-        clients: N, who take part at most once.
-        rounds: planned.
         records: those of one client that its releases of this kind read.
         steps: releases of this kind that one client makes.
-        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each
-            reads each record with the chance 1/steps, so that `cohort` is the mean number.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each reads
+            each record with the chance 1/steps, so that `cohort` is the mean number.
     """
     cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
     kind = "own-records-poisson" if batches == "poisson" else "own-records"

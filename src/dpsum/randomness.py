@@ -21,15 +21,12 @@ def fresh(seed: Seed) -> int:
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A fresh generator for one purpose.
+    """A fresh Philox generator keyed by the SHA-256 of all the names: different names give independent streams.
 
     Args:
         seed: the run's seed.
         purpose: what the numbers are for, e.g. "noise" or "partition".
         indices: round, client, ... that tell streams of one purpose apart.
-
-    Returns:
-        A Philox generator keyed by the SHA-256 of all the names: different names give independent streams.
     """
     name = "/".join([str(int(seed)), purpose, *[str(int(index)) for index in indices]])
     key = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint64)

@@ -62,10 +62,8 @@ class Lattice:
         """The finest that keeps a coordinate of the sum within half the modulus, up to so many of its deviations.
 
         The deviation is an upper end: all clients point the same way, (L C)^2 / D after a rotation; rounding, L / 4
-        units; and the noise of all shares.
-
-        Raises:
-            DpsumError: the modulus is too small for the noise and the rounding alone.
+        units; and the noise of all shares. DpsumError where the modulus is too small for the noise and the rounding
+        alone.
         """
         coordinates = 1 << max(dimension - 1, 0).bit_length()
         noise = noise_multiplier**2 * clients / counted
@@ -129,9 +127,8 @@ class SecureSum(PrivateSum):
     """The sum of a cohort's messages, as a server that runs secure aggregation sees it.
 
     Args:
-        dimension: coordinates d.
-        threshold: C.
-        noise_multiplier: z, deviation of the noise that is counted over the sensitivity after rounding.
+        threshold, noise_multiplier: C and z, deviation of the noise that is counted over the sensitivity after
+            rounding.
         lattice: the whole numbers.
         dropped: clients of the cohort that drop out, with their noise.
         streams: random streams of the round.
@@ -171,8 +168,7 @@ class SecureSum(PrivateSum):
     def add(self, contributions: ArrayLike) -> np.ndarray:
         """As `PrivateSum.add`: each row is a client's, in the cohort's order."""
         rows = rows_of(contributions, self.dimension)
-        if self._released:
-            raise RuntimeError("this sum was released: nothing can be added to it")
+        self._check_open()
         norms = np.empty(len(rows))
         for place, row in enumerate(rows):
             norms[place] = self._take(row.astype(float))

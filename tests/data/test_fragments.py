@@ -9,7 +9,7 @@ import pytest
 
 from dpfedbench.data.clients_folder import check_made_for
 from dpfedbench.data.partition import RecordPartition
-from dpfedbench.data.records import RawRecords, RecordDataset, load_records, save_records
+from dpfedbench.data.records import RawRecords, RecordDataset, load_records
 from dpfedbench.errors import BenchError
 from tests.partitions import make_fragments
 
@@ -20,7 +20,7 @@ def _dataset(folder: Path, train: list[int], name: str = "toy") -> RecordDataset
         train_images=images, train_labels=np.array(train), test_images=images[:2], test_labels=np.array([0, 1]),
         class_names=("a", "b", "c", "d")[: max(train) + 1], versions={},
     )  # fmt: skip
-    save_records(folder, raw, {"name": name})
+    raw.save(folder, {"name": name})
     return load_records(folder)
 
 

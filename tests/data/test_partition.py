@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.data.images import ImageDataset, load_dataset, save_dataset
+from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import Partition, distinct, gather, sample_tasks
 from dpfedbench.errors import BenchError
 from tests.partitions import make_partition
@@ -98,7 +98,7 @@ def test_the_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
 
 def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: Any) -> None:
     """The published scale. 0.7 s of one core when measured; the bound leaves room for a busy machine."""
-    save_dataset(tmp_path / "large", raw_images(1150, 1, 1, 20, size=1), {"name": "large"})
+    raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
     dataset = load_dataset(tmp_path / "large")
     start = time.process_time()
     made = make_partition(dataset, clients=400_000, ways=5, examples_per_class=6, kind="shared", seed=0)
@@ -187,7 +187,7 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(
     made = make_partition(small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0)
     with pytest.raises(BenchError, match="4 support and 3 query images per class are more than the 6"):
         gather(small, made, np.arange(2), support_per_class=4, query_per_class=3)
-    save_dataset(tmp_path / "other", raw_images(30, 6, 10, 12), {"name": "other"})
+    raw_images(30, 6, 10, 12).save(tmp_path / "other", {"name": "other"})
     with pytest.raises(BenchError, match=r"made for other images \(of small\) than these of other"):
         gather(load_dataset(tmp_path / "other"), made, np.arange(2), support_per_class=1, query_per_class=1)
     for ids in ([20], [-1]):

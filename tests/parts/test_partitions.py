@@ -1,5 +1,10 @@
 """Partitions as parts: which there are, what they say of themselves, and few-shot clients of different alphabets."""
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +18,7 @@ from dpfedbench.settings.sections import Clients
 from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 from tests.partitions import SIZES, made_clients
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-a-part.md"
 GROUPS = {"arab": 24, "latn": 12, "grek": 4}
 NAMES = tuple(f"{group}/letter{number}" for group, count in GROUPS.items() for number in range(count))
 
@@ -121,3 +127,30 @@ def test_logarithms_of_a_dirichlet_draw_have_its_moments():
 def test_a_data_set_without_groups_is_refused_in_one_line():
     with pytest.raises(BenchError, match="but the training classes of letters are in no groups: take classes"):
         drawn(4, dataset=letters(groups=("",) * 40))
+
+
+def test_a_partition_of_ones_own_is_one_file_outside_the_repository(tmp_path):
+    """The example of docs/add-a-part.md, in a folder of one's own: found, checked, and another run where it differs."""
+    (_, file), *_ = [
+        re.fullmatch(r"python src/dpfedbench/(\S+)\n(.*)", block, flags=re.S).groups()
+        for block in re.findall(r"```(python src/dpfedbench/parts/partitions.*?)```", PAGE.read_text(), flags=re.S)
+    ]
+    place = tmp_path / "parts" / "partitions"
+    place.mkdir(parents=True)
+    (place / "halving.py").write_text(file)
+    code = """
+import numpy as np
+from types import SimpleNamespace
+from tests.federation.conftest import DIFFERENCE, make_config
+run = make_config({"method": "dp-fedavg", "clients": {"partition": "halving", "ratio": 3.0}}, general=DIFFERENCE)
+held = run.clients.deal(SimpleNamespace(splits={"train": np.arange(400)}), seed=0)
+assert [len(own) for own in held] == [270, 90, 30, 10] and sorted(np.concatenate(held)) == list(range(400))
+other = make_config({"method": "dp-fedavg", "clients": {"partition": "halving"}}, general=DIFFERENCE)
+assert run.key != other.key and run.clients_folder != other.clients_folder and run.clients.text
+print(run.clients.identity()["partition"], len(run.made_by.split()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"DPFEDBENCH_CODE": str(tmp_path)}, capture_output=True,
+        text=True, cwd=PAGE.parents[1],
+    )  # fmt: skip
+    assert done.stdout.split() == ["halving", "2"], done.stderr

@@ -13,6 +13,7 @@ from dpfedbench.yaml_files import with_place
 
 DATA = "results/data/{dataset}"
 CLIENTS = "results/clients/{dataset}/{clients}"
+FEATURES = "results/features/{dataset}/{key}"
 RUN = "results/runs/{method}/{dataset}/{task}/{key}/seed{seed}"
 
 own_sources_first(ROOT / "src")
@@ -48,6 +49,7 @@ try:
         check_names,
         given,
     )
+    from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.planned import Planned
@@ -57,11 +59,11 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
-    DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
+    DATASETS = known_datasets(DATASETS_TABLE, CONFIGURATION)
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+        holdings=read_holdings(DATASETS_TABLE),
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
@@ -105,3 +107,9 @@ config["command"] = own_command(
     values=workflow.config_settings.config_args or (),
     root=ROOT,
 )
+# Likewise one of the runs that read the same features, for the job that makes them: their key stands for what it reads.
+config["features"] = {
+    run.features_folder: run.plain()
+    for run in PLAN.runs.values()
+    if run.features_folder
+}

@@ -1,7 +1,7 @@
-"""From a data set's name to clients.
+"""From a data set's name to clients, and to what models read of its records.
 
 Requires nothing but, for real data, a network or a local folder (data.local_dir, DPFEDBENCH_DATA).
-Makes results/data/DATASET/ and results/clients/DATASET/PARTITION/.
+Makes results/data/DATASET/, results/clients/DATASET/PARTITION/ and results/features/DATASET/KEY/.
 """
 
 
@@ -48,3 +48,23 @@ rule partition:
         seed=lambda wildcards: partition_of(wildcards).seed,
     script:
         "../scripts/partition.py"
+
+
+rule features:
+    """Compute what a model reads of all records, a fixed map of each: once for all runs that read the same."""
+    input:
+        rules.prepare.output,
+    output:
+        features=f"{FEATURES}/features.npy",
+        summary=f"{FEATURES}/features.json",
+    log:
+        f"{FEATURES}/logs/features.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        gpu=0,
+    script:
+        "../scripts/features.py"

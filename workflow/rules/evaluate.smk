@@ -11,7 +11,7 @@ rule meta_test:
         images=rules.prepare.output.images,
         data=[rules.prepare.output.classes, rules.prepare.output.summary],
         model=rules.train.output.model,
-        references=PLANNED.references_of,
+        references=PLANNED.made_for,
     output:
         f"{RUN}/metrics.json",
     log:

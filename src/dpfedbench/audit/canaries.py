@@ -28,8 +28,7 @@ from dpfedbench.models.gradients import Choice
 from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpsum.accounting.analyses import find
-from dpsum.audit.ideal import Drawn
-from dpsum.audit.tally import Tally
+from dpsum.audit.ideal import Drawn, Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.progress import Progress
@@ -147,7 +146,7 @@ def run_rounds(
 
 
 class Scores:
-    """What an observer makes of a sum's releases (`dpsum.audit.tally`), at the noise that the ledger states.
+    """What an observer makes of a sum's releases (`dpsum.audit.ideal.Tally`), at the noise that the ledger states.
 
     Args:
         net: which coordinates are reserved.

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.records import RecordDataset, load_records
+from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.results_format import MEASURED
-from dpsum.randomness import stream
 
 _PIECE = 256
 
@@ -36,39 +35,16 @@ class HeldOut:
     test: tuple[np.ndarray, np.ndarray]
 
 
-def held_out_places(run: Method, dataset: RecordDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Take `validation.tasks` records out of the test part: the same for every seed, and whether or not a run looks at
-    them, so that all are tested on the same records.
-
-    Returns:
-        The places of the public validation split, and of what is left, both ascending.
-
-    Raises:
-        BenchError: that would be all of it.
-    """
-    places = dataset.splits["test"]
-    count = run.validation.tasks
-    if count >= len(places):
-        raise BenchError(
-            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
-        )
-    order = places[stream(0, "public-validation").permutation(len(places))]
-    return np.sort(order[:count]), np.sort(order[count:])
-
-
-def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
-    """The two kinds of records that no client holds, as the model reads them.
+def held_out(run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None) -> HeldOut:
+    """The two kinds of records that no client holds, as the model reads them; `files` as `features_of` has them.
 
     Raises:
         BenchError: nothing would be left to test on.
     """
-    validation, test = held_out_places(run, dataset)
-    public = np.asarray(dataset.images[validation])
-    read = functools.partial(run.model.prepared, public=public)
-    return HeldOut(
-        validation=(read(public), np.asarray(dataset.labels[validation])),
-        test=(read(np.asarray(dataset.images[test])), np.asarray(dataset.labels[test])),
-    )
+    places = held_out_places(dataset, run.validation.tasks)
+    images = features_of(run, dataset, places, files)
+    validation, test = zip(images, (dataset.labels[some] for some in places), strict=True)
+    return HeldOut(validation=validation, test=test)
 
 
 def check_classes(run: Method, dataset: Any) -> None:
@@ -112,12 +88,16 @@ class HeldOutMeasures:
         dataset: whose test part is held out.
         choice: how the model is computed.
         threads: CPU threads; they change no bit.
+        files: of other jobs, by name.
     """
 
     columns = MEASURED
 
-    def __init__(self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
-        self._held = held_out(run, dataset)
+    def __init__(
+        self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int,
+        files: Mapping[str, Path] | None = None,
+    ) -> None:  # fmt: skip
+        self._held = held_out(run, dataset, files)
         self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
@@ -170,7 +150,7 @@ def record_test(
     check_classes(run, dataset)
     net = run.net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
-    images, labels = held_out(run, dataset).test
+    images, labels = held_out(run, dataset, references).test
     gradients = choose(net, enabled=kernels).make()
 
     def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from dpfedbench.settings.words import nearest
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:
-    """The data sets that come with dpfedbench, with the version of each, from config/datasets.tsv.
+    """The data sets that come with dpfedbench, with the version of each, from `data.DATASETS_TABLE`.
 
     Raises:
         BenchError: the file is missing or lacks a column.
@@ -27,7 +27,7 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
 
 def read_holdings(path: str | Path) -> dict[str, str]:
-    """What each of these data sets holds (`data.entry.DatasetEntry.holds`), from the same file."""
+    """What each of these data sets holds (`data.DATASETS_TABLE`), from the same file."""
     return {row["name"]: row.get("holds") or "" for row in _rows(path)}
 
 
@@ -43,7 +43,7 @@ def _rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
-    """The data sets there are: those of config/datasets.tsv, and those that the configuration states.
+    """The data sets there are: those of `data.DATASETS_TABLE`, and those that the configuration states.
 
     A reader's module may have a `Settings` class `Options`, of what it is called with. Where a package that it imports
     is not installed, as where only a plan is made, options are checked when the data set is prepared.
@@ -103,7 +103,7 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
 HELD = re.compile(
     r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of (?P<shape>\d+x\d+x\d+))?)?"
 )
-"""What a data set holds, as `data.entry.DatasetEntry.holds` has it."""
+"""What a data set holds, as `data.DATASETS_TABLE` has it."""
 CALLED = {"classes": "classes of images", "records": "labelled records", "texts": "texts"}
 """The kinds of data sets, in words."""
 

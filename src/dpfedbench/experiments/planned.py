@@ -153,6 +153,12 @@ class Planned:
         """The files of other runs that the run that the wildcards name needs."""
         return [f"{RUNS}/{other.folder}/{file}" for file, other in self.run_of(wildcards).references.items()]
 
+    def made_for(self, wildcards: Wildcards) -> list[str]:
+        """The files of other jobs that the model of the run that the wildcards name is trained and tested with."""
+        folder = self.run_of(wildcards).features_folder
+        names = ("features.npy", "features.json") if folder else ()
+        return self.references_of(wildcards) + [f"results/features/{folder}/{name}" for name in names]
+
     def partition_of(self, wildcards: Wildcards) -> Method:
         """A run that uses the partition that the wildcards name; those who share it agree on it."""
         return self.partitions[f"{wildcards.dataset}/{wildcards.clients}"]

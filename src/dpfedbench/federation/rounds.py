@@ -18,8 +18,9 @@ import torch
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.data.text_tasks import TextTasks
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.few_shot import FewShotMeasures
-from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes, held_out_places
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
 from dpfedbench.federation.together import add_together
 from dpfedbench.kernels import choose
@@ -119,7 +120,7 @@ class Rounds:
         Raises:
             BenchError: data missing or damaged, or a model that does not fit them.
         """
-        held = _held(run, data_dir, clients_dir)
+        held = _held(run, data_dir, clients_dir, references)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
         net.words = getattr(held.dataset, "words", ())
@@ -136,7 +137,7 @@ class Rounds:
             measures: Any = NoMeasures()
         elif run.client_data == "records":
             check_classes(run, held.dataset)
-            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
+            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads, files=references)
         elif run.task.text is not None:
             measures = TextMeasures(run, held.dataset, gradients, threads=threads)
         else:
@@ -300,12 +301,10 @@ class Untrained:
         """Nothing."""
 
 
-def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
+def _held(run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None) -> Any:
     if run.client_data == "records":
         held = Records(data_dir, clients_dir)
-        # Of a body that is trained first, for other classes, nothing is held out.
-        public = None if run.pretrains else held.dataset.images[held_out_places(run, held.dataset)[0]]
-        held.images = [run.model.prepared(images, public) for images in held.images]
+        held.images = features_of(run, held.dataset, held.places, files)
         return held
     support, query = run.clients.support_per_class, run.clients.query_per_class
     if run.task.text is not None:

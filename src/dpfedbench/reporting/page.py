@@ -130,7 +130,7 @@ def make(
         folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
         papers: for each paper's name, its `title` and `source`.
-        datasets: the rows of config/datasets.tsv.
+        datasets: the rows of `data.DATASETS_TABLE`.
         made: when the page was made, for people.
         provenance: what made the results; None for provenance.json in the folder.
 

@@ -90,6 +90,10 @@ class ModelSettings(Part):
         """
         return records
 
+    def made_once(self, run: Run) -> dict[str, Any] | None:
+        """What `prepared` is of besides records, as plain values, where one job computes it for all runs; else None."""
+        return None
+
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         """The model, a `models.net.Net`.
 

@@ -44,8 +44,7 @@ class Events:
         schedule: the noise of all releases; those of one round that read the same cohort as one Gaussian.
         samplings: how the cohort of each name that was released was drawn.
         multipliers: of each round's releases as one.
-        claimed: the noise of the releases that the method's paper counts, and how they were drawn; several where it
-            counts each name by itself, of which the worst is claimed.
+        claimed: noise and sampler of the releases that the method's paper counts; of several the worst is claimed.
         uncounted: names of the releases that the paper does not count.
         seen: what an accountant reads besides for itself; None of rounds that are planned.
     """
@@ -107,10 +106,9 @@ class Accountant:
         own: whether its releases are those that few-shot clients make over their own examples.
         shared_records: whether its records are examples that several simulated clients may hold.
         follows_loss: whether its noise may follow a public validation loss (`accounting.filters`).
-        units: the key of its sampler that says how many units a cohort is drawn from: "clients" or "records".
+        units: the key of its sampler for the units that a cohort is drawn from: "clients" or "records".
         records_too: whether that is "records" wherever the sampler has that key.
-        explanation: what it takes for granted, for people.
-        images: the same of the image level; "{uses}" is the number of clients that use the worst image.
+        explanation, images: what it takes for granted, for people; in `images` "{uses}" is the worst image's clients.
     """
 
     pair: ClassVar[tuple[str, str]]
@@ -125,12 +123,7 @@ class Accountant:
     images: ClassVar[str] = ""
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """A ledger of this mechanism and sampler.
-
-        Raises:
-            DpsumError: rounds are missing, doubled or out of order, samplers differ, their numbers contradict one
-                another, or noise does not fit z and C.
-        """
+        """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or `check` refuses it."""
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
         claimed = schedule_of([[event for event in events if event.counted_by_paper] for events in rounds])
@@ -169,11 +162,7 @@ class Accountant:
         return None
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Upper ends of the Renyi divergence of all releases, at each order.
-
-        Raises:
-            DpsumError: there are none of this pair.
-        """
+        """Upper ends of the Renyi divergence of all releases, at each order; DpsumError where there are none."""
         z = self.gaussian(events)
         if z is None:
             raise DpsumError(f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it")
@@ -184,11 +173,7 @@ class Accountant:
         return None
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        """Both ends for the worst image, all clients that use it contributing zero.
-
-        Raises:
-            DpsumError: there is no such analysis.
-        """
+        """Both ends for the worst image, all its clients contributing zero; DpsumError without such an analysis."""
         raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
 
     def explain(self, events: Events) -> str:
@@ -205,12 +190,10 @@ class Accountant:
         """
         numbers = Sampling.of(sampling)
         units = self.units_of(numbers)
-        for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
+        for key in ("cohort", "rate"):
             if not isinstance(numbers.get(key), (int, float)) or not 0 < numbers[key] < math.inf:
                 raise self.contradiction(numbers, f"{key} is not a number above 0")
-        for key in dict.fromkeys(("clients", units, "rounds")):
-            if numbers[key] != int(numbers[key]):
-                raise self.contradiction(numbers, f"{key} is not a whole number")
+        self.check_whole(numbers, "clients", units, "rounds")
         if numbers["cohort"] > numbers[units]:
             raise self.contradiction(numbers, f"cohort is more than the {numbers[units]:,} {units}")
         self.check_numbers(numbers)
@@ -227,7 +210,7 @@ class Accountant:
         """Refuse a sampler where one of these keys is not a whole number from 1 on."""
         for key in keys:
             value = sampling.get(key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf or value % 1:
                 raise self.contradiction(sampling, f"{key} is not a whole number from 1 on")
 
     def units_of(self, sampling: Sampler) -> str:
@@ -249,8 +232,8 @@ def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
     """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
     releases_by_z: dict[float, int] = {}
     for events in rounds:
-        parts = [event.noise_multiplier for event in events]
-        z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
+        multipliers = [event.noise_multiplier for event in events]
+        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         releases_by_z[z] = releases_by_z.get(z, 0) + 1
     return tuple(releases_by_z.items())
 
@@ -291,8 +274,8 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
     if event.adjacency != adjacency:
         raise DpsumError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
     z = event.noise_multiplier
-    parts = (event.threshold, event.sensitivity, event.noise_std)
-    each = (value if isinstance(value, list) else [value] for value in parts)
+    stated = (event.threshold, event.sensitivity, event.noise_std)
+    each = (value if isinstance(value, list) else [value] for value in stated)
     for threshold, sensitivity, noise_std in zip(*each, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
             raise DpsumError(f"{where} has z {z} and C {threshold}: both must be above 0")

@@ -29,8 +29,8 @@ class Optimised(Factorisation):
         rounds = run.part(Participation).rounds
         if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {rounds}, but an optimised factorisation is found for at "
-                f"most {MOST}: take noise.factorisation.kind square-root"
+                f"participation.rounds is {rounds}, but the factorisation {self.kind} is found for at most {MOST}: "
+                "take noise.factorisation.kind square-root"
             )
         if self.workload == "server" and not run.part(ServerStep).linear:
             optimizer = run.part(Step).optimizer
@@ -40,8 +40,11 @@ class Optimised(Factorisation):
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
-        prefix = np.tril(np.ones((rounds, rounds)))
-        return factorisations.optimised(prefix if self.workload == "prefix" else response(step, rounds))
+        return factorisations.optimised(self.moved(rounds, step))
+
+    def moved(self, rounds: int, step: ServerStep) -> np.ndarray:
+        """A, float64 [T, T]."""
+        return np.tril(np.ones((rounds, rounds))) if self.workload == "prefix" else response(step, rounds)
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:

@@ -55,11 +55,7 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
 
 def find(mechanism: str, kind: str) -> Accountant:
-    """The analysis of a mechanism under a kind of sampler.
-
-    Raises:
-        DpsumError: there is none.
-    """
+    """The analysis of a mechanism under a kind of sampler; DpsumError where there is none."""
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
         there = f"of it, with {', '.join(samplers)}" if samplers else f"of {', '.join(dict(pairs()))} noise"
@@ -80,11 +76,7 @@ def known(mechanism: str, kind: str) -> bool:
 
 
 def of(releases: Sequence[Release]) -> Accountant:
-    """The analysis of a ledger's releases, by the first of them.
-
-    Raises:
-        DpsumError: there is none for one of them.
-    """
+    """The analysis of a ledger's releases, by the first of them; DpsumError where one of them has none."""
     accountants = [
         find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)
     ]

@@ -69,7 +69,7 @@ def _profile(z: float, rounds: int, done: int, delta: float) -> tuple[np.ndarray
     grid = balls_and_bins.grid_of(z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False)
     present = np.full(len(epsilons), np.inf)
     for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
-        curve = balls_and_bins.Removal(grid, rounds, done, upper=True, near=float(near))
+        curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
         present = np.minimum(present, [curve.delta(float(epsilon)) for epsilon in epsilons])
     absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
     present, absent = (np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent))
@@ -137,11 +137,7 @@ def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
-    """The largest entry of G, in absolute value, at each distance from the diagonal or further: float [rounds].
-
-    Args:
-        gram: |C|^T |C| over the variance.
-    """
+    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the diagonal or beyond it."""
     sizes = np.abs(gram)
     most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
     return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
@@ -149,13 +145,9 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: float) -> float:
-    """A proved upper end of epsilon, for both directions of zero-out.
+    """A proved upper end of epsilon for both directions of zero-out, after `done` of T = `rounds` rounds.
 
-    Args:
-        overlap: see `overlaps`, of the rounds that were run (or of all that are planned).
-        rounds: T, the rounds among which each unit draws its own.
-        done: those released so far.
-        delta: in (0, 1).
+    `overlap` is of the rounds that were run (or of all that are planned); see `overlaps`.
     """
     if done == 0:
         return 0.0
@@ -177,8 +169,10 @@ def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: n
     square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
-        parts = [part for part in _classes(rounds, done, apart) if part[1]]
-        ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
+        classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
+        ends = [
+            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(epsilons) for counts in classes
+        ]
         least = np.minimum(least, np.max(ends, axis=0))
     return least
 
@@ -201,7 +195,7 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
-    counts = {max(len(norms) * part // 4, 1) for part in (1, 2, 3, 4)}
+    counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
     return max(balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta) for count in counts)
 
 
@@ -270,9 +264,6 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that were planned.
 
     Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
-
-    Raises:
-        DpsumError: nothing is said of the encoder.
     """
     if events.sampling.encoder is None:
         raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")

@@ -60,11 +60,8 @@ def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta
 def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, profile: str, claims: Claims) -> float:
     """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
 
-    Args:
-        samplers: of the releases that are made, by their names.
-        epsilon, delta: epsilon_0 and delta_0.
-        profile: "holds", or "as_claimed" for the paper's own count.
-        claims: the method's.
+    `samplers` are of the releases that are made, by their names; `profile` is "holds", or "as_claimed" for the paper's
+    own count.
 
     Raises:
         DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no epsilon.
