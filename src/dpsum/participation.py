@@ -47,7 +47,7 @@ class Participation:
         self._begin()
 
     def _begin(self) -> None:
-        """Refuse what this way cannot do, and draw what is drawn once."""
+        """Refuse numbers that this way cannot have, and draw what is drawn once."""
 
     def _check_divides(self) -> None:
         if self.units % self.size:
@@ -254,10 +254,10 @@ class PoissonLots:
 
 
 def own_records(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> Sampling:
-    """The sampler of sums that each of N clients, who take part at most once, takes over its own records, for the
-    ledger.
+    """The sampler of the sums that each client takes over its own records, for the ledger.
 
     Args:
+        clients: N, who take part at most once.
         records: those of one client that its releases of this kind read.
         steps: releases of this kind that one client makes.
         batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each reads
@@ -271,5 +271,5 @@ def own_records(*, clients: int, rounds: int, records: int, steps: int, batches:
 
 
 def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
-    """The sampler of a client's own update, which it takes part with at most once, for the ledger."""
+    """The sampler of clients' own updates, one for each client at most, for the ledger."""
     return Sampling(kind="own-update", clients=clients, cohort=cohort, rounds=rounds, rate=1.0, steps=1)

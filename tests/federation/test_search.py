@@ -26,7 +26,7 @@ from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.client_updates.summed_steps import Parties
 from dpfedbench.parts.clipping.mean_norms import NormOfRelease
-from dpfedbench.reporting.found_cells import write_cells
+from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.account import account
 from dpsum.ledger import chain_of, read_ledger
 from dpsum.private_sum import PrivateSum

@@ -245,7 +245,11 @@ class Watch:
             DpsumError: a release that cannot be called, or bad input; see `releases` too.
         """
         last = self.releases()[-1]
-        declared = {"noise_multiplier": last.noise_multiplier, "participation": last.sampler} | self.declared(last)
+        declared: dict[str, Any] = {
+            "noise_multiplier": last.noise_multiplier,
+            "participation": last.sampler,
+            **self.declared(last),
+        }
         return audited(self.release_of(), delta=delta, **declared | how)
 
 
