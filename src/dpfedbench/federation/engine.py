@@ -97,11 +97,6 @@ def train(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cell(value: Any) -> Any:
-    """What a CSV has for a value: nothing for one that is not a number."""
-    return "" if value is None or value != value else value
-
-
 @dataclasses.dataclass
 class _State:
     """What changes from round to round, besides what the rounds keep."""
@@ -262,7 +257,8 @@ class _Training:
         ):
             rows = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
             rows.writeheader()
-            rows.writerows({name: _cell(value) for name, value in row.items()} for row in state.history)
+            for row in state.history:  # of what is not a number the file has nothing
+                rows.writerow({name: value for name, value in row.items() if value is not None and value == value})
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}
