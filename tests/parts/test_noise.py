@@ -8,6 +8,8 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.clipping.mean_norms import NoisedMeanNorm
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.correlated import Planned
 from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise
 from dpfedbench.parts.noise.skellam import Skellam
@@ -15,10 +17,11 @@ from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.settings import part
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
-from dpsum.accounting.budgets import BudgetPlan, DecayingBudget, planned
+from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
+from dpsum.sums import Sum, Together
 from tests.federation.conftest import LOTS, make_config
 
 SAMPLER = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100).describe()
@@ -26,7 +29,12 @@ GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": 
 
 
 def plan(noise, budget=None, *, uncounted=0):
-    return planned(noise, budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
+    rule = NoisedMeanNorm() if uncounted else Constant()
+    sum_ = Sum(
+        name="gradient-sum", unit="record", observer="server", clipping=rule, noise=noise,
+        budget=budget or Budget(delta=1e-4),
+    )  # fmt: skip
+    return Together((sum_,)).plan(SAMPLER, **GIVEN)
 
 
 def test_independent_noise_is_drawn_from_the_rounds_own_stream():
