@@ -14,7 +14,7 @@ from dpfedbench.parts.noise.correlated import Planned
 from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.settings import part
+from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
 from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
@@ -124,7 +124,7 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(noise_parts, "__path__", [*noise_parts.__path__, str(tmp_path)])
     with pytest.raises(BenchError) as caught:
-        part._family.__wrapped__(Noise)
+        families._family.__wrapped__(Noise)
     assert str(caught.value) == (
         "dpfedbench.parts.noise.laplacian.Laplacian has a standard of its own, but the mechanism 'gaussian' of Noise, "
         "whose analyses are of other code: name another mechanism there"
