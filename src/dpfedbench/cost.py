@@ -208,7 +208,7 @@ def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, sa
     for name, row in zip(table.index, table.to_dict("records"), strict=True):
         served = [f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]]
         cells.append([name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])])
-    jobs, hours = max(1, cores // clock.threads), table.loc["total", "hours"]
+    jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
     where = f"{values.plural(clock.threads, 'CPU thread')} each" if clock.device == "cpu" else "one GPU"
     notes = [
         f"- The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",

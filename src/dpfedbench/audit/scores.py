@@ -37,7 +37,7 @@ class Scores:
         self._own, self._name = net.own, name
         self.all_lines, self.lines = list[Release](), list[Release]()
         self.absent: list[Sequence[int]] = []
-        self.scores = np.zeros((holders, net.reserved))
+        self.scores: np.ndarray = np.zeros((holders, net.reserved))
 
     def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         self.all_lines.append(line)
