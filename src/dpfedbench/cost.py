@@ -63,7 +63,7 @@ class Rate:
 
 
 def kind_of(run: Method) -> str:
-    """Equal for runs whose rounds take as long, but for the number of clients in them.
+    """A text that is the same for runs of which a client, or a record, takes the same time.
 
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.

@@ -41,7 +41,7 @@ _CLOSE = 0.5
 
 
 class Faults:
-    """What does not hold of a results folder.
+    """Checks a results folder: to iterate over it makes one check after another, and gives what each finds wrong.
 
     Args:
         results: the folder.
