@@ -21,8 +21,8 @@ PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
-"""What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of that the same. `_ABOVE`: the same, and
-all that this imports. `_WHOLE`: also what its functions import, and all that this imports."""
+"""What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of that the same. `_ABOVE`: that, and
+all that it imports in turn. `_WHOLE`: also what its functions import, and all that this imports."""
 
 
 @dataclasses.dataclass(frozen=True)
