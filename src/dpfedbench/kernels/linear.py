@@ -6,6 +6,8 @@ is (w r)^T (x, 1) with each record's own weight w. A head without a constant has
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from dpfedbench.models.gradients import Found, Total
@@ -23,7 +25,7 @@ class LinearHeadGradients(TorchGradients):
         return "linear.bias" in self.net.tensor_names
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
-        rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
+        rows, labels = _flat(x), np.asarray(y)
         residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
@@ -36,6 +38,12 @@ class LinearHeadGradients(TorchGradients):
             into += np.concatenate([(weighted.T @ rows[finite]).ravel(), *constants])
 
         return measured, total.add_by(add, len(rows))
+
+    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+        rows = _flat(x)
+        residuals, _ = self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))
+        constants = [residuals.sum(axis=0)] if self._bias else []
+        return np.concatenate([(residuals.T @ rows).ravel(), *constants])
 
     def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
@@ -55,5 +63,10 @@ class LinearHeadGradients(TorchGradients):
         return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
-        rows = np.asarray(x, np.float64).reshape(len(x), -1)
+        rows = _flat(x)
         return self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))[1]
+
+
+def _flat(x: Array) -> np.ndarray:
+    """Records as rows of numbers, float64 [n, inputs]; there may be none."""
+    return np.asarray(x, np.float64).reshape(len(x), math.prod(x.shape[1:]))
