@@ -58,9 +58,7 @@ def test_how_many_are_computed_together_changes_no_bit(piece, silos, tmp_path, m
         run = make_config(HEAD, overlay, general=LOTS)
         monkeypatch.setattr(once, "_PIECE", piece)
         files = made(run, silos, tmp_path / kind)
-        for own, read in zip(
-            features_of(run, dataset, places), features_of(run, dataset, places, files), strict=True
-        ):
+        for own, read in zip(features_of(run, dataset, places), features_of(run, dataset, places, files), strict=True):
             np.testing.assert_array_equal(own, read, err_msg=kind)
             assert own.dtype == read.dtype == np.float32
 
