@@ -32,8 +32,8 @@ class Optimised(Factorisation):
         rounds = run.part(Participation).rounds
         if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {rounds}, but the factorisation {self.kind} is found for at most {MOST}: take "
-                "noise.factorisation.kind square-root"
+                f"participation.rounds is {rounds}, but the factorisation {self.kind} is found for at most {MOST}: "
+                "take noise.factorisation.kind square-root"
             )
         if self.workload == "server" and not run.part(ServerStep).linear:
             optimizer = run.part(Step).optimizer
