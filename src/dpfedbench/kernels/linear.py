@@ -50,7 +50,7 @@ class LinearHeadGradients(TorchGradients):
         return measured, total.add_by(add, len(rows))
 
     def _rows(self, x: Array) -> np.ndarray:
-        """Records as rows in double precision, in memory that is used again: new memory takes longer than filling it."""
+        """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
         flat = np.asarray(x).reshape(len(x), math.prod(self.net.input_shape))  # of an empty lot, too
         if len(self._room) < len(flat):
             self._room = np.empty((len(flat) + len(flat) // 4, flat.shape[1]))
