@@ -34,8 +34,6 @@ def _mode() -> int:
 
 
 _MODE = _mode()
-
-
 _UNREAD = {
     errno.ENOENT: "{path} is missing: run the workflow again to make it",
     errno.EACCES: "no permission to read {path}: make it readable",
@@ -206,12 +204,9 @@ def sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: it cannot be read, or is no file.
     """
-    digest = hashlib.sha256()
     check_file(path)
     with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -222,6 +217,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    return value
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

@@ -57,7 +57,7 @@ def closure(
             continue
         files[path] = how
         for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
-            waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
+            waiting += [(other, min(how, much) if how == _BESIDE else much) for other, much in reached]
         if how == _WHOLE and module.finds and module.name not in apart:
             waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
     return sorted(files)
@@ -193,7 +193,7 @@ def _read(path: Path, changed: int, size: int) -> _Module:
             above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (above, node.module)))
             imported[later].update(f"{base}.{alias.name}" for alias in node.names)
-    at_once, later_ones = ([one for name in sorted(names) for one in _reached(name)] for names in imported)
+    at_once, later_ones = ([file for name in sorted(names) for file in _reached(name)] for names in imported)
     finds = path.name == "__init__.py" and "pkgutil" in imported[0]
     return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
 

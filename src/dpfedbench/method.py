@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
 from dpfedbench.manifest import mend
+from dpfedbench.settings.part import kinds_of
 from dpfedbench.settings.run import Run, read_yaml
+from dpfedbench.settings.sections import Clients
 from dpfedbench.settings.words import nearest
 from dpsum.accounting.units import tells_rounds
 from dpsum.sums import Sum, together
@@ -37,7 +39,7 @@ class Method(Run):
 
     A method that is trained says by the types of its fields which `participation` it takes (who takes part in which
     round), which `client_update` (what each client computes and sends) and which `server` (the step that the server
-    makes of the sum). Its sums are `own_sums` and `server_sum`.
+    makes of the sum). Its sums are `own_sums`, `server_sum`, and `further_sums` where clients send more than one thing.
     """
 
     name: ClassVar[str] = ""
@@ -94,7 +96,7 @@ class Method(Run):
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        return (*self.own_sums(), self.server_sum()) if self.trained else ()
+        return (*self.own_sums(), *self.further_sums(), self.server_sum()) if self.trained else ()
 
     @property
     def private(self) -> bool:
@@ -216,18 +218,25 @@ class Method(Run):
             self._check_sums()
 
     def _check_data(self) -> None:
-        records = self.client.client_data == "records"
-        if records != self.clients.records:
+        held, clients = self.client.client_data, self.clients
+        records = held == "records"
+        if held != clients.holds:
+            kinds = [kind for kind, cls in kinds_of(Clients).items() if cls.holds == held]
             raise BenchError(
-                f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: fragments or dirichlet, and clients that hold records, belong together"
+                f"clients.partition is {clients.partition}, which does not go with client_update.kind "
+                f"{self.client.kind}: take {' or '.join(kinds)}, whose clients hold {held}"
             )
-        if self.clients.partition == "dirichlet" and (self.client.by_record or self.own_sums()):
+        if not clients.alike and not self.client.any_size:
             raise BenchError(
-                f"clients.partition is dirichlet, whose clients hold different numbers of records, but "
-                f"client_update.kind {self.client.kind} draws lots at one rate for all: take fragments, or clients "
-                "that send model-difference or proximal"
+                f"clients.partition is {clients.partition}, whose clients hold different numbers of records, but those "
+                f"of client_update.kind {self.client.kind} hold as many each: take another partition"
             )
+        for sum_ in () if clients.alike else self.own_sums():
+            if sum_.clipping is not None and sum_.clipping.moves:
+                raise BenchError(
+                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's release with one expected lot, but "
+                    f"with clients.partition {clients.partition} each client has its own: take constant"
+                )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
@@ -258,6 +267,19 @@ class Method(Run):
     def _check_sums(self) -> None:
         """What has to hold of all sums together, so that there is one account of those that read the same units."""
         together(self.sums)
+        sums, server = self.further_sums(), self.server_sum()
+        if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
+            raise BenchError(
+                f"the clients of client_update.kind {self.client.kind} also send {', '.join(self.client.sends_too)}, "
+                f"but {self.name} takes further sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a "
+                "method of these clients"
+            )
+        for sum_ in sums if server.private else ():
+            if not sum_.private or (sum_.unit, sum_.budget) != (server.unit, server.budget):
+                raise BenchError(
+                    f"{sum_.name} is of the same contributions as {server.name}, which is private: give it noise, the "
+                    f"unit {server.unit} and the same budget"
+                )
         own = [sum_ for sum_ in self.own_sums() if sum_.private and sum_.within_task is not None]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
@@ -268,7 +290,7 @@ class Method(Run):
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
-        plan, server = self.participation, self.server_sum()
+        plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
 

@@ -38,12 +38,9 @@ MOST = 2000
 def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
     """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023).
 
-    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2).
-
-    Args:
-        rounds: T.
-        band: diagonals of the inverse that are kept, so that a round's noise combines as many draws (Kalinin et al.,
-            Back to Square Roots, 2025); the encoder and its column norm are those of the inverse that is kept.
+    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2). Of the inverse `band` diagonals
+    are kept, so that a round's noise combines as many draws (Kalinin et al., Back to Square Roots, 2025); the encoder
+    and its column norm are those of the inverse that is kept.
     """
     inverse, value = np.zeros((rounds, rounds)), 1.0
     for back in range(min(rounds, band or rounds)):
@@ -79,10 +76,8 @@ def banded(workload: np.ndarray, bands: int) -> np.ndarray:
 def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1) -> np.ndarray:
     """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up.
 
-    Args:
-        inverse: C^-1.
-        separation, participations: of units that come several times: any two of their rounds are at least so far apart,
-            and there are at most so many. In place of the column norm is then how far all of a unit's columns move.
+    For units that come several times (any two of their rounds are at least `separation` apart, and there are at most so
+    many `participations`) it is in place of the column norm how far all of a unit's columns move.
     """
     encoder = inverted(inverse)
     if participations > 1:

@@ -70,7 +70,7 @@ def test_another_process_that_compiles_anew_draws_the_same(drawn: np.ndarray, tm
 def test_there_are_100_letters_of_glyphs_that_differ() -> None:
     letters = glyph_scenes.read_letters()
     assert len(set(letters)) == 100 == sum(glyph_scenes.SPLIT_COUNTS)
-    assert list(letters) == sorted(letters) and set(letters) <= set(glyphs.read_letters())
+    assert list(letters) == sorted(letters) and set(letters) <= set(glyphs.listed(glyphs.LETTERS))
     alike = likeness(letters)
     np.fill_diagonal(alike, 0)
     assert alike.max() < 0.67  # 0.66 when chosen; FreeType's versions differ by less

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -26,7 +26,7 @@ from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
 from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
 from dpfedbench.parts.summed import Parties
-from dpfedbench.reporting.found_cells import write_cells
+from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.account import account
 from dpsum.ledger import chain_of, read_ledger
 from dpsum.private_sum import PrivateSum

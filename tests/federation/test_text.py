@@ -6,18 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import load_file
 
-from dpfedbench.data.text_tasks import make_text_partition
+from dpfedbench.data.text_tasks import KnownText, make_text_partition
+from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
+from dpfedbench.experiments.expand import named
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.federation.engine import train
+from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run
-from dpfedbench.models.members import load_members
+from dpfedbench.models.members import load_by_word, load_members, save_members
 from dpfedbench.reporting.results import read_history
 from dpsum.accounting.account import Account
-from dpsum.ledger import read_ledger
+from dpsum.ledger import Ledger, read_ledger
+from dpsum.randomness import stream
 from tests.data.text import tiny_texts
 
 RUN: dict[str, Any] = {
@@ -179,3 +185,60 @@ def test_tests_while_training_are_of_the_first_test_tasks_and_change_nothing(tmp
 def test_what_does_not_go_together(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(BenchError, match=said):
         run_of("dp-reptile", **changes)
+
+
+OTHER = "hgfedxyzuv"
+"""The letters of another data set, the most frequent first; five of them are words of `tiny` as well."""
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_start_from_other_texts_goes_over_word_by_word(tied: bool, tmp_path: Path) -> None:
+    model = RUN["model"] | {"tied": tied}
+    words = {"task": RUN["task"] | {"text": RUN["task"]["text"] | {"words": 6}}}
+    first = run_of("reptile", dataset="other", model=model, **words)
+    data = tiny_texts(tmp_path / "other" / "data", letters=OTHER)
+    make_text_partition(data, clients=8, kind="disjoint", seed=0).save(tmp_path / "other" / "clients")
+    folders = {"data_dir": tmp_path / "other" / "data", "clients_dir": tmp_path / "other" / "clients"}
+    train(first, run_dir=tmp_path / "other", device="cpu", **folders)
+    before = load_file(tmp_path / "other" / "model.safetensors")
+
+    started = {"kind": "run", "run": named(first), "public": True}
+    run = run_of("dp-reptile", model=model, initial=started)
+    data = tiny_texts(tmp_path / "data")
+    make_text_partition(data, clients=8, kind="disjoint", seed=0).save(tmp_path / "clients")
+    rounds = Rounds.of(
+        run, data_dir=tmp_path / "data", clients_dir=tmp_path / "clients", ledger=Ledger(tmp_path / "ledger"),
+        references={"model.safetensors": tmp_path / "other" / "model.safetensors"},
+    )  # fmt: skip
+    known, others = rounds.net.words, KnownText(load_texts(folders["data_dir"]), first.task.text).words
+    assert len(known) == 8 and len(others) == 6 and 2 <= len(set(known) & set(others)) < 6
+    random = rounds.net.tensors(torch.from_numpy(rounds.net.initial(stream(0, "initial-weights"))))
+    for name, tensor in rounds.net.tensors(rounds.theta).items():
+        old = before[f"member1/{name}"]
+        if name not in ("embedding", "softmax"):
+            np.testing.assert_array_equal(tensor, old)
+            continue
+        np.testing.assert_array_equal(tensor[0], old[0])  # words that are not known
+        for row, word in enumerate(known, start=1):
+            same = old[1 + others.index(word)] if word in others else random[name][row]
+            np.testing.assert_array_equal(tensor[row], same, err_msg=word)
+        if name == "embedding":
+            np.testing.assert_array_equal(tensor[-1], old[-1])  # the beginning of a record
+    assert run.unaccounted == ()
+
+
+def test_a_start_from_other_texts_needs_their_words_and_width(tmp_path: Path) -> None:
+    first, run = run_of("reptile", dataset="other"), run_of("reptile")
+    net = run.net((5,), 1)
+    net.words = tuple("abcdefgh")
+    weights = net.initial(np.random.default_rng(0))
+    save_members(tmp_path / "model.safetensors", run.net((5,), 1), [weights])
+    with pytest.raises(BenchError, match="does not say its model's words: delete it"):
+        load_by_word(tmp_path / "model.safetensors", net, weights)
+    wide = run_of("reptile", model={"kind": "lstm", "width": 8}).net((5,), 1)
+    wide.words = net.words
+    save_members(tmp_path / "model.safetensors", wide, [wide.initial(np.random.default_rng(0))])
+    with pytest.raises(BenchError, match="do not fit this network"):
+        load_by_word(tmp_path / "model.safetensors", net, weights)
+    with pytest.raises(BenchError, match="its model has other sizes"):
+        run_of("reptile", model={"kind": "lstm", "width": 8}, initial={"kind": "run", "run": named(first)})

@@ -51,6 +51,7 @@ try:
         check_names,
         given,
     )
+    from dpfedbench.data import DATASETS_TABLE
     from dpfedbench.experiments.datasets import known_datasets, read_holdings
     from dpfedbench.experiments.expand import make_plan
     from dpfedbench.experiments.targets import own_command
@@ -59,11 +60,11 @@ try:
     CONFIGURATION = Configuration.read(config)
     check_folder(CONFIGURATION.experiments_folder)
     check_names(SHIPPED, GIVEN)
-    DATASETS = known_datasets(ROOT / "config/datasets.tsv", CONFIGURATION)
+    DATASETS = known_datasets(DATASETS_TABLE, CONFIGURATION)
     PLAN = make_plan(
         CONFIGURATION,
         datasets=DATASETS,
-        holdings=read_holdings(ROOT / "config/datasets.tsv"),
+        holdings=read_holdings(DATASETS_TABLE),
     )
 except BenchError as error:
     # One line on stderr and exit code 1; an exception would be shown with Snakemake's own stack.
@@ -102,7 +103,7 @@ wildcard_constraints:
     method="|".join(METHODS),
     dataset="|".join(DATASETS),
     task=r"\d+way-\d+shot|\d+class",
-    clients=r"\d+way-\d+clients-\d+examples-[a-z]+-seed\d+|\d+clients-(\d+fragments|dirichlet[0-9.e+-]+-least\d+)-seed\d+",
+    clients=r"[^/]*\d+clients-[^/]+-seed\d+",
     key="[0-9a-f]{10}",
     test=r"\d+shot-\d+steps-[0-9.e-]+rate-\d+tasks-\d+query",
     seed=r"\d+",

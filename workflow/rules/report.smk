@@ -162,7 +162,7 @@ rule page:
         files_for_page(),
         provenance=rules.provenance.output,
         published=ROOT / "config/published.csv",
-        datasets=ROOT / "config/datasets.tsv",
+        datasets=DATASETS_TABLE,
     output:
         f"{REPORT}/index.html",
     log:
@@ -193,7 +193,7 @@ use rule page as page_of_paper with:
         lambda wildcards: files_for_page(wildcards.paper),
         provenance=rules.provenance_of_paper.output,
         published=ROOT / "config/published.csv",
-        datasets=ROOT / "config/datasets.tsv",
+        datasets=DATASETS_TABLE,
     output:
         f"{REPORT}/{{paper}}.html",
     log:

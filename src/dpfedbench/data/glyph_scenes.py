@@ -19,8 +19,7 @@ import numpy as np
 from numba import njit
 
 from dpfedbench.data import glyphs
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
 from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
@@ -84,22 +83,21 @@ def read(
     """Draw the whole set; takes no data from anywhere, so that the folders are not used.
 
     Args:
-        local, download_dir, progress: as of every reader (`entry.DatasetEntry`).
+        local, download_dir, progress: as of every reader (`registry.Reader`).
         size: side of an image in pixels: 32 or 84, which are data sets of their own.
         images_per_class: how many; those of a smaller number are the first of a larger one.
 
     Raises:
         BenchError: another size.
     """
-    del local, download_dir
     if size not in SIZES:
         raise BenchError(f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}")
     letters = read_letters()
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
-    for index, letter in enumerate(letters):
-        draw_scenes(letter, size, images[index])
-        if progress:
-            progress(f"drawing scenes of {size}x{size} pixels, class", index + 1, len(letters))
+    for scenes, letter in zip(
+        images, told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"), strict=True
+    ):
+        draw_scenes(letter, size, scenes)
     return RawImages(
         images=images,
         class_names=glyphs.class_names(letters),
@@ -238,26 +236,8 @@ def _draw(
                     out[n, i, j, c] = np.uint8(255 * min(1.0, max(0.0, value)) + 0.5)
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="glyph-scenes-32",
-        version="2",
-        holds="classes 64/16/20 x 600 of 32x32x3",
-        source=glyphs.SOURCE,
-        licence=glyphs.LICENCE,
-        read=partial(read, size=32, images_per_class=600),
-        stands_in_for="cifar-fs",
-        recorded_sha256="651f49ee1549b65b9a54fae9700ff56d5c00f36c160307047f5165eabd724876",
-    ),
-    DatasetEntry(
-        name="glyph-scenes-84",
-        version="2",
-        holds="classes 64/16/20 x 200 of 84x84x3",
-        # 600 would be 1.3 GB, read whole to check it before each run.
-        source=f"{glyphs.SOURCE}; 200 images a class where mini-ImageNet has 600",
-        licence=glyphs.LICENCE,
-        read=partial(read, size=84, images_per_class=200),
-        stands_in_for="mini-imagenet",
-        recorded_sha256="66bfa47666d60cacd830891bfb26fb8e7684bd077bfa663293731c3ed095a546",
-    ),
-)
+READERS = {
+    "glyph-scenes-32": partial(read, size=32, images_per_class=600),
+    # 600 a class would be 1.3 GB, read whole to check it before each run.
+    "glyph-scenes-84": partial(read, size=84, images_per_class=200),
+}

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.vocabularies.vocabulary import SeenText
 from dpsum.randomness import stream
@@ -84,6 +83,7 @@ class KnownText:
         text: the run's task.
 
     Attributes:
+        words: the words of the vocabulary; a record has word i as i + 1.
         unaccounted: why what the model is made of is itself a release without an event; empty where it is not.
 
     Raises:
@@ -108,6 +108,7 @@ class KnownText:
                 f"task.text.words is {text.words}, but the text that the vocabulary {vocabulary.kind} is taken from "
                 f"({dataset.name}) has {len(chosen)} different words: lower it to that"
             )
+        self.words = tuple(dataset.words[place] for place in chosen)
         self._place = np.zeros(words, np.int64)
         self._place[chosen] = np.arange(1, len(chosen) + 1)
         self.unaccounted = vocabulary.unaccounted

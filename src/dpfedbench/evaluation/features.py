@@ -68,7 +68,7 @@ def features_of(
 
 
 def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
-    """The images that the map may depend on; of a body that is trained first, for other classes, none is held out."""
+    """The images that the map may depend on; none for a body that is trained first, on other classes."""
     return None if run.pretrains else np.asarray(dataset.images[held_out_places(dataset, run.validation.tasks)[0]])
 
 

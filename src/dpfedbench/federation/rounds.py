@@ -93,6 +93,17 @@ class Rounds:
         )  # fmt: skip
         self.clients = clients or run.client.clients(setup)
         self.server = self._enter_server(first)
+        # What else clients send is divided by their number: it is of what each keeps, whoever comes in a round.
+        self.further = [
+            self._enter(
+                sum_,
+                sampler=self.plan.describe(),
+                denominator=float(run.clients.count),
+                dimension=net.dimension,
+                cohort=self.plan.denominator,
+            )
+            for sum_ in run.further_sums()
+        ]
         self.budget.settle()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
@@ -115,6 +126,7 @@ class Rounds:
         held = _held(run, data_dir, clients_dir, references)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
+        net.words = getattr(held.dataset, "words", ())
         weights = run.initial.weights(run, net, references or {})
         gradients = choose(net, device=device, enabled=kernels)
         by_record = any(sum_.private and sum_.unit == "record" for sum_ in run.sums) or run.within_records
@@ -152,8 +164,13 @@ class Rounds:
         Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
         """
         self.processes.tell(("round", index, self.theta.numpy(), self._states()))
-        cohort, total, losses = self._contributed(index)
+        cohort, (total, *others), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
+        pairs = zip(self.further, others, strict=True)
+        means = [mechanism.release(one) / mechanism.denominator for mechanism, one in pairs]
+        if means:
+            self.processes.tell(("hear", means))
+            self.clients.hear(means)
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
@@ -179,14 +196,17 @@ class Rounds:
             self._contributed(told[0])
         elif what == "state":
             self.clients.state()
+        elif what == "hear":
+            self.clients.hear(*told)
         else:
             self.clients.restore(*told)
 
-    def _contributed(self, index: int) -> tuple[np.ndarray, Any, list[np.ndarray]]:
-        """The cohort of a round, the server's sum of what it sends, and losses; all of it in the first process."""
+    def _contributed(self, index: int) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
+        """The cohort of a round, the sums of what it sends, and losses; all of it in the first process."""
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
-        cohort, total, losses = self.plan.cohort(index), self.server.open(index), list[np.ndarray]()
+        cohort, losses = self.plan.cohort(index), list[np.ndarray]()
+        totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
 
         def stream_of(some: np.ndarray) -> Stream:
             return self.clients.contributions(self.theta.numpy(), some, index)
@@ -194,15 +214,17 @@ class Rounds:
         if self.processes.count > 1 and not self.clients.divides:
             size = chunk_of(self.gradients, self.threads)
             blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
-            losses = add_together(self.processes, total, stream_of, cohort, blocks, each=self.clients.each)
+            losses = add_together(self.processes, totals[0], stream_of, cohort, blocks, each=self.clients.each)
         else:
             for contributions, chunk_losses, _ in stream_of(cohort):
                 if self.processes.first:
-                    total.add(contributions)
+                    messages = contributions if self.further else [contributions]
+                    for total, message in zip(totals, messages, strict=True):
+                        total.add(message)
                     losses.append(chunk_losses)
         counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
         self._elsewhere = sum(self.processes.collected(counted)) - counted
-        return cohort, total, losses
+        return cohort, totals, losses
 
     def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
         norm = float(released.norm())

@@ -49,6 +49,12 @@ class LinearHeadGradients(TorchGradients):
 
         return measured, total.add_by(add, len(rows))
 
+    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+        rows = self._rows(x)
+        residuals, _ = self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))
+        constants = [residuals.sum(axis=0)] if self._bias else []
+        return np.concatenate([(residuals.T @ rows).ravel(), *constants])
+
     def _rows(self, x: Array) -> np.ndarray:
         """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
         flat = np.asarray(x).reshape(len(x), math.prod(self.net.input_shape))  # of an empty lot, too

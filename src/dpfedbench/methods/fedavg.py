@@ -9,6 +9,7 @@ from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.client_updates.proximal import Proximal
+from dpfedbench.parts.client_updates.scaffold import Scaffold
 from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
 from dpfedbench.parts.participation.one_pass import OnePass
 from dpfedbench.parts.participation.poisson import Poisson
@@ -21,8 +22,8 @@ from dpsum.sums import Sum
 class FedAvg(Method):
     """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
 
-    With model-difference or proximal (FedProx) a cohort of clients trains on all of its records, and the server steps
-    along the mean.
+    With model-difference, proximal (FedProx) or scaffold a cohort of clients trains on all of its records, and the
+    server steps along the mean.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -31,7 +32,7 @@ class FedAvg(Method):
     version: ClassVar[str] = "2"
 
     participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
-    client_update: LocalSteps | ModelDifference | Proximal = LocalSteps()
+    client_update: LocalSteps | ModelDifference | Proximal | Scaffold = LocalSteps()
     server: Average | Step = Average()
 
     def check(self) -> None:
@@ -40,7 +41,7 @@ class FedAvg(Method):
             raise BenchError(
                 f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
                 f"server.kind {self.server.kind} do not go together: local-steps, poisson-lots and average do, and "
-                "model-difference or proximal with a cohort and server.kind step"
+                "model-difference, proximal or scaffold with a cohort and server.kind step"
             )
         super().check()
 
@@ -48,6 +49,9 @@ class FedAvg(Method):
         if isinstance(self.client_update, ModelDifference):
             return ()
         return (Sum(name=self.client_update.sends, unit="record", observer="server"),)
+
+    def further_sums(self) -> tuple[Sum, ...]:
+        return tuple(Sum(name=name, unit="client", observer="everyone") for name in self.client_update.sends_too)
 
     def server_sum(self) -> Sum:
         name = "model-mean" if self.own_sums() else self.client_update.sends

@@ -28,6 +28,8 @@ class Lstm(nn.Module):
         tied: whether the logits are products with the embedding; otherwise with a matrix of their own.
     """
 
+    by_word = ("embedding", "softmax")
+
     def __init__(self, *, words: int, record: int, width: int, layers: int = 2, tied: bool = True) -> None:
         super().__init__()
         self.words, self.record, self.width, self.layers, self.tied = words, record, width, layers, tied

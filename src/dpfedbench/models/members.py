@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,13 +20,16 @@ from dpfedbench.models.net import Net
 def save_members(path: Path, net: Net, members: Sequence[np.ndarray]) -> None:
     """Write a model file: for each member, its named tensors ("member1/block1.weight", ...), as safetensors.
 
-    The file has the SHA-256 of the tensors among its metadata, so that every reader sees damage.
+    The file has the SHA-256 of the tensors among its metadata, so that every reader sees damage. A language model's
+    words are one more tensor: bytes of JSON, since metadata of several keys have no order.
     """
     tensors = {
         f"member{index}/{name}": tensor.numpy().copy()
         for index, theta in enumerate(members, start=1)
         for name, tensor in net.tensors(torch.from_numpy(np.asarray(theta, np.float32))).items()
     }
+    if net.words:
+        tensors[_WORDS] = np.frombuffer(json.dumps(net.words).encode(), np.uint8)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={_DIGEST: _digest(tensors)})
 
@@ -36,6 +40,43 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
     Raises:
         BenchError: the file is missing, damaged or another network's.
     """
+    members, _ = _read(path)
+    return [net.flatten({key: tensors[key] for key in net.shapes if key in tensors}) for tensors in members]
+
+
+def load_by_word(path: Path, net: Net, weights: np.ndarray) -> np.ndarray:
+    """The first member of a language model's file, for a model that knows other words.
+
+    Tensors whose rows are words (`net.by_word`) are taken row by row: a word that both models know gets the file's
+    row, any other keeps its own. The first row, for words that are not known, and the rows behind the words go over.
+
+    Args:
+        path: of the model file.
+        net: the model, with its `words`.
+        weights: its own weights, float32 [d].
+
+    Raises:
+        BenchError: the file is missing or damaged, has no words, or is another network's.
+    """
+    members, words = _read(path)
+    if words is None:
+        raise BenchError(f"{path} does not say its model's words: delete it and run the workflow again")
+    row_of = {word: row for row, word in enumerate(words, start=1)}
+    shared = np.array([(row, row_of[word]) for row, word in enumerate(net.words, start=1) if word in row_of], int)
+    to, of = shared.reshape(-1, 2).T
+    tensors = dict(members[0])
+    for name, own in net.tensors(torch.from_numpy(weights)).items():
+        if name in net.by_word and name in tensors:
+            before, after = tensors[name], own.numpy().copy()
+            if before[len(words) :].shape != after[len(net.words) :].shape:
+                break  # of another width: `flatten` says so
+            after[to], after[0], after[len(net.words) + 1 :] = before[of], before[0], before[len(words) + 1 :]
+            tensors[name] = after
+    return net.flatten({key: tensors[key] for key in net.shapes if key in tensors})
+
+
+def _read(path: Path) -> tuple[list[dict[str, np.ndarray]], list[str] | None]:
+    """The named tensors of each member, and the words of a language model."""
     with reading(path):
         check_file(path)
     try:
@@ -44,16 +85,18 @@ def load_members(path: Path, net: Net) -> list[np.ndarray]:
             digest = (file.metadata() or {}).get(_DIGEST)  # a former version wrote none
         if digest not in (None, _digest(tensors)):
             raise ValueError("its tensors are not those that were written")
-        names = sorted({name.split("/")[0] for name in tensors}, key=lambda name: int(name.removeprefix("member")))
+        words = json.loads(tensors.pop(_WORDS).tobytes()) if _WORDS in tensors else None
+        members: dict[int, dict[str, np.ndarray]] = {}
+        for name, tensor in tensors.items():
+            member, _, key = name.partition("/")
+            members.setdefault(int(member.removeprefix("member")), {})[key] = tensor
     except Exception as error:
         raise BenchError(f"{path} cannot be read ({error}): delete it and run the workflow again") from error
-    return [
-        net.flatten({key: tensors[f"{name}/{key}"] for key in net.shapes if f"{name}/{key}" in tensors})
-        for name in names
-    ]
+    return [members[index] for index in sorted(members)], words
 
 
 _DIGEST = "sha256 of the tensors"
+_WORDS = "words"
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

@@ -6,7 +6,8 @@ besides (`extra`, e.g. the rates of MAML++), which the module does not see. A mo
 - `initial(rng) -> float32 [weights]`, its initial weights; otherwise they are those that its constructor draws;
 - `losses(x, y) -> [n]`, each record's loss; otherwise the cross-entropy of its logits [n, outputs];
 - `correct(x, y) -> (right [n], of [n])`, how many of each record's answers are right; otherwise one answer a record;
-- `blocks`, the names of its parts and of each part's parameters, all of them in order; otherwise it has no named parts.
+- `blocks`, the names of its parts and of each part's parameters, all of them in order; otherwise it has no named parts;
+- `by_word`, the names of the parameters that have a row for each token; otherwise there are none.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ class Net:
         outputs: logits of a record.
         extra: names and initial values of what is learnt besides.
         vocabulary: of token sequences, how many tokens there are; 0: records are images.
+
+    Attributes:
+        words: the words that tokens 1, 2, ... stand for, where a run on texts has set them.
     """
+
+    words: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -103,6 +109,11 @@ class Net:
     def tensor_names(self) -> tuple[str, ...]:
         """Names of the module's tensors, without what is learnt besides."""
         return tuple(self._own)
+
+    @property
+    def by_word(self) -> tuple[str, ...]:
+        """Names of the module's tensors that have a row for each token."""
+        return tuple(getattr(self.module, "by_word", ()))
 
     @property
     def named_blocks(self) -> dict[str, tuple[str, ...]]:

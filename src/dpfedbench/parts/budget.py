@@ -40,7 +40,7 @@ class Budget(Section):
         z = None if noise is None else noise.multiplier
         if noise is None or z is None:
             return
-        if not self.stop or self.profile != "holds" or run.clients.partition == "fragments":
+        if not self.stop or self.profile != "holds" or (run.clients.holds == "records" and run.own_sums()):
             return
         rate = 1.0 if plan.known else plan.cohort / run.clients.count
         if noise.mechanism == "gaussian" and least_delta(z, rate, self.epsilon) > self.delta:

@@ -48,18 +48,19 @@ def check_kind(cls: type) -> None:
     Raises:
         BenchError: says how to write it.
     """
-    if "kind" not in inspect.get_annotations(cls):
+    tag: str = cls.tag  # type: ignore[attr-defined]
+    if tag not in inspect.get_annotations(cls):
         if not cls.__subclasses__() and not cls.__name__.startswith("_"):
             raise BenchError(
-                f"{place(cls)}: {cls.__name__} has no kind, by which a configuration names it: write "
-                f'kind: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
+                f"{place(cls)}: {cls.__name__} has no {tag}, by which a configuration names it: write "
+                f'{tag}: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
             )
         return
-    default = cls.model_fields["kind"].default  # type: ignore[attr-defined]
-    annotation = cls.model_fields["kind"].annotation  # type: ignore[attr-defined]
+    default = cls.model_fields[tag].default  # type: ignore[attr-defined]
+    annotation = cls.model_fields[tag].annotation  # type: ignore[attr-defined]
     if typing.get_origin(annotation) is not Literal or typing.get_args(annotation) != (default,):
         said = default if isinstance(default, str) else cls.__name__.lower()
-        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its kind so: kind: Literal["{said}"] = "{said}"')
+        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}: Literal["{said}"] = "{said}"')
 
 
 def check_functions(cls: type, root: type) -> None:

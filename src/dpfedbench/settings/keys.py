@@ -58,7 +58,7 @@ def refuse_shadowing(cls: Any) -> None:
         BenchError: says whose.
     """
     for key, annotation in inspect.get_annotations(cls).items():
-        if key == "kind" or "ClassVar" in str(annotation):
+        if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
             continue
         for base in cls.__mro__[1:-1]:
             # A section may set the fields of a dataclass that gives it its behaviour.
@@ -93,7 +93,11 @@ def refuse_other_meanings(cls: Any) -> None:
     for key in inspect.get_annotations(cls):
         for base in cls.__mro__[1:]:
             above = getattr(base, "model_fields", {}).get(key)
-            if key != "kind" and above and not _narrows(cls.model_fields[key].annotation, above.annotation):
+            if (
+                key != getattr(cls, "tag", "kind")
+                and above
+                and not _narrows(cls.model_fields[key].annotation, above.annotation)
+            ):
                 raise BenchError(
                     f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
                     "with another meaning: give it another name"

@@ -13,6 +13,7 @@ from dpfedbench.settings.part import (
     kind_of,
     shapes,
     spelled_out,
+    tag_of,
     unknown_key,
 )
 from dpfedbench.settings.values import bad_value
@@ -54,18 +55,19 @@ def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
     """What stands at a key, with the kind that text, or a key that implies it, stands for."""
     if not has_kinds(inner):
         return value
-    value = spelled_out(value)
-    if isinstance(value, Mapping) and "kind" not in value:
+    tag = tag_of(inner)
+    value = spelled_out(value, tag)
+    if isinstance(value, Mapping) and tag not in value:
         for cls in inner:
             implied = getattr(cls, "implied_by", "")
             if implied and implied in value:
-                return {"kind": kind_of(cls), **value}
+                return {tag: kind_of(cls), **value}
     return value
 
 
 def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
     """The part, of these classes, whose kind an overlay says; None where it says none."""
-    kind = value.get("kind")
+    kind = value.get(tag_of(classes))
     return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
 
 
@@ -99,7 +101,7 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
         value = _spelled_out(inner, given)
         if not inner:
             wrong = [bad_value(cls, key, value, name) for cls in having]
-            if key != "kind" and None not in wrong:
+            if key != tag_of(classes) and None not in wrong:
                 yield str(wrong[0])
         elif value is None or value == "null":
             if not any(shapes(cls)[key].nullable for cls in having):
@@ -115,14 +117,15 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
 def _kind_fault(
     having: Sequence[type[Settings]], key: str, inner: Sequence[type[Settings]], value: Any, name: str, owner: str
 ) -> Iterator[str]:
-    if not isinstance(value, Mapping) or "kind" not in value or not has_kinds(inner) or _of_kind(inner, value):
+    tag = tag_of(inner)
+    if not isinstance(value, Mapping) or tag not in value or not has_kinds(inner) or _of_kind(inner, value):
         return
     known = {kind_of(cls): cls for cls in inner_structure(having, key)}
     kinds = {kind: cls for cls in inner if (kind := kind_of(cls))}
-    if owner and str(value["kind"]) in known:
-        yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
+    if owner and str(value[tag]) in known:
+        yield f"{name}.{tag} is {value[tag]}, which {owner} does not take: it takes {', '.join(kinds)}"
     else:
-        yield unknown_kind(name, value["kind"], kinds)
+        yield unknown_kind(dotted(name, tag), value[tag], kinds)
 
 
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -159,7 +162,7 @@ def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
         if shape is not None and shape.sections and isinstance(value, dict):
             inner = chosen(shape, value)
             if inner is not None and kind_of(inner):
-                value.setdefault("kind", kind_of(inner))
+                value.setdefault(shape.tag, kind_of(inner))
             if inner is not None:
                 _name_kinds(inner, value)
 
@@ -180,7 +183,7 @@ def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mappin
             if not isinstance(below.get(key), dict):
                 below[key] = {}
             if not keep and has_kinds(inner) and not _of_kind(inner, value):
-                value = {name: item for name, item in value.items() if name != "kind"}
+                value = {name: item for name, item in value.items() if name != tag_of(inner)}
             _lay(inner, below[key], value, keep=keep)
         else:
             below[key] = copy.deepcopy(value)

@@ -83,11 +83,12 @@ class Settings(pydantic.BaseModel):
         return {key: _plain(getattr(self, key)) for key in type(self).model_fields}
 
     def identity(self) -> dict[str, Any]:
-        """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
+        """The plain values that differ from the defaults at their keys' introduction; a part's kind, but `unsaid`."""
         differing: dict[str, Any] = {}
+        tag, unsaid = getattr(self, "tag", "kind"), getattr(self, "unsaid", "")
         for key, before in introduced(type(self)).items():
             value = getattr(self, key)
-            if key == "kind" or before is NOTHING or value != before:
+            if value != unsaid if key == tag else before is NOTHING or value != before:
                 differing[key] = value.identity() if isinstance(value, Settings) else _plain(value)
         return differing
 
@@ -126,11 +127,16 @@ class Part(Section):
     """One of several that can stand at a place of a configuration.
 
     A family's base names the package of the family's modules as `place`. A part has a field `kind`, for instance
-    `kind: Literal["constant"] = "constant"`. `implied_by` is a key that says the kind where `kind` is not given.
+    `kind: Literal["constant"] = "constant"`; a family may call that key otherwise (`tag`). `implied_by` is a key that
+    says the kind where `kind` is not given, and `unsaid` the kind where nothing does. `former` has keys that all of a
+    family had once, and their defaults: a part that lacks one takes that value, and leaves it out.
     """
 
     place: ClassVar[str] = ""
+    tag: ClassVar[str] = "kind"
     implied_by: ClassVar[str] = ""
+    unsaid: ClassVar[str] = ""
+    former: ClassVar[Mapping[str, Any]] = {}
     if typing.TYPE_CHECKING:
         kind: str
 
@@ -138,9 +144,9 @@ class Part(Section):
 @functools.cache
 def kind_of(cls: type[Settings]) -> str | None:
     """The kind of a part's class; None for the base of a family, and for a section that is no part."""
-    if not issubclass(cls, Part) or "kind" not in inspect.get_annotations(cls):
+    if not issubclass(cls, Part) or cls.tag not in inspect.get_annotations(cls):
         return None
-    return str(cls.model_fields["kind"].default)
+    return str(cls.model_fields[cls.tag].default)
 
 
 @functools.cache
@@ -193,6 +199,11 @@ class Shape:
     named: bool = False  # whether it holds its items by name, as a mapping does
     default: str | None = None  # the kind of the part that stands there where none is given
 
+    @property
+    def tag(self) -> str:
+        """The key by which a part there says its kind."""
+        return tag_of(self.sections)
+
     @functools.cached_property
     def parts(self) -> dict[str, type[Part]]:
         """The parts that can stand there, by kind."""
@@ -229,7 +240,8 @@ def _shape(annotation: Any, default: Any = None) -> Shape:
         if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
             item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
             named = issubclass(origin, Mapping)
-    kind = kind_of(type(default)) if isinstance(default, Part) else None
+    unsaid = next((cls.unsaid for cls in sections if issubclass(cls, Part)), "")
+    kind = kind_of(type(default)) if isinstance(default, Part) else unsaid or None
     return Shape(annotation, NoneType in choices, sections, item, named, kind)
 
 
@@ -247,9 +259,14 @@ def label(cls: type[Settings]) -> str:
     return name if isinstance(name, str) and name else kind_of(cls) or cls.__name__
 
 
-def spelled_out(value: Any) -> Any:
+def tag_of(classes: Sequence[type[Settings]]) -> str:
+    """The key by which the parts of a family say their kind."""
+    return next((cls.tag for cls in classes if issubclass(cls, Part)), "kind")
+
+
+def spelled_out(value: Any, tag: str) -> Any:
     """What stands at the place of a part, text as {kind: text}."""
-    return {"kind": value} if isinstance(value, str) and value.lower() != "null" else value
+    return {tag: value} if isinstance(value, str) and value.lower() != "null" else value
 
 
 def chosen(shape: Shape, value: Any) -> type[Settings] | None:
@@ -259,11 +276,11 @@ def chosen(shape: Shape, value: Any) -> type[Settings] | None:
     parts = shape.parts
     if not parts:
         return shape.sections[0] if shape.sections else None
-    value = spelled_out(value)
+    value = spelled_out(value, shape.tag)
     if not isinstance(value, Mapping):
         return None
-    if "kind" in value:
-        return parts.get(str(value["kind"]))
+    if shape.tag in value:
+        return parts.get(str(value[shape.tag]))
     implied = [cls for cls in parts.values() if cls.implied_by and cls.implied_by in value]
     if implied:
         return implied[0]
@@ -276,7 +293,7 @@ def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
         return
     keys = shapes(cls)
     for key in values:
-        if key not in keys:
+        if key not in keys and not _is_former(cls, key, values[key]):
             yield unknown_key(cls, str(key), where)
     for key, shape in keys.items():
         if key in values:
@@ -320,6 +337,11 @@ def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where:
     return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
 
 
+def _is_former(cls: type[Settings], key: str, value: Any) -> bool:
+    former = getattr(cls, "former", {})
+    return key in former and value == former[key]
+
+
 def _read(cls: Any, values: Any, where: str) -> Any:
     if isinstance(values, cls):
         return values
@@ -328,7 +350,7 @@ def _read(cls: Any, values: Any, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise BenchError(no_group(where or "the configuration", values))
     keys = shapes(cls)
-    made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items()}
+    made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items() if key in keys}
     return _fill(cls.__new__(cls), made, where)
 
 
@@ -353,7 +375,7 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if not parts and cls is not None:
         return _read(cls, value, where)  # type: ignore[no-any-return]
     kinds = ", ".join(parts)
-    value = spelled_out(value)
+    value, tag = spelled_out(value, shape.tag), shape.tag
     if isinstance(value, Settings):
         if type(value) not in parts.values():
             raise BenchError(f"{where} is {label(type(value))}, which {label(owner)} does not take: it takes {kinds}")
@@ -361,13 +383,13 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if not isinstance(value, Mapping):
         null = "null" if value is None else shown(value)
         raise BenchError(f"{where} is {null}, but {label(owner)} needs one: it takes {kinds}")
-    if cls is None and "kind" not in value:
-        raise BenchError(f"{where}.kind is missing: give one of {kinds}")
-    if cls is None and str(value["kind"]) in shape.families:
-        raise BenchError(f"{where}.kind is {value['kind']}, which {label(owner)} does not take: it takes {kinds}")
+    if cls is None and tag not in value:
+        raise BenchError(f"{where}.{tag} is missing: give one of {kinds}")
+    if cls is None and str(value[tag]) in shape.families:
+        raise BenchError(f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it takes {kinds}")
     if cls is None:
-        raise BenchError(unknown_kind(where, value["kind"], parts))
-    return _read(cls, {"kind": kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
+        raise BenchError(unknown_kind(dotted(where, tag), value[tag], parts))
+    return _read(cls, {tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:

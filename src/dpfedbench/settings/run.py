@@ -237,6 +237,10 @@ class Run(Settings):
         """The sum that the server takes over what the clients send."""
         raise NotImplementedError("of methods that are trained")
 
+    def further_sums(self) -> "tuple[Sum, ...]":
+        """The sums that the server takes of what clients send besides, in the order in which they send it."""
+        return ()
+
     @property
     def sums(self) -> "tuple[Sum, ...]":
         """All sums of a round; what is private, its notices, its budget and its audit follow from these."""
@@ -337,16 +341,12 @@ class Run(Settings):
     @property
     def clients_folder(self) -> str:
         """The place of the run's client partition below results/clients; runs with equal clients share it."""
-        clients = self.clients
-        if clients.partition == "fragments":
-            return f"{self.dataset}/{clients.count}clients-{clients.fragments}fragments-seed{self.seed}"
-        if clients.partition == "dirichlet":
-            drawn = f"dirichlet{clients.concentration!r}-least{clients.least}"
-            return f"{self.dataset}/{clients.count}clients-{drawn}-seed{self.seed}"
-        return (
-            f"{self.dataset}/{self.task.ways}way-{clients.count}clients-{clients.examples_per_class}examples-"
-            f"{clients.partition}-seed{self.seed}"
-        )
+        return f"{self.dataset}/{self.clients.folder(self.task.ways)}-seed{self.seed}"
+
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """What the partition follows from beside the data and the seed (`Clients.drawn_from`)."""
+        return self.clients.drawn_from(self.task.ways)
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Section, setting
-from dpfedbench.settings.sections import HasSections
+from dpfedbench.settings.part import Section, kinds_of, setting
+from dpfedbench.settings.sections import Clients, HasSections
 from dpfedbench.settings.vocabularies.public import Public
 from dpfedbench.settings.vocabularies.vocabulary import Vocabulary
 
@@ -24,7 +24,9 @@ class Text(Section):
             raise BenchError(
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells the next word: set 1"
             )
-        if run.clients.partition != "disjoint":
+        if not run.clients.apart:
+            kinds = [kind for kind, cls in kinds_of(Clients).items() if cls.apart and cls.holds == "tasks"]
             raise BenchError(
-                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to disjoint"
+                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to "
+                f"{' or '.join(kinds)}"
             )

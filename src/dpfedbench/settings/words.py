@@ -40,9 +40,7 @@ def shown(value: Any) -> str:
 
 def unknown_kind(where: str, kind: Any, parts: Mapping[str, Any]) -> str:
     """What to say of a kind that no part has."""
-    return (
-        f"{where}.kind is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
-    )
+    return f"{where} is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
 
 
 def members(annotation: Any) -> tuple[Any, ...]:

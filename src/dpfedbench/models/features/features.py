@@ -31,8 +31,8 @@ else:
     np, torch = Lazy("numpy"), Lazy("torch")
 
 _TOGETHER = 16
-"""Images whose maps are computed at once; of more, what is between two steps does not stay in the cache. Fewer are filled
-up to it: a library multiplies a matrix of one row by other loops than one of sixteen, to other last bits."""
+"""Images whose maps are computed at once: the intermediate values of more do not stay in the processor's cache. Fewer
+are filled up to it: a library multiplies a matrix of one row by other loops than one of sixteen, to other last bits."""
 
 
 class Features(Part):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
-from dpfedbench.settings.run import Initial
+from dpfedbench.settings.run import Initial, RandomInitial
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,9 @@ class RunInitial(Initial):
     - it trained on this run's clients, with privacy: both read the same clients, and the account is of both together.
       Their noise has to be drawn apart, so that this run's `streams` are its own;
     - else it tells of private data without an account, and no finite epsilon holds.
+
+    A language model of another data set has other words: those that both models know take its rows, the others begin
+    with this run's random ones.
     """
 
     kind: Literal["run"] = "run"
@@ -43,12 +46,8 @@ class RunInitial(Initial):
 
     def check(self, run: Run) -> None:
         first = self._other(run)
-        if run.task.text is not None and first.dataset != run.dataset:
-            raise BenchError(
-                f"initial.run is a run on {first.dataset}, and {run.dataset} numbers its words differently: start "
-                "from a run on the same texts"
-            )
-        if (first.model, first.task.outputs, first.pretrains) != (run.model, run.task.outputs, run.pretrains):
+        outputs = [0 if self._other_words(run, first) else each.task.outputs for each in (first, run)]
+        if (first.model, outputs[0], first.pretrains) != (run.model, outputs[1], run.pretrains):
             raise BenchError(
                 f"initial.run is {first.folder}, but its model has other sizes or another last layer: start from a "
                 "run of the same model and task"
@@ -106,16 +105,22 @@ class RunInitial(Initial):
         return self.public
 
     def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
-        from dpfedbench.models.members import load_members
+        from dpfedbench.models.members import load_by_word, load_members
 
         if self.file not in files:
             raise BenchError(f"training starts from another run's model: give its {self.file} as a reference")
+        if self._other_words(run, self._other(run)):
+            return load_by_word(files[self.file], net, RandomInitial().weights(run, net, {}))
         member: np.ndarray = load_members(files[self.file], net)[0]
         return member
 
     def notices(self, run: Run) -> tuple[str, ...]:
         other = self._other(run)
         return (f"training starts from a model of {other.dataset}, declared public",) if self.public else ()
+
+    @staticmethod
+    def _other_words(run: Run, first: Run) -> bool:
+        return run.task.text is not None and first.task.text is not None and run.dataset != first.dataset
 
     def _other(self, run: Run) -> Run:
         return run.another({**self.run, "seed": run.seed})

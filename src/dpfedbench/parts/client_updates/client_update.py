@@ -27,7 +27,8 @@ Row = dict[str, Any]
 """A row of history.csv."""
 
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
-"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order.
+"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order. Of clients
+that send more than one message, contributions are [messages, n x each, d], that to the server's own sum first.
 
 Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
 """
@@ -88,6 +89,9 @@ class Clients:
         """What the clients of round `index` send, given the model's weights [d]."""
         raise NotImplementedError
 
+    def hear(self, means: Sequence[np.ndarray]) -> None:
+        """Learn what the server released beside its own sum, over the number of all clients: float64 [d] each."""
+
     def row(self) -> Row | None:
         """The round's row of the history, where it is not the server's; None where it is."""
         return None
@@ -139,14 +143,18 @@ def within_task(run: Run, records: int, *, steps: int, batches: str = "full") ->
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
-    `by_record`: whether its clients take records one by one, so that they may sum over their own.
+    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums;
+    `sends_too`: of what its clients send besides, each in a sum of its own (`Method.further_sums`). `by_record`:
+    whether its clients take records one by one, so that they may sum over their own. `any_size`: whether clients may
+    hold different numbers of records.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
     client_data: ClassVar[str]
     sends: ClassVar[str]
+    sends_too: ClassVar[tuple[str, ...]] = ()
     by_record: ClassVar[bool] = False
+    any_size: ClassVar[bool] = False
 
     def net(self, net: Net) -> Net:
         """The model with what this update learns beside its weights."""
@@ -175,14 +183,14 @@ class ClientUpdate(Part):
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
         Asked of an update whose clients take private sums: the ledger is compared with it.
 
         Args:
             run: the run (a method).
-            records: those that a client holds, where the data say how many.
+            records: those that a client holds, where the data say how many; of clients that differ, each one's.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 

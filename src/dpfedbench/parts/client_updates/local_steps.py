@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.lazy import np, torch
@@ -36,6 +37,7 @@ class LocalSteps(ClientUpdate):
     client_data = "records"
     sends = "gradient-sum"
     by_record = True
+    any_size = True
 
     inner_steps: int = setting(1, ge=1, le=100_000, doc="local steps a round", paper="1")
     inner_rate: float = setting(
@@ -53,12 +55,12 @@ class LocalSteps(ClientUpdate):
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
-    def lots(self, run: Run, *, clients: int, records: int) -> participation.PoissonLots:
-        """The lots of so many clients that hold so many records each."""
+    def lots(self, run: Run, *, clients: int, records: int | Sequence[int]) -> participation.PoissonLots:
+        """The lots of so many clients that hold so many records, each or one by one."""
         plan = run.part(PoissonLots)
         return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:
@@ -97,7 +99,7 @@ class _Silos(Clients):
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
         self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
-        self._lots = update.lots(run, clients=self._count, records=len(setup.held.images[0]))
+        self._lots = update.lots(run, clients=self._count, records=[*map(len, setup.held.images)])
         self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
@@ -141,7 +143,12 @@ class _Silos(Clients):
         for theirs in self._setup.processes.collected({client: self._models[client].numpy() for client in self._own}):
             for client, model in theirs.items():
                 self._models[client] = torch.from_numpy(model)
-        yield self._models, np.zeros(0), np.zeros(0)
+        models = self._models
+        if not self._lots.alike:
+            # The mean over clients is then that over records (McMahan et al. 2017), whose numbers are public.
+            shares = [self._lots.expected(client) / self._lots.denominator for client in range(self._count)]
+            models = models * torch.tensor(shares)[:, None]
+        yield models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         entry = self.entry
@@ -173,10 +180,11 @@ class _Silos(Clients):
             measures.loss, measures.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.end(total))
         measures.released_norm = float(released.norm())
-        mean = (released / self._lots.denominator).float()
+        expected = self._lots.expected(client)
+        mean = (released / expected).float()
         update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
-        update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
+        update.optimizer.told(self._states[client], total.deviation / expected)
         update.optimizer.step(model, mean, self._states[client], rate)
         return measures
 

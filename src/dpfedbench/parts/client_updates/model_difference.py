@@ -16,7 +16,7 @@ from dpfedbench.settings.part import setting
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
 
-_CHUNK_PER_THREAD = 8
+CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
 
 
@@ -29,6 +29,7 @@ class ModelDifference(ClientUpdate):
     kind: Literal["model-difference"] = "model-difference"
     client_data = "records"
     sends = "model-difference-sum"
+    any_size = True
 
     inner_steps: int = setting(
         5, ge=1, le=100_000, doc="steps, each along the mean gradient of all of the client's records"
@@ -50,10 +51,17 @@ class ModelDifference(ClientUpdate):
         return gradient
 
     def clients(self, setup: Setup) -> Clients:
-        return _Trained(self, setup)
+        return Trained(self, setup)
 
 
-class _Trained(Clients):
+class Trained(Clients):
+    """Clients that send what their steps make of the model that they got.
+
+    Args:
+        update: what they compute.
+        setup: of the run.
+    """
+
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
         self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
         self._workers = setup.workers(
@@ -62,7 +70,7 @@ class _Trained(Clients):
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
-        chunk = _CHUNK_PER_THREAD * self._workers.count
+        chunk = CHUNK_PER_THREAD * self._workers.count
         buffer = torch.empty((chunk, self._dimension))
         rows = buffer.numpy()
         with self._workers.running() as pool:
@@ -70,6 +78,10 @@ class _Trained(Clients):
                 ids = cohort[start : start + chunk]
                 measures = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
                 yield buffer[: len(ids)], measures[:, 0], measures[:, 1]
+
+    def followed(self, client: int, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """What a client's step follows; other arguments as of `ModelDifference.local_gradient`."""
+        return self._update.local_gradient(gradient, model, start)
 
     def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
         """Write theta less the model that the client's steps make of it to `out` [d]."""
@@ -79,12 +91,9 @@ class _Trained(Clients):
         with self._workers.worker() as (gradients, room):
             measured = gradients.evaluate(theta, images, labels)
             for _ in range(self._update.inner_steps):
-                total = np.zeros(self._dimension)
-                for _, rows in gradients.pieces(model.numpy(), images, labels, room):
-                    assert isinstance(rows, torch.Tensor)
-                    total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
+                total = gradients.added(model.numpy(), images, labels, room)
                 mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-                followed = self._update.local_gradient(mean, model, start)
+                followed = self.followed(client, mean, model, start)
                 self._update.optimizer.step(model, followed, state, self._update.inner_rate)
         np.subtract(theta, model.numpy(), out=out)
         return measured.loss, measured.accuracy

@@ -55,11 +55,7 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
 
 def find(mechanism: str, kind: str) -> Accountant:
-    """The analysis of a mechanism under a kind of sampler.
-
-    Raises:
-        DpsumError: there is none.
-    """
+    """The analysis of a mechanism under a kind of sampler; DpsumError where there is none."""
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
         there = f"of it, with {', '.join(samplers)}" if samplers else f"of {', '.join(dict(pairs()))} noise"
@@ -75,16 +71,12 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def known(mechanism: str, kind: str) -> bool:
-    """Whether there is an analysis of them, and it holds also where everybody knows who is in which release."""
+    """Whether there is such an analysis that holds even where everybody knows who is in which release."""
     return (mechanism, kind) in _known() and _known()[mechanism, kind].known
 
 
 def of(releases: Sequence[Release]) -> Accountant:
-    """The analysis of a ledger's releases, by the first of them.
-
-    Raises:
-        DpsumError: there is none for one of them.
-    """
+    """The analysis of a ledger's releases, found by the first of them; DpsumError where one of them has none."""
     accountants = [
         find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)
     ]

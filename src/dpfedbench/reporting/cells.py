@@ -1,7 +1,8 @@
-"""Pictures of cells as graphs: which operation leads from which state to which node."""
+"""The cells that a search found: its genotype, and a picture of the operations between their states."""
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -9,7 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path
 
+from dpfedbench.data.records import load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, write_json
+from dpfedbench.method import Method
 from dpfedbench.models.genotype import OPERATIONS, Edge, Genotype
+from dpfedbench.models.members import load_members
+from dpfedbench.models.zoo.darts import CellModel
 
 # Okabe and Ito's colours, the light ones darker so that their text can be read; each line is named beside it as well.
 _COLOURS = ("#000000", "#B87700", "#3C8DBC", "#6B6B6B", "#0072B2", "#009E73", "#D55E00", "#B5568C")
@@ -25,16 +32,33 @@ _FIRST, _LANE = 0.75, 0.36  # the lane next to the boxes, and how far the next i
 _ROUND, _DPI = 0.12, 160
 
 
+def write_cells(
+    run: Method, *, data_dir: pathlib.Path, model_path: pathlib.Path, genotype_path: pathlib.Path,
+    picture_path: pathlib.Path,
+) -> None:  # fmt: skip
+    """Write genotype.json and a picture of its cells; of released weights both are post-processing.
+
+    Raises:
+        BenchError: the run's network searches nothing, or a file is missing, damaged or not this run's.
+    """
+    dataset = load_records(data_dir)
+    net = run.net(dataset.image_shape, len(dataset.class_names))
+    if "architecture" not in net.blocks:
+        raise BenchError(f"{run.folder} has a network of kind {run.model.kind}, which searches no cells")
+    theta = load_members(model_path, net)[0]
+    genotype = run.part(CellModel).space.genotype(theta[net.blocks["architecture"]])
+    write_json(genotype_path, genotype.to_json())
+    figure = draw_cells(genotype, f"{run.title}, {run.dataset}, seed {run.seed}")
+    with atomic_path(picture_path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI)
+
+
 def draw_cells(genotype: Genotype, title: str = "") -> Figure:
-    """A figure of a genotype: a panel for each kind of cell.
+    """A figure of a genotype: a panel for each kind of cell, and a title above them, where there is one.
 
     Boxes are states: the outputs of the two cells before, and the nodes in order, whose maps side by side are the
     output. Each node reads two states; a line is the operation by which it does, named by its colour, its dashes and
     the text on it.
-
-    Args:
-        genotype: what is drawn.
-        title: above the panels; "" for none.
     """
     nodes, panels = genotype.space.nodes, len(genotype.cells)
     height = 2 * (_FIRST + _LANE * nodes)
