@@ -1,6 +1,6 @@
 """Draws a frontier of the docs from the numbers beside it, as `reporting.frontier.tidy` writes them.
 
-`uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes docs/frontier-fashion-mnist.png.
+`uv run python tools/draw_frontier.py adap-dp-fl docs/frontier-fashion-mnist.csv` writes the picture beside the table.
 Rows of several calls can be put together: each says over how many seeds it is. The runs need not be there; labels and
 notices are those of the `real` preset.
 """
@@ -26,12 +26,13 @@ def points(table: pd.DataFrame, item: Any) -> list[Any]:
     cells = {cell.series: cell for cell in item.cells}
     found = []
     for row in table.to_dict("records"):
-        cell, over = cells[row["series"]], "seeds" if row["seeds"] > 1 else "records" if row["unit"] == "record" else "tasks"
+        cell, several = cells[row["series"]], row["seeds"] > 1
+        over = "seeds" if several else "records" if row["unit"] == "record" else "tasks"
         accuracy = Interval(mean=row["value"], low=row["low"], high=row["high"], count=int(row["seeds"]), over=over)
         ends = {"unit": row["unit"], "delta": row["delta"]}
         result = SimpleNamespace(accuracy=accuracy, seeds=int(row["seeds"]), notices=cell.runs[0].notices)
         found.append(
-            SimpleNamespace(
+            frontier.Point(
                 cell=SimpleNamespace(series=row["series"], label=cell.label, x=row["epsilon_asked"]),
                 result=result,
                 role=row["role"],
