@@ -51,8 +51,8 @@ _CHUNK = 256
 class ClientSource(Clients):
     """Clients with given contributions, for a sum that the server takes; each of several messages is the same."""
 
-    def __init__(self, net: Coordinates, units: Units, *, each: int = 1, messages: int = 1) -> None:
-        self.net, self.units, self.each, self._messages = net, units, each, messages
+    def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
+        self.net, self.units, self.each, self.messages = net, units, each, 1
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Their contributions, whatever the model and the round are."""
@@ -61,7 +61,7 @@ class ClientSource(Clients):
             out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
             self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
             rows = torch.from_numpy(out)
-            told = rows if self._messages == 1 else rows.expand(self._messages, -1, -1)
+            told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
             yield told, np.zeros(len(ids)), np.zeros(len(ids))
 
 
@@ -97,7 +97,7 @@ def nothing(count: int) -> Measured:
 
 
 def gradients_of(source: Any) -> Choice:
-    """The way to take gradients that a source stands for."""
+    """Gradients that a source gives in place of a model's."""
     return Choice("audit", lambda: source, "cpu")
 
 
@@ -117,18 +117,17 @@ def run_rounds(
     plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
-    """Let a run's own rounds take place over a source's contributions, and show an observer the releases.
+    """Run so many of a run's own rounds over a source's contributions, and show an observer each release.
 
     Args:
         run: with the audit's seed.
         source: in place of the clients, or of what they hold.
-        observer: sees each release.
-        rounds: how many.
         first: the first threshold, where the run finds it on its data.
         multipliers: z of each round, for noise that follows a public loss, which an audit does not have.
         plan: in place of the run's participation plan.
-        progress: told of each round.
     """
+    if isinstance(source, ClientSource):
+        source.messages = 1 + len(run.further_sums())
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
         run, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
@@ -257,8 +256,7 @@ def one_run(
         else:
             scores = RoundByRound(net, sum_.name, members=members, once=once)
         query = run.task.ways * run.clients.query_per_class
-        messages = 1 + len(run.further_sums())
-        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1, messages=messages)
+        source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
     run_rounds(
         run, source, scores, rounds=rounds, first=threshold, multipliers=multipliers, plan=plan, progress=progress
     )

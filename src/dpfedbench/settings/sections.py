@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from dpfedbench import imports
 from dpfedbench.errors import BenchError
@@ -61,6 +61,12 @@ class Clients(Part):
         """What the clients follow from beside the data and the seed: runs that share them agree on it."""
         tasks = {"examples_per_class": self.examples_per_class, "ways": ways} if self.holds == "tasks" else {}
         return {**self.own, "count": self.count, **tasks}
+
+    @classmethod
+    def kinds(cls, holds: str, *, apart: bool = False) -> list[str]:
+        """The partitions whose clients hold "tasks", or "records"; or of these only the ones that are `apart`."""
+        family = cast("dict[str, type[Clients]]", kinds_of(Clients))
+        return [kind for kind, one in family.items() if one.holds == holds and (one.apart or not apart)]
 
     @classmethod
     def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[Clients, int]":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Section, kinds_of, setting
-from dpfedbench.settings.sections import Clients, HasSections
-from dpfedbench.settings.vocabularies.public import Public
-from dpfedbench.settings.vocabularies.vocabulary import Vocabulary
+from dpfedbench.settings.part import Section, setting
+from dpfedbench.settings.sections import HasSections
+from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 
 
 class Text(Section):
@@ -25,8 +24,7 @@ class Text(Section):
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells the next word: set 1"
             )
         if not run.clients.apart:
-            kinds = [kind for kind, cls in kinds_of(Clients).items() if cls.apart and cls.holds == "tasks"]
+            kinds = " or ".join(run.clients.kinds("tasks", apart=True))
             raise BenchError(
-                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to "
-                f"{' or '.join(kinds)}"
+                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to {kinds}"
             )

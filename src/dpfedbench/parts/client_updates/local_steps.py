@@ -9,25 +9,21 @@ releases alone (parallel composition).
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.schedule import Schedule
+from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum import participation
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
-    from dpsum import participation
 
 
 class LocalSteps(ClientUpdate):
@@ -65,15 +61,6 @@ class LocalSteps(ClientUpdate):
 
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
-
-
-@dataclasses.dataclass
-class _Step:
-    """One client's local step: for the history, what may be said of it."""
-
-    loss: float = float("nan")
-    mean_norm: float = float("nan")
-    released_norm: float = float("nan")
 
 
 class _Room:
@@ -153,6 +140,7 @@ class _Silos(Clients):
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         entry = self.entry
         steps = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
+        losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
         if entry.sum.private:
             thresholds = [release.total.threshold for release in entry.releases]
@@ -164,29 +152,32 @@ class _Silos(Clients):
                 "noise_multiplier": entry.noise_multiplier,
             }
         else:
-            row["loss"] = float(np.nanmean([each.loss for each in steps]))
-            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(steps)}
-        return row | {"released_norm": float(np.mean([each.released_norm for each in steps]))}
+            row["loss"] = float(np.nanmean(losses))
+            row |= {f"norm_client{client}": norm for client, norm in enumerate(norms)}
+        return row | {"released_norm": float(np.mean(released_norms))}
 
-    def _client(self, index: int, step: int, client: int) -> _Step:
-        """One client's lot, gradients, release, next threshold and step of its model."""
+    def _client(self, index: int, step: int, client: int) -> tuple[float, float, float]:
+        """One client's lot, gradients, release, next threshold and step of its model.
+
+        Returns:
+            the mean loss and the mean norm of the gradients, nan where they may not be told, and the release's norm.
+        """
         lot, model = self._lots.lot(index, step, client), self._models[client]
-        labels, measures = self._held.labels[client][lot], _Step()
-        total = self.entry.open(index, step=step, holder=client)
+        labels = self._held.labels[client][lot]
+        total, loss, norm = self.entry.open(index, step=step, holder=client), math.nan, math.nan
         with self._workers.worker() as (gradients, room):
             images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
-            measures.loss, measures.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
+            loss, norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.end(total))
-        measures.released_norm = float(released.norm())
         expected = self._lots.expected(client)
         mean = (released / expected).float()
         update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
         update.optimizer.told(self._states[client], total.deviation / expected)
         update.optimizer.step(model, mean, self._states[client], rate)
-        return measures
+        return loss, norm, float(released.norm())
 
     def row(self) -> Row:
         return self._row
