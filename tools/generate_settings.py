@@ -14,7 +14,8 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.settings.part import Settings, Shape, kind_of, shapes, tag_of
+from dpfedbench.settings.families import Shape, kind_of, shapes, tag_of
+from dpfedbench.settings.part import Settings
 from dpfedbench.settings.run import Run
 from dpfedbench.settings.values import json_schema
 from dpfedbench.settings.words import expected, shown

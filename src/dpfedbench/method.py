@@ -44,7 +44,7 @@ class Method(Run):
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     version: ClassVar[str] = "1"
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[dict[str, Any]] = {}
     trained: ClassVar[bool] = True
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by their names; `dpfedbench.methods` finds them."""
@@ -62,7 +62,7 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results are of besides settings: the method's version, and the texts of files of one's own.
+        """What results depend on besides settings: the method's version, and the texts of files of one's own.
 
         These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
         """
@@ -125,14 +125,14 @@ class Method(Run):
 
     @property
     def delta(self) -> float | None:
-        """At which epsilon is given: the server's sum's, else that of the clients' own; None without privacy."""
+        """The delta at which epsilon is given: of the server's sum, else of the clients' own; None without privacy."""
         return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
 
     @property
     def own_delta(self) -> float | None:
-        """At which the epsilon of the clients' own sums is given; None where they take none.
+        """The delta at which the epsilon of the clients' own sums is given; None where they take none.
 
-        It is the server's where its sum is of the same unit, since the two are compared.
+        It is the server's where the server's sum protects the same unit, since the two are compared.
         """
         own = next((sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None)
         if own is None:
@@ -161,9 +161,10 @@ class Method(Run):
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
+        """Why something that was computed from private data, before training, is a release without an event."""
         made_of = {run.folder: run for run in self.model.references(self).values() if not run.private}
         return (
-            *super().unaccounted,
+            *(reason for section in self.sections for reason in section.unaccounted),
             *(f"the network is made of what {folder} found without privacy" for folder in made_of),
             *self.initial.without_account(self),
         )
@@ -199,14 +200,17 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:
             return ()
-        said = list(super().notices)
-        server = self.sums[-1]
+        said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
+        said += [sum_.clipping.notice for sum_ in self.sums if sum_.clipping is not None and sum_.clipping.notice]
         if server.private and server.delta is not None and server.delta * self.clients.count >= 1:
-            said.insert(1, f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
-        rules = (sum_.clipping for sum_ in self.sums if sum_.clipping is not None)
-        said[1:1] = [rule.notice for rule in rules if rule.notice]
+            said.append(f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
+        said += [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
+        if not self.task.shots:
+            held_out = self.validation.tasks
+            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
         return tuple(said)
 
     def check(self) -> None:
@@ -287,19 +291,12 @@ class Method(Run):
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
+        unlimited = [sum_ for sum_ in self.sums if sum_.budget is not None and sum_.budget.epsilon is None]
+        if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
+            raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
         plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
-
-
-def check_noise(noise: Any, budget: Any) -> None:
-    """Refuse noise that nothing says.
-
-    Raises:
-        BenchError: neither a multiplier nor an epsilon to find it from.
-    """
-    if noise.multiplier is None and budget.epsilon is None:
-        raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
 
 
 def read_run(values: Mapping[str, Any]) -> Method:

@@ -9,7 +9,7 @@ from dpfedbench.audit.attacks import Spread, leak_of, many_runs, mean_of_raw_nor
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 

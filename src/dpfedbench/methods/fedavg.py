@@ -1,21 +1,14 @@
 """Non-private FedAvg (McMahan et al. 2017): the rounds of Adap DP-FL without clipping and noise, the ceiling."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.client_updates.proximal import Proximal
 from dpfedbench.parts.client_updates.scaffold import Scaffold
-from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
-from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.participation.cohorts import BallsAndBins, OnePass, Poisson
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import Average, Step
 from dpsum.sums import Sum
 
 
@@ -26,10 +19,10 @@ class FedAvg(Method):
     server steps along the mean.
     """
 
-    name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "Non-private FedAvg"
-    paper: ClassVar[str] = "adap-dp-fl"
-    version: ClassVar[str] = "2"
+    name = "fedavg"
+    title = "Non-private FedAvg"
+    paper = "adap-dp-fl"
+    version = "2"
 
     participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
     client_update: LocalSteps | ModelDifference | Proximal | Scaffold = LocalSteps()

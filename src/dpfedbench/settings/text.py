@@ -5,8 +5,7 @@ from __future__ import annotations
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.sections import HasSections
-from dpfedbench.settings.vocabularies.public import Public
-from dpfedbench.settings.vocabularies.vocabulary import Vocabulary
+from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 
 
 class Text(Section):

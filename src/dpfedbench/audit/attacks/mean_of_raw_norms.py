@@ -11,7 +11,7 @@ from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import RecordSource, run_rounds
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.method import Method
-from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
+from dpfedbench.parts.clipping.mean_norms import MeanOfRawNorms
 
 RULE = MeanOfRawNorms
 

@@ -11,17 +11,20 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
+from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.mechanism import Mechanism
 from dpsum.sampling import Sampler
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
-    from dpsum.mechanism import Mechanism
-    from dpsum.sums import Sum
 
 Worker = TypeVar("Worker")
+
+CHUNK_PER_THREAD = 8
+"""Clients of which a thread computes one after another before what they send is added up."""
 
 Row = dict[str, Any]
 """A row of history.csv."""
@@ -106,6 +109,53 @@ class Clients:
 
     def restore(self, state: Any) -> None:
         """The inverse of `state`."""
+
+
+class ClientByClient(Clients):
+    """Clients that threads compute one by one; each thread has a worker of its own.
+
+    Args:
+        setup: of the run.
+        make: a worker, given gradients of the model.
+        device: where clients write what they send; None: where the model is.
+    """
+
+    def __init__(self, setup: Setup, make: Callable[[Gradients], Any], *, device: str | None = None) -> None:
+        self.setup, self.dimension, self._workers = setup, setup.net.dimension, setup.workers(make)
+        self._device = device or self._workers.device
+
+    def client(
+        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+    ) -> Sequence[float]:
+        """Write what a client sends in round `index` to `out` [each, d]; its loss and accuracy (0 to 1).
+
+        Args:
+            worker: the thread's.
+            theta: the model's weights [d].
+            client: its number.
+            index: of the round.
+            held: what `gathered` gives for it.
+            out: to be written to.
+        """
+        raise NotImplementedError
+
+    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
+        """What the clients of a chunk hold, where that is read for all of them at once."""
+        return [None] * len(ids)
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        room = torch.empty((chunk, self.each, self.dimension), device=self._device)
+
+        def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
+            with self._workers.worker() as worker:
+                return self.client(worker, theta, int(client), index, held, out)
+
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                measures = np.array(list(pool.map(computed, ids, self.gathered(ids), room))).reshape(-1, 2)
+                yield room[: len(ids)].flatten(end_dim=1), measures[:, 0], measures[:, 1]
 
 
 def each_holder(

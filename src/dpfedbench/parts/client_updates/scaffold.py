@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
-from dpfedbench.parts.client_updates.model_difference import CHUNK_PER_THREAD, ModelDifference, Trained
-from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.client_updates.client_update import CHUNK_PER_THREAD, Clients, Setup, Stream
+from dpfedbench.parts.client_updates.model_difference import ModelDifference, Trained
+from dpfedbench.parts.optimizers.optimizer import Sgd
 
 if TYPE_CHECKING:
     from dpfedbench.settings.run import Run
@@ -61,7 +61,7 @@ class _Controlled(Trained):
         self._processes, self._whole_rate = setup.processes, update.inner_steps * update.inner_rate
         rule = next((sum_.clipping for sum_ in setup.run.sums if sum_.name == CONTROL), None)
         self._threshold = math.inf if rule is None else float(rule.threshold)
-        self._server = np.zeros(self._dimension, np.float32)
+        self._server = np.zeros(self.dimension, np.float32)
         self._own: dict[int, np.ndarray] = {}
 
     def followed(self, client: int, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class _Controlled(Trained):
         with self._workers.running() as pool:
             for start in range(0, len(cohort), chunk):
                 ids = [int(client) for client in cohort[start : start + chunk]]
-                rows, measures = np.zeros((2, len(ids), self._dimension), np.float32), np.zeros((len(ids), 2))
+                rows, measures = np.zeros((2, len(ids), self.dimension), np.float32), np.zeros((len(ids), 2))
                 own = [place for place, client in enumerate(ids) if self._is_own(client)]
                 outs = [rows[:, place] for place in own]
                 made = pool.map(self._both, repeat(theta), [ids[place] for place in own], outs)
@@ -84,9 +84,10 @@ class _Controlled(Trained):
                     rows[:, places], measures[places] = theirs, told
                 yield torch.from_numpy(rows), measures[:, 0], measures[:, 1]
 
-    def _both(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
+    def _both(self, theta: np.ndarray, client: int, out: np.ndarray) -> Sequence[float]:
         """Write both messages of a client to `out` [2, d], and move its control variate."""
-        measured = self._difference(theta, client, out[0])
+        with self._workers.worker() as worker:
+            measured = self.client(worker, theta, client, 0, None, torch.from_numpy(out[:1]))
         np.subtract(out[0] / self._whole_rate, self._server, out=out[1])
         norm = float(np.sqrt(np.square(out[1], dtype=np.float64).sum()))
         if norm > self._threshold:

@@ -1,16 +1,12 @@
 """Poisson lots of each client's own records (Adap DP-FL, line 7; DP-SGD, Abadi et al. 2016)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import participation
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class PoissonLots(Participation):
