@@ -68,7 +68,7 @@ def member(rank, count, at, jobs, out=None):
 def start(count, jobs, out=None, target=member):
     """So many processes that take these jobs together."""
     context, at = multiprocessing.get_context("forkserver"), port()
-    context.set_forkserver_preload(["dpfedbench.federation.engine"])
+    context.set_forkserver_preload(["tests.federation.loaded"])
     started = [context.Process(target=target, args=(rank, count, at, jobs, out)) for rank in range(count)]
     for process in started:
         process.start()
@@ -145,7 +145,7 @@ def test_either_is_killed_and_the_next_go_on_to_the_same_bits(name, together_, t
         time.sleep(moments.uniform(0, 0.06))
         before = state.stat().st_mtime_ns
         os.kill(started[victim].pid, signal.SIGKILL)
-        codes = ended(started, seconds=20)
+        codes = ended(started)  # a survivor notices when it next says something, which a busy machine may delay
         assert codes[victim] == -signal.SIGKILL and all(codes)
         before = state.stat().st_mtime_ns
     assert alone(name, places[name], run_dir) == results(root / name)
