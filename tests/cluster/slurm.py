@@ -42,8 +42,8 @@ SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
 SLURM = ["--profile", str(ROOT / "profiles/slurm"), "--slurm-init-seconds-before-status-checks", "2"]
 DIGITS = "results/data/digits/images.npy"
-# Tasks of images, records, texts; a search, and the cells that it finds; a table, a figure and an audit. A run more of a
-# kind is sent no other way, and each job waits some seconds for its cluster.
+# Tasks of images, records, texts; a search, and the cells that it finds; a table, a figure and an audit. A run more
+# of a kind is sent no other way, and each job waits some seconds for its cluster.
 PART = (
     "smoke/tables/secure-aggregation/bits.md",
     "smoke/figures/adap-dp-fl/figure4d.png",

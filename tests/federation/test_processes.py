@@ -14,12 +14,13 @@ import time
 import numpy as np
 import psutil
 import pytest
+from torch import distributed
 
 from dpfedbench import launch
 from dpfedbench.errors import BenchError
 from dpfedbench.federation import engine, together
 from dpfedbench.files import write_text
-from dpfedbench.processes import Processes, joined
+from dpfedbench.processes import Lost, Processes, joined
 
 from .conftest import DIFFERENCE, LOTS, PLAIN, make_config
 from .test_search import SEARCH
@@ -150,6 +151,17 @@ def test_either_is_killed_and_the_next_go_on_to_the_same_bits(name, together_, t
         before = state.stat().st_mtime_ns
     assert alone(name, places[name], run_dir) == results(root / name)
     assert json.loads((run_dir / "training.json").read_text())["resumed"] == 2
+
+
+def test_a_survivor_waits_for_nobody(monkeypatch):
+    """To leave the group can wait for what is under way with a process that is gone; a process that exits does not."""
+    environment = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port())}
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(Lost), joined():
+        raise Lost
+    assert distributed.is_initialized()
+    distributed.destroy_process_group()
 
 
 def test_processes_that_would_not_train_the_same_are_refused(federation, tmp_path):
