@@ -1,17 +1,9 @@
 """The mechanism: couples participation, clipping, noise and the ledger, so that what ran is what is accounted for.
 
-    rounds = OnePass(units=1000, cohort=50, rounds=20)
-    mechanism = Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
-                          clipping=Constant(0.5), noise=Independent(1.0), ledger="ledger.jsonl")
-    for t in range(20):
-        total = mechanism.open(t)
-        for client in rounds.cohort(t):
-            total.add(update(client))                # [n, d]
-        mean = mechanism.release(total) / rounds.denominator
-
-Guarantee, where each unit makes at most one contribution a round. Each contribution is clipped to C in one L2 norm over
-all coordinates, the sum is noised before anybody has it, and the release is in the ledger, read off the mechanism that
-ran, before it is handed out. Under the ledger's participation `accounting.account` says which epsilon holds.
+The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at most one contribution a round:
+each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has it, and the
+release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's participation
+`accounting.account` says which epsilon holds.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ from dpsum.total import Arithmetic, Observer, Released, Total
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """Standard noise of one release, in place of a generator (`private_sum.Draws`)."""
+    """Standard noise of one release that was drawn already, in place of a generator."""
 
     values: np.ndarray
 
@@ -116,7 +108,7 @@ class Mechanism:
         plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
         observer: Observer | None = None, arithmetic: Arithmetic | None = None,
     ) -> None:  # fmt: skip
-        """Set up; what is not here is as in the class.
+        """Set up; the class documents the arguments that are not here.
 
         Args:
             described: who is in the sum, and how it is clipped and noised; without noise nothing is claimed of it.
@@ -165,7 +157,7 @@ class Mechanism:
 
     @property
     def noise_multiplier(self) -> float:
-        """z that the budget is charged for; of the next release."""
+        """z of the next release, as the budget is charged for it."""
         shared = self.budget.shared(self)
         if shared is None:
             assert self._multiplier is not None
@@ -175,7 +167,7 @@ class Mechanism:
 
     @property
     def streams(self) -> set[str]:
-        """Purposes of the random streams that its noise is drawn from: the sum's, and that of a rule's own release."""
+        """The purposes of the random streams that noise is drawn from, for the sum and for a rule's own release."""
         if not self.sum.private:
             return set()
         assert self.sum.clipping is not None
@@ -276,12 +268,12 @@ class Mechanism:
         return {} if not self.states else self.states[holder if self.holders else 0]
 
     def extra_of(self, state: State) -> Any:
-        """What the rule releases beside the sum."""
+        """The release that the clipping rule makes beside the sum; None for none."""
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
     def new_sum(self, state: State, index: int = 0) -> Any:
-        """What takes the contributions of round `index`."""
+        """The object that takes the contributions of round `index`."""
         if not self.sum.private:
             return self._plain(self.dimension)
         z, extra = self.noise_multiplier, self.extra_of(state)
@@ -296,7 +288,7 @@ class Mechanism:
         )  # fmt: skip
 
     def noise_of(self, purpose: str, total: Total) -> Any:
-        """What a sum takes its noise from; None where it has none to take, or its units bring it."""
+        """The source of a sum's noise; None where there is no noise, or where its units bring it."""
         noise = self.sum.noise
         if noise is None or (noise.one_by_one and purpose == self.sum.stream):
             return None
@@ -363,7 +355,7 @@ class Mechanism:
     # Going on after a restart, and several processes
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs; without a seed also what the noise follows from: keep it secret then."""
+        """Everything a restart needs; without a seed this includes what the noise follows from, so keep it secret."""
         plan = self.budget.plan_of(self)
         drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
         return {"states": self.states, "budget": None if plan is None else plan.state()} | drawn

@@ -48,7 +48,7 @@ class Noise:
     multiplier: float | None = 1.0
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class under whose mechanism's name another code's proof would be taken for its own."""
+        """Refuse a class that would take another code's proof for its own, since it uses its mechanism's name."""
         super().__init_subclass__(**options)
         said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
 
@@ -68,7 +68,7 @@ class Noise:
 
     @property
     def fall(self) -> tuple[float, int]:
-        """What the multiplier is multiplied by, and after how many falls of a loss in a row."""
+        """The factor of the multiplier, and after how many falls of a loss in a row it is applied."""
         return 1.0, 3
 
     def sampled(self, sampler: Sampler) -> Sampler:
@@ -84,13 +84,13 @@ class Noise:
         return None
 
     def secure(self, **values: Any) -> dict[str, Any] | None:
-        """What the ledger has to say of a sum that secure aggregation shows, from the arguments of `private_sum`."""
+        """What the ledger says of a sum under secure aggregation, from the arguments of `private_sum`; else None."""
         return None
 
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
     ) -> PrivateSum:
-        """What takes a round's contributions: an `ordinary` sum, or one of its own, of the same `values`.
+        """The object that takes a round's contributions: an `ordinary` sum, or another one, made of the same `values`.
 
         `streams` are random streams of the round, by what they are for and further indices; `cohort` is the expected
         number of units.
@@ -133,7 +133,6 @@ class Encoded(Noise):
 
     The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`). What a
     unit can be told by is its column of the encoder, whose norm is at most 1, so that z is over C's largest column.
-
     Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022,
     Improved Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams.
 
@@ -189,10 +188,8 @@ class Correlated(Encoded):
     """Correlated noise by an encoder C that is given as its inverse.
 
     Attributes:
-        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-
-    Raises:
-        DpsumError: no lower triangular matrix, or a column of C has a norm above 1.
+        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`. DpsumError where it is not, or a column
+            of C has a norm above 1.
     """
 
     weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
@@ -243,15 +240,15 @@ class Skellam(Noise):
     colluding: float = 0.0
 
     def gone(self, cohort: int) -> int:
-        """Clients of a cohort who drop out."""
+        """How many clients of a cohort drop out."""
         return math.ceil(self.dropped * cohort - 1e-9)
 
     def colluders(self, cohort: int) -> int:
-        """Clients of a cohort who may tell the server their noise."""
+        """How many clients of a cohort may tell the server their noise."""
         return math.ceil(self.colluding * cohort - 1e-9)
 
     def counted(self, cohort: int) -> int:
-        """Shares of noise that the account counts."""
+        """How many shares of noise the account counts."""
         return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self.colluders(cohort)
 
     def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:

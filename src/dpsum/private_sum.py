@@ -48,7 +48,7 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
 
 
 class _Sum:
-    """A stream of contributions, added up in double precision; on a CPU one after another, so chunks change no bit."""
+    """A sum of contributions in double precision; a CPU adds them one after another, so that chunks change no bit."""
 
     one_by_one: ClassVar[bool] = False
     """Whether it has to see each contribution by itself, so that `add_by` is refused."""

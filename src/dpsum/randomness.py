@@ -34,5 +34,5 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 
 
 def streams(seed: int, purpose: str, *indices: int | None) -> Callable[[int], np.random.Generator]:
-    """The streams of one purpose in all rounds, each by its round, which stands where an index is None."""
+    """The streams of one purpose by round; the round's number takes the place of an index that is None."""
     return lambda round_: stream(seed, purpose, *(round_ if index is None else index for index in indices))

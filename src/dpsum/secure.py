@@ -87,7 +87,7 @@ class Lattice:
         return math.sqrt(min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2))
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
-        """What the ledger says of the whole numbers, and the variance of one client's share of the noise in units."""
+        """What the ledger says of the whole numbers, and the variance of one client's share of the noise, in units."""
         share = (noise_multiplier * self.bound(threshold)) ** 2 / self.counted
         return {**dataclasses.asdict(self), "share_variance": share}
 
@@ -176,7 +176,7 @@ class SecureSum(PrivateSum):
         return norms
 
     def add_by(self, add: Any, count: int) -> np.ndarray:
-        """Refused: a compiled loop adds contributions up before a client could round them."""
+        """Refused: a compiled loop would add contributions up before each client could round its own."""
         raise RuntimeError("a secure sum takes contributions one by one")
 
     def _take(self, row: np.ndarray) -> float:
@@ -204,7 +204,7 @@ class SecureSum(PrivateSum):
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
-        """The sum that was seen, turned back; noise is in it."""
+        """The sum as the server saw it, with the noise in it, turned back."""
         if self._shares - self._colluding < self.lattice.counted:
             told = f", of whom {self._colluding} may tell theirs" * (self._colluding > 0)
             raise DpsumError(

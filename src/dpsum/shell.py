@@ -195,7 +195,7 @@ def compare(given: argparse.Namespace) -> int:
 
 
 def _said(releases: Sequence[Release]) -> dict[str, str]:
-    """What a ledger says of its releases: each field's one value, or all of them, or its range."""
+    """A summary of a ledger: each field's one value, or all of them, or its range."""
     summary = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
     for field in dataclasses.fields(Release):
         if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
@@ -217,7 +217,7 @@ def _text(value: Any) -> str:
 
 
 def audit(given: argparse.Namespace) -> int:
-    """A lower bound for a function."""
+    """A lower bound on the epsilon of a function's releases."""
     release = _function(given.release)
     participation = None if given.participation is None else _function(given.participation)
     if given.kind is not None and participation is not None:

@@ -59,13 +59,13 @@ class Sum:
 
     @property
     def delta(self) -> float | None:
-        """At which its epsilon is given."""
+        """The delta at which its epsilon is given."""
         given = self.budget or self.within_task
         return None if given is None else float(given.delta)
 
     @property
     def moves(self) -> bool:
-        """Whether a round costs what is known only when it comes, or more than the multiplier says."""
+        """Whether the cost of a round is known only when it comes, or is more than the multiplier says."""
         rule, noise = self.clipping, self.noise
         return noise is not None and (noise.follows_loss or (rule is not None and rule.uncounted))
 
@@ -80,7 +80,7 @@ class Together:
     sums: tuple[Sum, ...]
 
     def plan(self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
-        """What all of them may spend, and their noise; lot by lot where it moves, or costs more than is claimed.
+        """What all of them may spend, and their noise; counted lot by lot where the cost `moves`.
 
         Args:
             sampler: how units are drawn, as the ledger says it.
@@ -104,7 +104,7 @@ class Together:
 
 
 def together(sums: Sequence[Sum]) -> list[Together]:
-    """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
+    """The private sums of a run in groups that compose, one for each part of a unit that they read.
 
     Raises:
         DpsumError: sums read the same units in a way that no analysis composes, or what is compared has two budgets.

@@ -87,7 +87,7 @@ class Total:
 
     @property
     def deviation(self) -> float:
-        """Of the noise on each coordinate of the release; 0 where there is none."""
+        """The deviation of the noise on each coordinate of the release; 0 where there is none."""
         noise = self._described.noise
         if noise is None:
             return 0.0

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from dpfedbench.data.dirichlet import make_dirichlet, shared_out
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import RawRecords, RecordDataset, load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.partitions.dirichlet import shared_out
+from tests.partitions import make_dirichlet
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import RawImages, load_dataset
-from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import RawRecords, load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
@@ -20,6 +18,7 @@ from dpfedbench.methods import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.settings.layers import lay, merge, resolve
 from dpsum.ledger import Ledger
+from tests.partitions import make_fragments, make_partition
 
 RUN = {
     "method": "dp-agr",

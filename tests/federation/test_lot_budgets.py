@@ -9,7 +9,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.noise.decaying import Decaying
+from dpfedbench.parts.noise.noise import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dpfedbench.audit.report import audit
-from dpfedbench.data.fragments import RecordPartition, make_fragments
 from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -19,6 +19,7 @@ from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
+from tests.partitions import make_fragments
 
 from . import conftest
 from .conftest import accounted, rounds_of, train

@@ -23,9 +23,7 @@ from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
 from dpfedbench.compiled import processor
-from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import RawImages, load_dataset
-from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import RawRecords, load_any_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.federation.accounts import account_run
@@ -36,6 +34,7 @@ from dpfedbench.methods import METHODS, read_run
 from dpfedbench.settings.layers import merge
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
+from tests.partitions import make_fragments, make_partition
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 

@@ -9,12 +9,11 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.factorisations.banded import Banded
-from dpfedbench.parts.factorisations.factorisation import Factorisation
+from dpfedbench.parts.factorisations.factorisation import Factorisation, SquareRoot
 from dpfedbench.parts.factorisations.optimised import Optimised, response
-from dpfedbench.parts.factorisations.square_root import SquareRoot
-from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.parts.schedules.cosine import Cosine
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.parts.schedules.schedule import Cosine
+from dpfedbench.parts.server.server_step import Step
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.several import sensitivity
 from dpsum.factorisations import inverted
@@ -91,9 +90,11 @@ def test_the_optimised_is_better_than_the_square_root():
 def test_threads_change_no_bit():
     """In processes of their own, since a library takes its threads when it is loaded."""
     code = (
+        "from dpfedbench.parts.factorisations.banded import Banded; "
         "from dpfedbench.parts.factorisations.optimised import Optimised; "
-        "from dpfedbench.parts.server.step import Step; import hashlib, sys; "
-        "print(hashlib.sha256(Optimised().weights(120, Step()).tobytes()).hexdigest(), 'torch' in sys.modules)"
+        "from dpfedbench.parts.server.server_step import Step; import hashlib, sys; "
+        "found = (one.weights(120, Step()).tobytes() for one in (Optimised(), Banded(bands=20))); "
+        "print(*(hashlib.sha256(one).hexdigest() for one in found), 'torch' in sys.modules)"
     )
     found = {
         subprocess.run(

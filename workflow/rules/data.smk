@@ -43,13 +43,8 @@ rule partition:
         runtime=30,
         gpu=0,
     params:
-        clients=lambda wildcards: partition_of(wildcards).clients.count,
-        ways=lambda wildcards: partition_of(wildcards).task.ways,
-        examples_per_class=lambda wildcards: partition_of(
-            wildcards
-        ).clients.examples_per_class,
-        kind=lambda wildcards: partition_of(wildcards).clients.partition,
-        fragments=lambda wildcards: partition_of(wildcards).clients.cut,
+        drawn_from=lambda wildcards: partition_of(wildcards).drawn_from,
+        text=lambda wildcards: partition_of(wildcards).clients.text,
         seed=lambda wildcards: partition_of(wildcards).seed,
     script:
         "../scripts/partition.py"

@@ -28,16 +28,6 @@ SPLIT_COUNTS = (64, 16, 20)
 SEED = 20163
 """Of the scenes; part of the data set's definition, apart from any run's seed."""
 
-# Chosen once from the letters of `glyphs` without marks whose skeletons are 60 to 150 pixels long: in the order of
-# their code points, each that is less than 0.66 like (`tools/choose_letters.py`) all before it; of these the first 100.
-_LETTERS = """
-    0041-0043 0048 004B 004D 0051 0054 0056-0057 005A 0068 006D 0070 0079 00E6 00F0 0141 0152 0186 0188
-    019B-019C 01BA 01C1-01C2 0224 0235 023F 0241 025D 0264 026E 0274 0277 02A2 02A4 02A9 02AC-02AD 02AF 0377
-    03A8 03C0 03E0 0402 040A 042B 043F 046B 0478 04B6 0504 053F 0556 0633 0637 0641-0643 0645 066F 0693 06AA
-    06B2 06D0 07E2 0E8D 0E9F 0EB0 10B0 10D3 10DA 10EB 140A 1418 1425 142B 142D 1467 1485 14C1 14C4 14C9 14CB
-    1557 1565 157B 1581 1585 158E 1595-1596 15AA 15AC 166F 1D01 1D13 1EFA 2D04
-"""
-
 _BLOCK = 50  # images drawn from one stream; part of the definition
 _KNOTS, _COARSE, _FINE = 5, 6, 20  # of the letter's bending, and of the ground's two grids of random numbers
 _SOURCE_BOX, _SOURCE_MIDDLE = 40.0, 27.5  # of a letter's distance field, in its pixels
@@ -92,7 +82,7 @@ def read(
     """
     if size not in SIZES:
         raise BenchError(f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}")
-    letters = read_letters()
+    letters = glyphs.listed("glyph_scenes.txt")
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
     for scenes, letter in zip(
         images, told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"), strict=True
@@ -104,11 +94,6 @@ def read(
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions=glyphs.library_versions(),
     )
-
-
-def read_letters() -> tuple[str, ...]:
-    """The letters of the classes, ascending."""
-    return glyphs.letters_of(_LETTERS)
 
 
 def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()) -> None:

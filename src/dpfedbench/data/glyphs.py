@@ -82,16 +82,11 @@ def draw_all(
 
 
 def listed(name: str) -> tuple[str, ...]:
-    """The characters that a file of this folder lists (`LETTERS` or `SYMBOLS`), ascending."""
+    """The characters that a file of this folder lists, ascending: by code points in hexadecimal, runs as first-last."""
     text = resources.files("dpfedbench.data").joinpath(name).read_text(encoding="ascii")
-    return letters_of(" ".join(line.partition("#")[0] for line in text.splitlines()))
-
-
-def letters_of(ranges: str) -> tuple[str, ...]:
-    """The letters of code points in hexadecimal, runs of them as first-last."""
     codes: list[int] = []
-    for part in ranges.split():
-        first, _, last = part.partition("-")
+    for run in " ".join(line.partition("#")[0] for line in text.splitlines()).split():
+        first, _, last = run.partition("-")
         codes.extend(range(int(first, 16), int(last or first, 16) + 1))
     return tuple(map(chr, codes))
 

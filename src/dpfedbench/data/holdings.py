@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfedbench.data.clients_folder import check_made_for
-from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import Partition, TaskBatch, gather
+from dpfedbench.data.partition import Partition, RecordPartition, TaskBatch, gather
 from dpfedbench.data.records import load_any_records
 
 

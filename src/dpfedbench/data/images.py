@@ -1,19 +1,24 @@
 """A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
 
+from __future__ import annotations
+
 import contextlib
 import csv
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
+from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
+
+_CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
+"""A class that is called by its code point and Unicode's name, whose first word is the script."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
@@ -29,7 +34,7 @@ def told(items: Collection[Item], progress: Progress | None, what: str) -> Itera
             progress(what, done, len(items))
 
 
-Content = tuple[np.ndarray, Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
+Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
 """What goes into a data set's folder: images.npy; the rows of each table, its head first, by the table's name; and what
 summary.json says of the array."""
 
@@ -173,6 +178,13 @@ class ImageDataset(Prepared):
     def examples_per_class(self) -> int:
         """How many images each class has."""
         return int(self.images.shape[1])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The group of each class: what its name has before the last "/", or the script of a character; "" for none."""
+        return tuple(
+            named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0] for name in self.class_names
+        )
 
 
 def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:

@@ -112,18 +112,18 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _read(wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
     arrays: dict[str, Any] = {}
-    for part, name in told(FILES.items(), progress, f"reading {wanted.name}"):
-        packed, counts = f"{name}.gz", wanted.counts[part.partition("_")[0]]
+    for field, name in told(FILES.items(), progress, f"reading {wanted.name}"):
+        packed, counts = f"{name}.gz", wanted.counts[field.partition("_")[0]]
         copy = wanted.find(local, packed, name)
         if copy is None:
             published = wanted.published
             url, md5 = published.mirrors[0] + packed, dict(published.resources)[packed]
             copy = wanted.fetch(url, md5, download_dir, local)
         with copy.judged():
-            if part.endswith("images"):
-                arrays[part] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[..., None]
+            if field.endswith("images"):
+                arrays[field] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[..., None]
                 continue
-            labels = arrays[part] = read_idx(copy.path, (sum(counts),)).astype(np.int64)
+            labels = arrays[field] = read_idx(copy.path, (sum(counts),)).astype(np.int64)
             if labels.max() >= len(counts):
                 raise ValueError(f"it has the label {labels.max()}")
             for label, count in enumerate(np.bincount(labels, minlength=len(counts))):

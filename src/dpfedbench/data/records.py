@@ -3,15 +3,16 @@
 It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from dpfedbench.data.images import Content, Prepared, Raw, class_table, load_dataset, open_files, read_classes, whole
 from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
+from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 SPLITS = ("train", "test")

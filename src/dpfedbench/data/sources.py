@@ -21,11 +21,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dpfedbench.data.images import Progress, told
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
+from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -334,9 +333,8 @@ class _ArrayUnpickler(pickle.Unpickler):
     _ALLOWED = {  # noqa: RUF012 (constant)
         ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
         ("collections", "OrderedDict"): dict,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
     }
+    _NUMPY = ("ndarray", "dtype")
     _OF_NUMPY = (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -344,6 +342,8 @@ class _ArrayUnpickler(pickle.Unpickler):
         package, _, part = module.rpartition(".")
         if package in ("numpy.core", "numpy._core") and (part, name) in self._OF_NUMPY:
             return getattr(getattr(np._core, part), name)  # type: ignore[attr-defined]
+        if module == "numpy" and name in self._NUMPY:
+            return getattr(np, name)
         if (module, name) in self._ALLOWED:
             return self._ALLOWED[module, name]
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")

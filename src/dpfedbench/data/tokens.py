@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpfedbench.data.images import (
     SPLITS,
     Content,
@@ -37,6 +35,7 @@ from dpfedbench.data.images import (
 from dpfedbench.data.sources import Copy
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_file, read_json, reading, sha256
+from dpfedbench.lazy import np
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
 _PIECE = 1 << 20

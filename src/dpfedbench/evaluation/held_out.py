@@ -1,11 +1,10 @@
-"""The test of a model that is used as it is: its accuracy on the test part, less what validation took of it."""
+"""The test of a model that is used as it is: its accuracy on the test part, without the records for validation."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,13 +21,10 @@ from dpfedbench.results_format import MEASURED
 _PIECE = 256
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Records as the model reads them [n, ...] and labels [n] that no client holds, of two kinds, none in both.
 
-    Attributes:
-        validation: declared public; may be looked at in training.
-        test: what accuracies are of.
+    `validation` is declared public and may be looked at in training; accuracies are of `test`.
     """
 
     validation: tuple[np.ndarray, np.ndarray]
@@ -57,38 +53,43 @@ def check_classes(run: Method, dataset: Any) -> None:
         raise BenchError(f"task.ways is {run.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes")
 
 
-def evaluate_in_pieces(
-    evaluate: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
-    images: np.ndarray,
-    labels: np.ndarray,
-    *,
-    over: Callable[..., Iterable[tuple[np.ndarray, np.ndarray]]] = map,
+def measured_in_pieces(
+    workers: Workers[Gradients], theta: np.ndarray, images: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses float64 [n] and the share of each record's answers that are right [n]: in pieces of fixed size.
+    """Losses float64 [n] of records, and the share of each one's answers that are right [n]: in pieces of fixed size.
 
     So threads change no bit, and memory does not grow with the records.
-
-    Args:
-        evaluate: the same of a piece.
-        images: uint8 [n, H, W, C].
-        labels: int64 [n].
-        over: applies `evaluate` to the pieces, in order; `pool.map` for several threads.
     """
-    starts = range(0, len(labels), _PIECE)
-    pieces = [(images[start : start + _PIECE], labels[start : start + _PIECE]) for start in starts]
-    scores = list(over(evaluate, *zip(*pieces, strict=True)))
-    return np.concatenate([losses for losses, _ in scores]), np.concatenate([right for _, right in scores])
+
+    def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+        chosen = slice(start, start + _PIECE)
+        with workers.worker() as gradients:
+            measured = gradients.evaluate(theta, images[chosen], labels[chosen])
+        return measured.losses, measured.right / measured.of
+
+    with workers.running() as pool:
+        losses, right = zip(*pool.map(piece, range(0, len(labels), _PIECE)), strict=True)
+    return np.concatenate(losses), np.concatenate(right)
 
 
-class HeldOutMeasures:
-    """What a model that is used as it is is measured on in training: a public validation split, and the test part.
+class NoMeasures:
+    """What a model in training is measured on: here nothing."""
 
-    Args:
-        run: gives the sizes.
-        dataset: whose test part is held out.
-        choice: how the model is computed.
-        threads: CPU threads; they change no bit.
-        files: of other jobs, by name.
+    columns: tuple[str, ...] = ()
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """On data that are declared public and may drive the noise: values by their columns in the history."""
+        return {}
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """On test data, which nothing in training reads."""
+        return {}
+
+
+class HeldOutMeasures(NoMeasures):
+    """Of a model that is used as it is: a public validation split, and the test part without it.
+
+    `threads` of the CPU change no bit; `files` are of other jobs, by name.
     """
 
     columns = MEASURED
@@ -101,38 +102,14 @@ class HeldOutMeasures:
         self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """The loss on the public validation split, which may drive the noise."""
-        loss, _ = self._measure(theta, *self._held.validation)
-        return {"validation_loss": loss}
+        """The loss."""
+        losses, _ = measured_in_pieces(self._workers, theta, *self._held.validation)
+        return {"validation_loss": float(losses.mean())}
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Loss and accuracy in percent on the test part, less the validation split."""
-        loss, accuracy = self._measure(theta, *self._held.test)
-        return {"test_loss": loss, "test_accuracy": accuracy}
-
-    def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with self._workers.worker() as gradients:
-                measured = gradients.evaluate(theta, images, labels)
-            return measured.losses, measured.right / measured.of
-
-        with self._workers.running() as pool:
-            losses, right = evaluate_in_pieces(piece, images, labels, over=pool.map)
-        return float(losses.mean()), 100 * float(right.mean())
-
-
-class NoMeasures:
-    """For runs that have nothing to be measured on while they train."""
-
-    columns: tuple[str, ...] = ()
-
-    def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-    def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
-        return {}
+        """Loss, and accuracy in percent."""
+        losses, right = measured_in_pieces(self._workers, theta, *self._held.test)
+        return {"test_loss": float(losses.mean()), "test_accuracy": 100 * float(right.mean())}
 
 
 def record_test(
@@ -151,19 +128,14 @@ def record_test(
     net = run.net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
     images, labels = held_out(run, dataset, references).test
-    gradients = choose(net, enabled=kernels).make()
-
-    def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        measured = gradients.evaluate(theta, images, labels)
-        return measured.losses, measured.right / measured.of
-
-    losses, correct = evaluate_in_pieces(piece, images, labels)
+    workers: Workers[Gradients] = Workers(choose(net, enabled=kernels), lambda gradients: gradients)
+    losses, right = measured_in_pieces(workers, theta, images, labels)
     if not np.isfinite(losses).all():
         raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
-    interval = mean_interval((100.0 * correct).tolist(), over="records")
     per_class = {
-        name: round(100 * float(correct[labels == label].mean()), 4)
+        name: round(100 * float(right[labels == label].mean()), 4)
         for label, name in enumerate(dataset.class_names)
         if (labels == label).any()
     }
+    interval = mean_interval((100.0 * right).tolist(), over="records")
     write_metrics(out_path, run, interval, loss=float(losses.mean()), records=len(labels), per_class=per_class)

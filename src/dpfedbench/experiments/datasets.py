@@ -132,7 +132,7 @@ def check_holdings(run: Method, holds: str) -> None:
     if needed == "classes" and counts:
         _check_classes(run, *counts, each=int(held["each"]))
     elif counts:
-        _check_fragments(run, counts[0])
+        run.clients.check_room(run.dataset, ways=run.task.ways, classes=1, each=counts[0])
         if run.validation.tasks >= counts[1]:
             raise BenchError(
                 f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
@@ -148,32 +148,9 @@ def _check_classes(run: Method, train: int, validation: int, test: int, *, each:
         if used[split] and ways > classes:
             raise BenchError(f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it")
     needs = {"task.shots and evaluation.query_per_class": run.task.shots + run.evaluation.query_per_class}
-    if run.pretrains:
-        _check_fragments(run, train * each)
-    else:
+    if not run.pretrains:
         needs["clients.examples_per_class"] = clients.examples_per_class
     for keys, wanted in needs.items():
         if wanted > each:
             raise BenchError(f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them")
-    room = train * (each // clients.examples_per_class) // ways
-    if clients.partition == "disjoint" and clients.count > room:
-        raise BenchError(
-            f"clients.count is {clients.count:,}, but {run.dataset} has images for {room:,} clients that share none: "
-            "lower it, or set clients.partition to shared"
-        )
-
-
-def _check_fragments(run: Method, records: int) -> None:
-    if run.clients.partition == "dirichlet":
-        if run.clients.count * run.clients.least > records:
-            raise BenchError(
-                f"clients.count x clients.least is {run.clients.count * run.clients.least:,}, but {run.dataset} has "
-                f"{records:,} training records: lower one of them"
-            )
-        return
-    for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments or 1)):
-        if records % count:
-            raise BenchError(
-                f"{key} is {count:,}, which does not divide the {records:,} training records of {run.dataset}: "
-                "change it"
-            )
+    clients.check_room(run.dataset, ways=ways, classes=train, each=each)

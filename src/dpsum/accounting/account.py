@@ -225,7 +225,7 @@ def _served(releases: Sequence[Release], delta: float, claims: Claims, given: Ac
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
-    """Who else sees the releases, and of how many clients each sees the noise: a client knows its own."""
+    """Who else sees the releases added up, and of how many clients the noise is: a client knows its own."""
     clients = releases[0].adds or 1
     return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
 
@@ -298,7 +298,7 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:
-    """The sum of so many clients' releases as one: as far as one record moves one of them, with the noise of all."""
+    """The sum of so many clients' releases as one: one record moves it as before, and all their noise is in it."""
     more = clients**0.5
     std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more
     z = event.noise_multiplier * more
@@ -306,7 +306,7 @@ def seen_by(event: Release, clients: int, observer: str) -> Release:
 
 
 def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
-    """One account of records each of which is in the releases of the first or of the second: the worse of both."""
+    """One account of records of which each is in the first account's releases or in the second's: the worse of both."""
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:

@@ -26,7 +26,7 @@ MEND = "delete the run's folder and train again"
 
 
 class Curve(NamedTuple):
-    """A trade-off curve by its lines: at each epsilon >= 0 an upper end of delta, float64 [n].
+    """A trade-off curve: at each epsilon >= 0 an upper end of delta, float64 [n].
 
     `present`: of a unit's presence against its absence; `absent`: the other way.
     """
@@ -58,7 +58,7 @@ class Events:
 
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
-        """Of rounds of independent noise, before there is a ledger."""
+        """The events of rounds of independent noise that are planned, before there is a ledger."""
         given = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
@@ -67,7 +67,7 @@ class Events:
 
     @property
     def sampling(self) -> Sampling:
-        """The first's."""
+        """How the cohort of the first name was drawn."""
         return next(iter(self.samplings.values()))
 
     @property
@@ -81,12 +81,12 @@ class Events:
         return ends(self.schedule)
 
     def of_noise(self, schedule: Schedule) -> Events:
-        """The same with other noise, of which nothing more is known."""
+        """The same releases with other noise, of which nothing more is known."""
         return dataclasses.replace(self, schedule=schedule, seen=None)
 
 
 class Contradiction(DpsumError):
-    """Numbers of a sampler do not fit together; `why`, in words that name no ledger."""
+    """The numbers of a sampler do not fit together; `why` says so in words that name no ledger."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -158,7 +158,7 @@ class Accountant:
     # What only some can say
 
     def gaussian(self, events: Events) -> float | None:
-        """The multiplier of the one Gaussian that all releases are to one unit, or at most; None where they are not."""
+        """The multiplier of one Gaussian that tells of a unit at least what all releases tell; None for none."""
         return None
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
@@ -169,7 +169,7 @@ class Accountant:
         return np.array(orders) / (2 * z**2)
 
     def replaced(self, events: Events, delta: float) -> Bracket | None:
-        """Both ends where the unit's contribution becomes any other; None: that is zeroing it and putting it back."""
+        """Both ends where the unit's contribution becomes any other; None: it is zeroed and then another is put in."""
         return None
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -199,7 +199,7 @@ class Accountant:
         self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """What has to hold between a sampler's numbers, each of which is one: here the rate is the cohort's share."""
+        """Check how a sampler's numbers, each of them valid, relate; here the rate is the cohort's share."""
         units = self.units_of(sampling)
         share = sampling["cohort"] / sampling[units]
         if not math.isclose(sampling["rate"], share, rel_tol=1e-12):
@@ -218,18 +218,18 @@ class Accountant:
         return "records" if self.records_too and "records" in sampling else self.units
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
-        """The refusal of a sampler."""
+        """The error that refuses a sampler."""
         pairs = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
         text = f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit together: {why}; {MEND}"
         return Contradiction(text, why)
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        """The sampler of a ledger, and what `high` needs of it besides."""
+        """The sampler of a ledger, with what else `high` needs of it."""
         return lines[0].sampler
 
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
-    """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
+    """The noise of rounds as (z, rounds at it), ... in order; the releases of one round count as one Gaussian."""
     releases_by_z: dict[float, int] = {}
     for events in rounds:
         multipliers = [event.noise_multiplier for event in events]

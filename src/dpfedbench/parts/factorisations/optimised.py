@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.parts.server.server_step import ServerStep
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import ServerStep, Step
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import factorisations
 from dpsum.factorisations import MOST
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class Optimised(Factorisation):

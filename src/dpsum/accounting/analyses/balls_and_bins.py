@@ -276,7 +276,7 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
 
 @lru_cache(maxsize=4096)
 def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
-    """A proved upper end of epsilon for both directions of zero-out, after `done` of `rounds` rounds: t of T."""
+    """A proved upper end of epsilon, in both directions of zero-out, after t = `done` of T = `rounds` rounds."""
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
         return 0.0
@@ -323,7 +323,7 @@ def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
 
 
 class BallsAndBins(Accountant):
-    """By the privacy loss distribution. Of rounds of different noise the high end takes the least for all of them."""
+    """Accounts by the privacy loss distribution. Of rounds of different noise the high end takes the least for all."""
 
     pair = "gaussian", "balls-and-bins"
     explanation = "each client draws one secret round; privacy loss distribution, both directions, bracketed"
@@ -334,7 +334,7 @@ class BallsAndBins(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Each client is in one of the rounds, so that a cohort is expected to be their number over the rounds."""
+        """Each client is in one of the rounds, so that cohort x rounds is the number of clients."""
         super().check_numbers(sampling)
         if not math.isclose(sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12):
             raise self.contradiction(sampling, "cohort x rounds is the number of clients where each is in one round")

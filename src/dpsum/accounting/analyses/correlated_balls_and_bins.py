@@ -132,7 +132,7 @@ class _Composed:
 
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
-    """(rounds, rounds of these that were run) of each class of rounds modulo `apart`."""
+    """For each class of rounds modulo `apart`: its rounds, and how many of them were run."""
     return {(len(range(at, rounds, apart)), len(range(at, done, apart))) for at in range(apart)}
 
 
@@ -178,13 +178,13 @@ def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: n
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
-    """r of rounds that far apart; what rounding leaves of columns that do not overlap is none."""
+    """r of rounds that are so far apart; 0 where columns overlap by no more than rounding leaves."""
     shared = overlap[apart] if apart < len(overlap) else 0.0
     return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
-    """Numbers of classes: powers of two, and where columns overlap no more."""
+    """The numbers of classes to try: powers of two, and the distance from which columns no longer overlap."""
     bands = next((back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]), rounds)
     powers = [1 << power for power in range(rounds.bit_length()) if 1 << power < min(bands, rounds)]
     return [bands, *powers]
@@ -200,7 +200,7 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
 
 
 class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
-    """A mixture of an encoder's columns, by draws where rounds are not too many; else a bracket of it.
+    """Accounts for a mixture of an encoder's columns: by draws where there are not too many rounds, else by bounds.
 
     The encoder stands in the sampling of its events; a plan that knows its encoder puts it there too. Without it there
     is no number.
@@ -217,7 +217,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest the smallest entry of C^T C over the largest (`seen`)."""
+        """Reads also the smallest entry of C^T C over the largest (`seen`)."""
         events = super().read(lines)
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
@@ -247,7 +247,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         return Curve(EPSILONS, *upper_deltas(overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS))
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Of the round told: one Gaussian."""
+        """If the round is told, the releases are one Gaussian."""
         return np.array(orders) * _largest(events) / 2
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:

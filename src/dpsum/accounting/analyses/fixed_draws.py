@@ -47,7 +47,7 @@ class _Told:
         self.missing = missing + sum(weight * law.missing for weight, law in laws)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A mixture is off by no larger a share than its parts."""
+        """The tails of the mixture; it is off by no larger a share than its parts."""
         first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
         for weight, law in self._laws:
             own, other, share = law.tails(losses)
@@ -55,7 +55,7 @@ class _Told:
         return first, second, off + 1e-14
 
     def range(self, mass: float) -> tuple[float, float]:
-        """Each part may lose its share of the mass."""
+        """The range of the mixture; each part may lose its share of the mass."""
         low, high = 0.0, 0.0
         for weight, law in self._laws:
             share = mass / (len(self._laws) * weight)
@@ -125,7 +125,7 @@ def lower_epsilon(
 
 
 class FixedDraws(fixed_size.Redrawn):
-    """So many draws from all units, with replacement."""
+    """Each cohort is so many draws from all units, with replacement."""
 
     pair = "gaussian", "fixed-draws"
     explanation = (

@@ -132,7 +132,7 @@ class _Dominating:
 
 
 class _OneDataSet:
-    """Lower ends of the tails of all losses of `_Pulled`'s pair: of x = 1, all others -1.
+    """Lower ends of the tails of all losses of `_Pulled`'s pair: one data set, in which x = 1 and all others are -1.
 
     A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l), and everywhere where it has
     none. Everything that is rounded is taken to make the interval between them wider.
@@ -171,7 +171,7 @@ class _OneDataSet:
 
 @lru_cache(maxsize=256)
 def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
-    """The dominating pairs of one round in each order; of replace-one both orders have the same."""
+    """The dominating pairs of one round in each order; under replace-one both orders have the same pair."""
     if adjacency == REPLACE_ONE:
         half = z / 2
         return (_Dominating(RoundLoss(half, rate, False, 1, mass), RoundLoss(half, rate, True, 1, mass)),)
@@ -284,9 +284,10 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> 
 
 
 class Redrawn(Composed):
-    """Cohorts in which a unit takes another's place: under replace-one they have an analysis of their own.
+    """Cohorts in which a unit takes another's place, so that replace-one has an analysis of its own.
 
-    By the privacy loss distribution of the dominating pair; rounds of different noise are composed as they were.
+    Accounts by the privacy loss distribution of the dominating pair; rounds of different noise are composed as they
+    were.
     """
 
     def end(
@@ -303,7 +304,7 @@ class Redrawn(Composed):
 
 
 class FixedSize(Redrawn):
-    """Every set of so many units with the same chance."""
+    """Each cohort has the same size, and each such set of units the same chance."""
 
     pair = "gaussian", "fixed-size"
     records_too = True

@@ -28,7 +28,7 @@ def epsilon_of_square(square: float, delta: float) -> float:
 
 
 class OnePass(Accountant):
-    """Disjoint known blocks, exactly. Of rounds of different noise the client of the least noisy one is worst off."""
+    """Disjoint known blocks, exactly. Where noise differs, the client in the least noisy round is worst off."""
 
     pair = "gaussian", "one-pass"
     known = True
@@ -39,7 +39,7 @@ class OnePass(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Blocks are disjoint, so that there are no more of them than the clients last for."""
+        """Blocks are disjoint, so that the clients must last for all rounds."""
         super().check_numbers(sampling)
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
             raise self.contradiction(sampling, "the clients do not last for so many rounds of one pass")
@@ -53,7 +53,7 @@ class OnePass(Accountant):
 
 
 class MinSeparation(Accountant):
-    """Several participations, at least so many rounds apart: exactly, of the worst set of rounds that is allowed."""
+    """Several participations, at least so many rounds apart: exact, for the worst set of rounds that is allowed."""
 
     pair = "gaussian", "min-separation"
     known = True
@@ -68,7 +68,7 @@ class MinSeparation(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Rounds that are fewer apart than the separation share no unit, so that their cohorts fit among the units."""
+        """No unit comes twice within the separation, so that the cohorts of so many rounds must fit among the units."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
         units, apart, times = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
@@ -82,7 +82,7 @@ class MinSeparation(Accountant):
             )
 
     def times(self, sampling: Sampling, done: int) -> int:
-        """In how many rounds of those done a unit can be."""
+        """In how many of the rounds that were run a unit can be."""
         return min(int(sampling["participations"]), -(-done // int(sampling["separation"])))
 
     def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
@@ -121,7 +121,7 @@ class ShuffledEpochs(MinSeparation):
     explanation = "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """An epoch goes through the units once: the last of them may be left out, or come in a smaller batch."""
+        """An epoch goes through the units once; the last of them may be left out, or come in a smaller batch."""
         Accountant.check_numbers(self, sampling)
         self.check_whole(sampling, "cohort", "epoch")
         units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
@@ -181,7 +181,7 @@ class OwnUpdate(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A client is in its own update for certain, takes one, and takes part once."""
+        """A client takes part once, and is in its own update for certain."""
         if sampling["rate"] != 1 or sampling.get("steps") != 1:
             raise self.contradiction(sampling, "a client's own update is one release, at rate 1")
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:

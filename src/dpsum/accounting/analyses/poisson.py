@@ -30,7 +30,7 @@ _law = lru_cache(maxsize=256)(RoundLoss)
 
 
 def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
-    """Rounds in which each unit is with chance `rate`, by removal and by addition of `uses` units.
+    """Rounds in which each unit takes part with chance `rate`, for the removal and the addition of `uses` units.
 
     Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
     """
@@ -40,7 +40,7 @@ def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
 
 
 def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
-    """Refuse numbers that no accountant hands over (ValueError)."""
+    """Refuse numbers that no accountant passes on (ValueError)."""
     counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
     if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
         raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1")
@@ -112,7 +112,7 @@ def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> flo
 
 
 class Poisson(Composed):
-    """By the privacy loss distribution; rounds of different noise are composed as they were."""
+    """Accounts by the privacy loss distribution; rounds of different noise are composed as they were."""
 
     pair = "gaussian", "poisson"
     explanation = "each client in each round with the same chance; privacy loss distribution, bracketed"
@@ -145,7 +145,7 @@ class Poisson(Composed):
 
 
 class PoissonLots(Poisson):
-    """As for Poisson participation, for each client's records; no record is at two clients.
+    """As Poisson participation, for each client's records; no record is at two clients.
 
     The noise of lots may follow a public validation loss. Two proofs cover that (`accounting.filters`).
     """
