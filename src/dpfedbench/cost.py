@@ -6,6 +6,7 @@ timed too. Loops are compiled before the clock starts. The cohorts and lots that
 secret: those that are timed are of a seed that no run has.
 """
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -63,7 +64,7 @@ class Rate:
 
 
 def kind_of(run: Method) -> str:
-    """Equal for runs whose rounds take as long, but for the number of clients in them.
+    """A text that is the same for runs of which a client, or a record, takes the same time.
 
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
@@ -128,8 +129,9 @@ class Clock:
         lot, plan, indices = rounds.clients.work(np.arange(1)), rounds.plan, itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
-            if lot is None:
-                rounds.plan = _Few(plan, clients)
+            if lot is None:  # the first clients in each round
+                rounds.plan = few = copy.copy(plan)
+                few.cohort = lambda index: np.arange(clients)  # type: ignore[method-assign]
             index = next(indices) % max(rounds.planned, 1)
             rounds.restore(rounds.state())  # a round may come again only as after a restart
             return self._seconds(lambda: rounds.round(index))
@@ -156,19 +158,6 @@ class Clock:
             started = clock()
             call()
         return (clock() - started) / share
-
-
-class _Few:
-    """A plan's first clients, in each round."""
-
-    def __init__(self, plan: Any, count: int) -> None:
-        self._plan, self._count = plan, count
-
-    def cohort(self, index: int) -> np.ndarray:
-        return np.arange(self._count)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plan, name)
 
 
 def _stated(run: Method) -> bool:
@@ -208,7 +197,7 @@ def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, sa
     for name, row in zip(table.index, table.to_dict("records"), strict=True):
         served = [f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]]
         cells.append([name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])])
-    jobs, hours = max(1, cores // clock.threads), table.loc["total", "hours"]
+    jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
     where = f"{values.plural(clock.threads, 'CPU thread')} each" if clock.device == "cpu" else "one GPU"
     notes = [
         f"- The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",

@@ -27,7 +27,7 @@ written: set[Path] = set()
 
 
 def _mode() -> int:
-    """What a new file may be used for, as the process was told to make them; asking changes it for a moment."""
+    """The permissions of a new file by this process's umask, which can only be read by setting it for a moment."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask
@@ -61,7 +61,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse what would be waited for where it is opened.
+    """Refuse a pipe, a socket or a device, since opening one may wait for ever.
 
     Raises:
         OSError: there is nothing, or a pipe, a socket or a device.

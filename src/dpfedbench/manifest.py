@@ -55,7 +55,7 @@ def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[loggi
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
-    """The manifests of a job that writes these files, each with those of its folder; the first one's name is in its."""
+    """The manifests of a job that writes these files: one for each folder, with its files, named after the first."""
     outputs: dict[Path, list[Path]] = {}
     for path in paths:
         outputs.setdefault(path.parent, []).append(path)

@@ -97,7 +97,7 @@ def nothing(count: int) -> Measured:
 
 
 def gradients_of(source: Any) -> Choice:
-    """The way to take gradients that a source stands for."""
+    """Gradients that a source gives in place of a model's."""
     return Choice("audit", lambda: source, "cpu")
 
 
@@ -117,17 +117,14 @@ def run_rounds(
     plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
-    """Let a run's own rounds take place over a source's contributions, and show an observer the releases.
+    """Run so many of a run's own rounds over a source's contributions, and show an observer each release.
 
     Args:
         run: with the audit's seed.
         source: in place of the clients, or of what they hold.
-        observer: sees each release.
-        rounds: how many.
         first: the first threshold, where the run finds it on its data.
         multipliers: z of each round, for noise that follows a public loss, which an audit does not have.
         plan: in place of the run's participation plan.
-        progress: told of each round.
     """
     if isinstance(source, ClientSource):
         source.messages = 1 + len(run.further_sums())

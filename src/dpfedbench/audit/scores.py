@@ -30,14 +30,12 @@ class Scores:
     Attributes:
         all_lines: of the ledger; `lines` are those of the sum.
         scores: float64 [holders, reserved], after the last round.
-        absent: of each round, the places in its cohort of those who sent nothing.
     """
 
     def __init__(self, net: Coordinates, name: str, holders: int = 1) -> None:
         self._own, self._name = net.own, name
         self.all_lines, self.lines = list[Release](), list[Release]()
-        self.absent: list[Sequence[int]] = []
-        self.scores = np.zeros((holders, net.reserved))
+        self.scores: np.ndarray = np.zeros((holders, net.reserved))
 
     def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
         self.all_lines.append(line)
@@ -88,11 +86,16 @@ class RoundByRound(Scores):
 
 
 class _Correlated(Scores):
-    """Scores under correlated noise: there are some after the last of `rounds`."""
+    """Scores under correlated noise: there are some after the last of `rounds`.
+
+    Attributes:
+        absent: of each round, the places in its cohort of those who sent nothing.
+    """
 
     def __init__(self, net: Coordinates, name: str, rounds: int) -> None:
         super().__init__(net, name)
         self._rounds = rounds
+        self.absent: list[Sequence[int]] = []
         self._rows: list[np.ndarray] = []
         self._signs: list[np.ndarray] = []
 

@@ -1,4 +1,4 @@
-"""Test on unseen texts: how often the model, refined on the first records of a task, tells the next word of the others.
+"""Test on unseen texts: how often the model, refined on a task's first records, predicts the next word of its others.
 
 Refining is gradient descent on the task's first records, `task.text.refine_batch` at a time, one after the other and
 again from the first (Li et al. 2020, Appendix C: 75 % of a task's words). A word that the model does not know always

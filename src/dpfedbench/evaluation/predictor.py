@@ -109,9 +109,9 @@ class Predictor:
         return total / len(self.members)
 
     def accuracy(self, x: Array, y: Array | None = None) -> float:
-        """The share of images, in percent, whose class is the most probable one; of texts, of words told right.
+        """The share of images, in percent, whose class is the most probable one; of texts, of words predicted right.
 
-        A text's words are counted as its test does: one that the model does not know (0) is never told.
+        A text's words are counted as its test does: one that the model does not know (0) always counts as wrong.
         """
         x, y = self.checked(x, y)
         if self.net.vocabulary:

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from dpfedbench.reporting.results import read_history
 
-# What a history may hold, as readers know it, with what tells most about a run first.
+# Columns of a history with their names for readers; what says most about a run comes first.
 QUANTITIES = {
     "test_accuracy": "test accuracy, %",
     "validation_accuracy": "validation accuracy, %",

@@ -58,11 +58,12 @@ def sweep_lines(item: Item, results: Sequence[CellResult]) -> list[Line]:
         order = sorted(range(len(cells)), key=lambda index: (math.isnan(places[index]), places[index]))
         ordered = tuple(own[index] for index in order)
         xs = np.array([places[index] for index in order]) if swept else None
-        ends = np.array([(each.accuracy.mean, each.accuracy.low, each.accuracy.high) for each in ordered]).T
+        intervals = [each.accuracy for each in ordered]
+        mean, low, high = np.array([(each.mean, each.low, each.high) for each in intervals]).T
         # Both ε of each point, where they differ from point to point: then the axis moves the privacy, and must say so.
         pairs = tuple((values.epsilon(each.claimed), values.epsilon(each.holds)) for each in ordered)
         notes = pairs if swept and shows == "value" and len(set(pairs)) > 1 else ()
-        lines.append(Line(series, "accuracy", cells[0].label, xs, *ends, not swept, notes, ordered))
+        lines.append(Line(series, "accuracy", cells[0].label, xs, mean, low, high, not swept, notes, ordered))
     return lines
 
 

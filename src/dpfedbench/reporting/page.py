@@ -156,7 +156,8 @@ def make(
     shown_figures = [_figure(item, folder, facets) for item in items if not item.is_table]
     leading_tables = [table for table in shown_tables if table.leading] or shown_tables[:1]
     leading_figures = [figure for figure in shown_figures if figure.leading]
-    every = [facet for shown in (*runs, *shown_figures) for facet in shown.facets]
+    every = [facet for entry in runs for facet in entry.facets]
+    every += [facet for figure in shown_figures for facet in figure.facets]
     every += [facet for table in shown_tables for row in table.rows for facet in row.facets]
     methods = {group.cell.method: group.cell.title for group in groups}
     choices = {

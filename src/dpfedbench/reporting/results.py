@@ -195,15 +195,15 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     Raises:
         BenchError: the file is missing, lacks a column, has a number that cannot be read, or two numbers for one thing.
     """
-    columns = [field.name for field in dataclasses.fields(Published)]
-    needed = {"paper", "item", *columns}
+    texts = ("dataset", "task", "method", "variant", "source")
+    needed = {"paper", "item", "x", "value", *texts}
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
         if missing := needed - set(table):
             raise BenchError(f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}")
-        rows = table.loc[(table["paper"] == paper) & (table["item"] == item), columns].to_dict("records")
+        rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict("records")
         numbers = [
-            Published(**row | {"x": float(row["x"]) if row["x"] else None, "value": float(row["value"])})
+            Published(x=float(row["x"]) if row["x"] else None, value=float(row["value"]), **{t: row[t] for t in texts})
             for row in rows
         ]
     except FileNotFoundError as error:

@@ -1,6 +1,5 @@
 """One format for accuracies, times and ε everywhere, and the writers of CSV and Markdown."""
 
-import csv
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,8 +101,8 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
         return str(value).lower() if isinstance(value, bool) else defused(value)
 
     texts = {str(name): table[name].map(cell) for name in table.select_dtypes(exclude="number")}
-    how = {"float_format": "%.6g", "lineterminator": "\n", "quoting": csv.QUOTE_MINIMAL}
-    return str(table.assign(**texts).to_csv(index=False, na_rep=nothing, **how))
+    shown = table.assign(**texts)
+    return str(shown.to_csv(index=False, na_rep=nothing, float_format="%.6g", lineterminator="\n"))
 
 
 def escaped(text: str) -> str:
