@@ -25,7 +25,7 @@ _CHUNK_ON_DEVICE = 256
 Worker = TypeVar("Worker")
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """Losses, right answers, and of how many answers, of n records: float64 [n] each."""
 
     losses: np.ndarray
@@ -106,10 +106,10 @@ class Means(Point):
     """Tasks whose gradients are computed together with their losses, as means over records: `_means` [T, w]."""
 
     _means: Array
-    _found: list[Found]
+    _measured: list[Measured]
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
+        return np.array([each.loss for each in self._measured]), np.array([each.accuracy for each in self._measured])
 
     def _gradient(self, out: Array) -> None:
         torch.as_tensor(out).copy_(torch.as_tensor(self._means))
@@ -178,7 +178,7 @@ class Gradients(ABC):
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
-    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Found:
+    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Measured:
         """Write each record's gradient to `out` [n, d].
 
         Args:
@@ -195,7 +195,7 @@ class Gradients(ABC):
 
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
-    ) -> Iterator[tuple[Found, Array]]:
+    ) -> Iterator[tuple[Measured, Array]]:
         """The same, a few records at a time: their gradients are in the cache when they are used.
 
         Args:
@@ -219,7 +219,9 @@ class Gradients(ABC):
             total += tensor_of(rows, "cpu").numpy().sum(axis=0)
         return total
 
-    def add_each(self, theta: Array, x: Array, y: Array, total: Total, *, block: str = "") -> tuple[Found, np.ndarray]:
+    def add_each(
+        self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
+    ) -> tuple[Measured, np.ndarray]:
         """Add each record's gradient to a sum over weights, clipped if that clips.
 
         Args:
@@ -236,7 +238,7 @@ class Gradients(ABC):
             return self._add_pieces(theta, x, y, total, block)
         return self._add_each(theta, x, y, total)
 
-    def evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         """Losses and right answers of records [n, ...] at weights [d], without gradients."""
         self._check_sizes(theta, x, y)
         return self._evaluate(theta, x, y)
@@ -271,19 +273,19 @@ class Gradients(ABC):
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
     @abstractmethod
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found: ...
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured: ...
 
     @abstractmethod
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found: ...
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured: ...
 
     @abstractmethod
     def _together(self) -> int:
         """Records whose gradients are computed at once."""
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
         return self._add_pieces(theta, x, y, total, "")
 
-    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
+    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Measured, np.ndarray]:
         measures, norms = [], []
         room = torch.empty(
             (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
@@ -379,10 +381,10 @@ class Workers(Threads[Worker]):
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def joined(parts: list[Found]) -> Found:
+def joined(parts: list[Measured]) -> Measured:
     """The measures of several pieces."""
     nothing = [np.empty(0)]
-    return Found(*(np.concatenate([part[k] for part in parts] or nothing) for k in range(3)))
+    return Measured(*(np.concatenate([part[k] for part in parts] or nothing) for k in range(3)))
 
 
 def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
