@@ -41,15 +41,15 @@ class _Rates:
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
         """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
-        net, like = self._net, {"dtype": theta.dtype, "device": theta.device}
+        net = self._net
         if self.learnt:
             by_tensor = net.tensors(theta)["rates"]
         elif self._adapted is None:
-            return torch.full((1, 1), rate, **like)
+            return theta.new_full((1, 1), rate)
         else:
-            by_tensor = torch.full((1, len(net.sizes)), rate, **like)
+            by_tensor = theta.new_full((1, len(net.sizes)), rate)
         if self._adapted is not None:
-            by_tensor = by_tensor * torch.tensor([float(name in self._adapted) for name in net.tensor_names], **like)
+            by_tensor = by_tensor * theta.new_tensor([float(name in self._adapted) for name in net.tensor_names])
         sizes = torch.tensor(net.sizes, device=theta.device)
         return torch.repeat_interleave(by_tensor, sizes, dim=1, output_size=net.weights)
 
