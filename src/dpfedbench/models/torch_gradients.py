@@ -1,9 +1,9 @@
 """Gradients of any module by torch.
 
 On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`, with convolutions as
-products of matrices (`patches`). The gradients of single records are `vmap`'s; for a module that it cannot take, those
-of Opacus' `GradSampleModule`; for one that neither can, they are computed one after another. Which of them, is found by
-trying on a few drawn records, where each has to agree with the last.
+products of matrices (`patches`). The gradients of single records come from `vmap`; for a module that it cannot take,
+from Opacus' `GradSampleModule`; for one that neither can take, from one backward pass a record. Each way is tried on a
+few drawn records, and the first that agrees with the last is taken.
 """
 
 from __future__ import annotations
