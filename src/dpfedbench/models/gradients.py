@@ -19,9 +19,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.threads import Threads
 
-_CHUNK_PER_THREAD = 8
-_CHUNK_ON_DEVICE = 256
-
 Worker = TypeVar("Worker")
 
 
@@ -337,6 +334,10 @@ class Choice(NamedTuple):
     device: str
     tasks: int = 1
 
+    def chunk(self, threads: int) -> int:
+        """Tasks to gather at once for so many CPU threads, or for a GPU."""
+        return 8 * max(1, threads) if self.device == "cpu" else 256
+
 
 def device_of(asked: str) -> str:
     """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
@@ -350,11 +351,6 @@ def device_of(asked: str) -> str:
             "one, or set machine.device to auto"
         )
     return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def chunk_of(choice: Choice, threads: int) -> int:
-    """Tasks to gather at once for so many CPU threads, or for a GPU."""
-    return _CHUNK_PER_THREAD * max(1, threads) if choice.device == "cpu" else _CHUNK_ON_DEVICE
 
 
 class Workers(Threads[Worker]):
@@ -373,7 +369,7 @@ class Workers(Threads[Worker]):
         self.name, self.device = choice.name, choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk, self._tasks = chunk_of(choice, threads), choice.tasks
+        self.chunk, self._tasks = choice.chunk(threads), choice.tasks
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once."""
@@ -383,8 +379,7 @@ class Workers(Threads[Worker]):
 
 def joined(parts: list[Measured]) -> Measured:
     """The measures of several pieces."""
-    nothing = [np.empty(0)]
-    return Measured(*(np.concatenate([part[k] for part in parts] or nothing) for k in range(3)))
+    return Measured(*(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3)))
 
 
 def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:
