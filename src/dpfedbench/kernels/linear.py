@@ -25,7 +25,7 @@ class LinearHeadGradients(TorchGradients):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._room = np.empty((0, 0))
+        self._room = np.empty((0, math.prod(self.net.input_shape)))
 
     @property
     def _bias(self) -> bool:
@@ -57,7 +57,7 @@ class LinearHeadGradients(TorchGradients):
 
     def _rows(self, x: Array) -> np.ndarray:
         """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
-        flat = np.asarray(x).reshape(len(x), math.prod(self.net.input_shape))  # of an empty lot, too
+        flat = np.asarray(x).reshape(len(x), self._room.shape[1])  # of an empty lot, too
         if len(self._room) < len(flat):
             self._room = np.empty((len(flat) + len(flat) // 4, flat.shape[1]))
         rows = self._room[: len(flat)]
