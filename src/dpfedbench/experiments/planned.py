@@ -1,7 +1,5 @@
 """What the rules of the workflow ask of the plan: files of runs, parameters of scripts, labels for the report."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path

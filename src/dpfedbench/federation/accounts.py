@@ -1,7 +1,5 @@
 """The account of a finished run: what its settings and its partition say beside the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ multiplier of each round: the configured one, or what a budget calibrates it to;
 as it may. Of thresholds what the rule determines is compared. How many records a client holds is in no configuration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ A run that was killed goes on from its last checkpoint and ends with the same bi
 number comes from a stream named by its round, and everything else is in the checkpoint.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import importlib.metadata
