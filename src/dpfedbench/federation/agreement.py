@@ -20,12 +20,7 @@ Samplers = Mapping[str, Mapping[str, Any]]
 
 
 def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
-    """Raise where a ledger says something else than the configuration.
-
-    Args:
-        run: the run (a method).
-        releases: its ledger.
-        rounds: how many were run, by training.json.
+    """Refuse a ledger that says something else than the run's configuration, given the rounds that training.json tells.
 
     Raises:
         BenchError: at the first difference.
