@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -215,7 +215,7 @@ def _difference(said: Mapping[str, Any], made: Mapping[str, Any], close: float =
     """The first value that differs by more than another processor's rounding, or by more than `close`; "": none."""
     for name in dict.fromkeys([*said, *made]):  # NaN, which equals nothing, counts as None
         pair: list[Any] = [values.get(name) for values in (said, made)]
-        then, now = (None if value != value else value for value in pair)
+        then, now = cast(list[Any], [None if value != value else value for value in pair])
         numbers = isinstance(then, (int, float)) and isinstance(now, (int, float))
         if not (math.isclose(then, now, rel_tol=1e-6, abs_tol=close) if numbers else then == now):
             return f"its {name} is {then}, but it is {now}"

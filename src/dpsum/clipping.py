@@ -223,8 +223,7 @@ class NoisedMeanNorm(ByFactor):
 class MeanOfRawNorms(ByFactor):
     """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
 
-    No reading of Adap DP-FL's eq. 6, but the one with which its published factors give a threshold that lasts. An
-    empty lot leaves C as it is.
+    With this reading of Adap DP-FL's eq. 6 its published factors give a threshold that lasts. An empty lot keeps C.
     """
 
     private: ClassVar[bool] = False

@@ -83,9 +83,9 @@ class Release:
         """Refuse what no mechanism can have written (ValueError), so that no accountant meets it."""
         if isinstance(self.sampler, Mapping):
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
-        for name, wanted in _TYPES.items():
+        for name, (wanted, called) in _TYPES.items():
             if type(getattr(self, name)) is not wanted:
-                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
+                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {called}")
         for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
             value = getattr(self, name)
             for number in value if isinstance(value, list) and name in _LISTS else [value]:
@@ -112,11 +112,11 @@ _CHAIN = "previous"
 LARGEST = 1e150
 """Far beyond what a run may be configured to; squares of it are still numbers."""
 
-_TYPES: dict[str, type] = {
-    "round": int, "name": str, "mechanism": str, "unit": str, "adjacency": str, "observer": str, "dimension": int,
-    "sampler": Sampling, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
+_KINDS: dict[Any, tuple[type, str]] = {
+    "int": (int, "a whole number"), "str": (str, "text"), "bool": (bool, "true or false"),
+    "Sampling": (Sampling, "a group of keys"),
 }  # fmt: skip
-_CALLED = {int: "a whole number", str: "text", Sampling: "a group of keys", bool: "true or false"}
+_TYPES = {field.name: _KINDS[field.type] for field in dataclasses.fields(Release) if field.type in _KINDS}
 _LISTS = ("threshold", "sensitivity", "noise_std")
 _SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
 
@@ -131,7 +131,7 @@ def _shown(value: Any) -> str:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
-_OPTIONAL = {"combines", "part", "adds", "secure"}
+_OPTIONAL = {field.name for field in dataclasses.fields(Release) if field.default is None}
 
 
 def digest(line: str) -> str:

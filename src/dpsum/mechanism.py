@@ -1,17 +1,9 @@
 """The mechanism: couples participation, clipping, noise and the ledger, so that what ran is what is accounted for.
 
-    rounds = OnePass(units=1000, cohort=50, rounds=20)
-    mechanism = Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
-                          clipping=Constant(0.5), noise=Independent(1.0), ledger="ledger.jsonl")
-    for t in range(20):
-        total = mechanism.open(t)
-        for client in rounds.cohort(t):
-            total.add(update(client))                # [n, d]
-        mean = mechanism.release(total) / rounds.denominator
-
-Guarantee, where each unit makes at most one contribution a round. Each contribution is clipped to C in one L2 norm over
-all coordinates, the sum is noised before anybody has it, and the release is in the ledger, read off the mechanism that
-ran, before it is handed out. Under the ledger's participation `accounting.account` says which epsilon holds.
+The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at most one contribution a round:
+each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has it, and the
+release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's participation
+`accounting.account` says which epsilon holds.
 """
 
 from __future__ import annotations

@@ -133,7 +133,6 @@ class Encoded(Noise):
 
     The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`). What a
     unit can be told by is its column of the encoder, whose norm is at most 1, so that z is over C's largest column.
-
     Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022,
     Improved Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams.
 
@@ -189,10 +188,8 @@ class Correlated(Encoded):
     """Correlated noise by an encoder C that is given as its inverse.
 
     Attributes:
-        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-
-    Raises:
-        DpsumError: no lower triangular matrix, or a column of C has a norm above 1.
+        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`. DpsumError where it is not, or a column
+            of C has a norm above 1.
     """
 
     weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from dpfedbench.data.images import ImageDataset
 from dpfedbench.errors import BenchError
 from dpfedbench.methods import read_run
 from dpfedbench.parts.partitions.alphabets import log_dirichlet
@@ -154,3 +155,11 @@ print(run.clients.identity()["partition"], len(run.made_by.split()))
         text=True, cwd=PAGE.parents[1],
     )  # fmt: skip
     assert done.stdout.split() == ["halving", "2"], done.stderr
+
+
+def test_groups_are_read_off_the_names_of_classes():
+    """Omniglot's alphabets, the scripts of drawn letters, and nothing where a name says nothing."""
+    names = ("background/Greek/character01", "U+0416 CYRILLIC CAPITAL LETTER ZHE", "U+1F600", "dog")
+    images = np.zeros((4, 2, 1, 1, 1), np.uint8)
+    dataset = ImageDataset(name="some", images=images, splits={}, class_names=names, summary={})
+    assert dataset.groups == ("background/Greek", "CYRILLIC", "", "")

@@ -10,12 +10,13 @@ computed backwards through the steps, without a graph across them:
 and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
 is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
 whose gradients there then join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but the
-head). Nothing is clipped or noised here: a gradient leaves its client only through `privacy.private_sum`.
+head). Nothing is clipped or noised here: a gradient leaves its client only through a `dpsum.Mechanism`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,8 @@ class _Rates:
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
         """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
-        net, like = self._net, {"dtype": theta.dtype, "device": theta.device}
+        net = self._net
+        like: dict[str, Any] = {"dtype": theta.dtype, "device": theta.device}
         if self.learnt:
             by_tensor = net.tensors(theta)["rates"]
         elif self._adapted is None:

@@ -23,7 +23,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, half_widths, legend_below, plain, tidied
+from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, half_widths, legend_below, plain, tidied, wrapped
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, worst_epsilon
 from dpfedbench.reporting.values import Listing
 from dpsum.accounting.profiles import Entry
@@ -148,7 +148,7 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
     units.sort(key=lambda unit: unit not in curved)
     swept = [unit in curved for unit in units]
     ratios = [1.0 if wide else 0.45 for wide in swept]
-    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 5.2), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 6.2), dpi=DPI, layout="constrained")
     panels = figure.subplots(1, len(units), sharey=True, squeeze=False, width_ratios=ratios)[0]
     style = {
         series: (COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)])
@@ -182,7 +182,7 @@ def _notes(item: Item, points: Sequence[Point]) -> str:
         "Its arrow ends at the ε that holds; ∞: no finite ε holds.",
         *attributed_notices([(point.cell.label, point.result) for point in points]),
     ]
-    return "\n".join(dict.fromkeys(said))
+    return wrapped(dict.fromkeys(said), 130)
 
 
 def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:

@@ -35,7 +35,7 @@ from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedCl
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.flower_nodes import release_of
-from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, rms, spacing
+from dpsum.adapters.watch import Watch, check_cohorts, differences, norm, spacing
 from dpsum.errors import DpsumError
 
 _MEND = "or metrics='kept', if nobody but the server sees them"
@@ -80,7 +80,7 @@ class StrategyWatch(Watch):
             raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
         super().__init__(ledger, metrics)
         self._strategy, self._rounds, self._cohorts, self._examples = strategy, rounds, cohorts, examples
-        self._inner, self._noise, self._counts = strategy.strategy, NoiseSeen(), NoiseSeen()
+        self._inner = strategy.strategy
         self._sampler: dict[str, Any] = {}
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
         self._count: tuple[float, float] | None = None
@@ -164,9 +164,6 @@ class StrategyWatch(Watch):
                 f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
                 "sensitivity is not known"
             )
-        noise = differences(after, mean)
-        deviation = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
-        faults = self._noise.faults(noise, deviation, after)
         if self.metrics == "released":
             if metrics:
                 reasons.append(
@@ -185,27 +182,28 @@ class StrategyWatch(Watch):
             name="update-mean",
             threshold=threshold,
             sensitivity=threshold * factor,
-            noise_std=answered * (rms(noise) if faults else deviation),
-            dimension=sum(array.size for array in after),
+            deviation=strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients,
+            draws=[differences(after, mean)],
+            values=after,
+            scale=answered,
             sampler=self._sampler,
             denominator=answered,
-            reasons=[*faults, *reasons],
+            reasons=reasons,
         )
 
     def _write_count(self, reasons: Sequence[str]) -> None:
         """The count of clipped updates. A bit is half, more or less: with zero in its place the count moves by 1/2."""
         assert self._count is not None
         noise, std = self._count
-        faults = self._counts.faults([np.array([noise])], std)
         self.write(
             name="clipped-count",
             threshold=0.5,
             sensitivity=0.5,
-            noise_std=abs(noise) if faults else std,
-            dimension=1,
+            deviation=std,
+            draws=[[np.array([noise])]],
             sampler=self._sampler,
             denominator=len(self._mean[0]) if self._mean else 1,
-            reasons=[*faults, *reasons],
+            reasons=reasons,
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
@@ -322,7 +320,7 @@ class LocalWatch(Watch):
 
     def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
         super().__init__(path, metrics, go_on=True)
-        self._mod, self._rounds, self._noise = mod, rounds, NoiseSeen()
+        self._mod, self._rounds = mod, rounds
 
     def sent(self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
         """Take note of a message: the model that came, the one that was trained, the one that was sent; metrics."""
@@ -332,21 +330,19 @@ class LocalWatch(Watch):
         scale = min(1.0, threshold / length) if length else 1.0
         noise = [array - scale * moved for array, moved in zip(differences(after, before), update, strict=True)]
         deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
-        faults, reasons = self._noise.faults(noise, deviation), list[str]()
-        if self.metrics == "released" and shown:
-            reasons.append(f"the server sees the client's {', '.join(shown)}, which have no noise")
+        told = f"the server sees the client's {', '.join(shown)}, which have no noise"
         self.write(
             name="own-update",
             threshold=threshold,
             sensitivity=threshold,
-            noise_std=rms(noise) if faults else deviation,
-            dimension=sum(array.size for array in after),
+            deviation=deviation,
+            draws=[noise],
             sampler={
                 "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": self._rounds, "rate": 1.0,
                 "separation": 1, "participations": self._rounds,
             },
             denominator=1,
-            reasons=[*faults, *reasons],
+            reasons=[told] if self.metrics == "released" and shown else [],
             observer="server",
         )  # fmt: skip
         self.round += 1

@@ -79,9 +79,6 @@ class TrainingWatch(Watch):
         epochs: times that the loader is to be gone through; further steps are refused.
         ledger: the file that is written; there must be none yet.
 
-    Attributes:
-        silent: whether what the optimiser does is not of the training, and not written down.
-
     Raises:
         DpsumError: the optimiser is none of Opacus's own for one process, is watched already, or adds no noise; steps
             were taken before; the loader does not know its length; the ledger exists.
@@ -181,7 +178,7 @@ class TrainingWatch(Watch):
             name="gradient-sum",
             threshold=sensitivity,
             sensitivity=sensitivity,
-            noise_std=deviation,
+            deviation=deviation,
             dimension=self._coordinates.sum(),
             sampler=sampler,
             denominator=optimizer.expected_batch_size * optimizer.accumulated_iterations if mean else 1,

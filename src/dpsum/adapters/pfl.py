@@ -44,7 +44,7 @@ from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, Priv
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, rms
+from dpsum.adapters.watch import Watch, check_cohorts, differences, norm
 from dpsum.errors import DpsumError
 
 _RANDOM = get_user_sampler("random", [0]).__code__
@@ -74,10 +74,8 @@ class _Round:
     users: list[Any] = dataclasses.field(default_factory=list)
     norms: list[float] = dataclasses.field(default_factory=list)
     weights: list[float] = dataclasses.field(default_factory=list)
-    noise: list[np.ndarray] = dataclasses.field(default_factory=list)
-    locally: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    draws: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
     bound: float = 0.0
-    dimension: int = 1
 
 
 class BackendWatch(Watch):
@@ -130,7 +128,7 @@ class BackendWatch(Watch):
         self._in_turn = kind == "min-separation"
         told = self._local or cohorts == "known"
         self._kind = "min-separation" if told and kind != "unknown" else kind
-        self._now, self._noise, self._past = _Round(), NoiseSeen(), list[np.ndarray]()
+        self._now, self._past = _Round(), list[np.ndarray]()
         self._cohort, self._last = 0, dict[Any, int]()
         self.replace(backend._training_dataset, "get_cohort", self._drawn)
         self.replace(backend._aggregator, "accumulate", self._added)
@@ -155,11 +153,9 @@ class BackendWatch(Watch):
         before = [array.copy() for array in _numpy(statistics.get_weights()[1])]
         self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
-        noise = differences(_numpy(noisy.get_weights()[1]), before)
+        self._now.draws.append(differences(_numpy(noisy.get_weights()[1]), before))
         if self._local:
-            self._now.locally.append(noise)
             self._now.norms.append(norm(before))
-        self._now.noise, self._now.dimension = noise, sum(array.size for array in before)
         return noisy, metrics
 
     def _released(self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any) -> Any:
@@ -168,8 +164,7 @@ class BackendWatch(Watch):
         if central_context.population == Population.TRAIN:
             if self._approximated:
                 self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
-                self._now.noise = differences(_numpy(stats.get_weights()[1]), before)
-                self._now.dimension = sum(array.size for array in before)
+                self._now.draws = [differences(_numpy(stats.get_weights()[1]), before)]
             self._write()
             self.round += 1
         return stats, metrics
@@ -177,20 +172,20 @@ class BackendWatch(Watch):
     def _write(self) -> None:
         now, gaussian = self._now, self._gaussian
         self._cohort = self._cohort or len(now.users)
-        factor, combines = 1.0, None
+        factor, combines, draws = 1.0, None, now.draws if self._local else now.draws[-1:]
         deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
             factor = float(np.max(np.linalg.norm(encoder, axis=0)))
             inverse = np.linalg.inv(encoder)[self.round, : self.round + 1]
             combines = [float(weight) for weight in inverse]
-            drawn, self._past = _undone(encoder, self._past, now.noise, self.round)
-        else:
-            drawn = now.noise
+            drawn, self._past = _undone(encoder, self._past, now.draws[-1], self.round)
+            draws = [drawn]
         if self._approximated:
             deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
-        faults = self._faults(deviation, drawn)
+        if self._local and len(draws) != len(now.users):
+            reasons.append(f"{len(draws)} of {len(now.users)} users noised what they sent")
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
@@ -209,22 +204,13 @@ class BackendWatch(Watch):
             name="own-update" if self._local else "update-sum",
             threshold=now.bound,
             sensitivity=now.bound * factor,
-            noise_std=rms(drawn) if faults else deviation,
-            dimension=now.dimension,
+            deviation=deviation,
+            draws=draws,
             sampler=sampler,
             denominator=1 if self._local else len(now.users),
-            reasons=[*faults, *reasons],
+            reasons=reasons,
             observer="server" if self._local else "everyone",
             combines=combines,
-        )
-
-    def _faults(self, deviation: float, drawn: list[np.ndarray]) -> list[str]:
-        if not self._local:
-            return self._noise.faults(drawn, deviation)
-        if len(self._now.locally) != len(self._now.users):
-            return [f"{len(self._now.locally)} of {len(self._now.users)} users noised what they sent"]
-        return list(
-            dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, deviation))
         )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:

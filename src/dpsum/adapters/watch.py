@@ -149,6 +149,7 @@ class Watch:
         if self.round:
             self.ledger.chain = chain_of(self.path.read_text(encoding="utf-8").splitlines(keepends=True))
         self._undo: list[Callable[[], object]] = []
+        self._noise: dict[str, NoiseSeen] = {}
 
     def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
         """Have `by` called in place of a method of `owner`, with that method before its arguments, until `stop`."""
@@ -170,16 +171,30 @@ class Watch:
             self._undo.pop()()
 
     def write(
-        self, *, name: str, threshold: float, sensitivity: float, noise_std: float, dimension: int,
-        sampler: Mapping[str, Any], denominator: float, reasons: Sequence[str], observer: str = "everyone",
-        combines: list[float] | None = None, noise_stream: str = "of the library that was watched",
+        self, *, name: str, threshold: float, sensitivity: float, deviation: float, sampler: Mapping[str, Any],
+        denominator: float, reasons: Sequence[str], draws: Sequence[Sequence[np.ndarray]] | None = None,
+        values: Sequence[np.ndarray] | None = None, scale: float = 1.0, dimension: int = 1,
+        observer: str = "everyone", combines: list[float] | None = None,
+        noise_stream: str = "of the library that was watched",
     ) -> None:  # fmt: skip
         """Append the line of a release of this round; `reasons` say why no finite epsilon holds of it.
+
+        Args:
+            deviation: that the noise is said to have; the line is of the release times `scale`.
+            draws: the noise that was seen, each draw array by array; None: whoever calls has judged it.
+            values: see `NoiseSeen.faults`.
+            dimension: where no draws tell it.
 
         Raises:
             DpsumError: a release that no mechanism makes.
         """
-        std = max(float(noise_std), NO_NOISE)
+        if draws is not None:
+            seen = self._noise.setdefault(name, NoiseSeen())
+            faults = [fault for noise in draws for fault in seen.faults(noise, deviation, values)]
+            faults += [] if draws else ["no noise is added"]
+            reasons, dimension = [*faults, *reasons], sum(array.size for noise in draws[-1:] for array in noise) or 1
+            deviation = deviation if not faults else rms(draws[-1]) if draws else 0.0
+        std = max(scale * float(deviation), NO_NOISE)
         try:
             release = Release(
                 round=self.round,

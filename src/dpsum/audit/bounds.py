@@ -81,9 +81,9 @@ def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = Tru
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
     """As many guesses as suit the number of coins, fixed beforehand.
 
-    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. A
-    tenth, half of them "absent"; where participation is secret a twentieth, none of them "absent", since a release
-    that a canary was not seen in says little. But a hundred where there are so many.
+    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. So it is
+    a tenth (but a hundred, where there are so many), half of them "absent"; where participation is secret a twentieth,
+    none of them "absent", since a release that a canary was not seen in says little.
     """
     count = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
     return guess(scores, coins, count, both=not secret)

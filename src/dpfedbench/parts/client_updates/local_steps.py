@@ -63,6 +63,19 @@ class LocalSteps(ClientUpdate):
         return _Silos(self, setup)
 
 
+class _Room:
+    """Memory of one thread for the records of a lot, used again and again: new memory takes longer than its filling."""
+
+    def __init__(self) -> None:
+        self._room = np.empty(0)
+
+    def taken(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The records at some places; good until the next call."""
+        if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
+            self._room = np.empty((len(places) + len(places) // 4, *records.shape[1:]), records.dtype)
+        return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
+
+
 class _Silos(Clients):
     """Clients that sum over lots of their own records."""
 
@@ -74,7 +87,7 @@ class _Silos(Clients):
         run, self._count = setup.run, len(setup.held.images)
         self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
         self._lots = update.lots(run, clients=self._count, records=[*map(len, setup.held.images)])
-        self._workers = setup.workers(lambda gradients: gradients)
+        self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own
@@ -102,7 +115,7 @@ class _Silos(Clients):
         theta = self._setup.weights
         if theta is None:
             theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
-        with self._workers.running(), self._workers.worker() as gradients:
+        with self._workers.running(), self._workers.worker() as (gradients, _):
             _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
         return float(norms.mean())
 
@@ -150,9 +163,10 @@ class _Silos(Clients):
             the mean loss and the mean norm of the gradients, nan where they may not be told, and the release's norm.
         """
         lot, model = self._lots.lot(index, step, client), self._models[client]
-        images, labels = self._held.images[client][lot], self._held.labels[client][lot]
+        labels = self._held.labels[client][lot]
         total, loss, norm = self.entry.open(index, step=step, holder=client), math.nan, math.nan
-        with self._workers.worker() as gradients:
+        with self._workers.worker() as (gradients, room):
+            images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
             loss, norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
