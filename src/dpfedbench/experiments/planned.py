@@ -84,6 +84,11 @@ class Planned:
         places = [f"{self.report}/figures/{item.paper}/{item.name}" for item in self._frontiers]
         return [f"{place}.{kind}" for place in places for kind in kinds]
 
+    def frontier_targets(self) -> list[str]:
+        """All figures of frontiers, and their table where there is one."""
+        table = [f"{self.report}/tables/frontier.{kind}" for kind in ("csv", "md")]
+        return self.frontiers("png", "csv") + table * bool(self._frontiers)
+
     # Pages
 
     def page_items(self, paper: str | None = None) -> list[dict[str, Any]]:
