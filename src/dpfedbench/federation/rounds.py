@@ -51,7 +51,7 @@ class Rounds:
     """The rounds of one run: the method's parts at work on a model.
 
     Args:
-        run: the run (a method).
+        run: whose rounds they are.
         net: the model.
         held: what clients hold.
         gradients: how gradients of the model are taken.
