@@ -48,6 +48,8 @@ STANDS = (
     ("M36", "dp-fedmeta", "frontier", {"series": ["public-start-64000"], "x": [0.5, 1.5]}),
     ("M38", "dp-fedmeta", "baselines", {"series": ["public-start-64000-slow"]}),
     ("M34", "adap-dp-fl", "baselines-b", {"series": ["scattering-155"]}),
+    ("M46", "adap-dp-fl", "frontier", {"series": ["scattering"]}),
+    ("M45", "correlated-noise", "passes", {"series": ["four-passes"]}),
     ("M20", "dp-fnas", "small", {}),
     ("M20", "dp-fnas", "small-seeds", {}),
     ("M13", "dp-maml", "table3", {"shots": [5]}),
