@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from dpfedbench.compiled import compiled
-from dpfedbench.kernels import calls
+from dpfedbench.kernels import calls, products
 
 
 @compiled
 def run_products(native, a, turned, b, out, adds):
-    calls.products(native, a, turned, b, out, adds)
+    products.products(native, a, turned, b, out, adds)
 
 
 @compiled
 def run_product(native, a, turned, b, out):
-    calls.product(native, a, turned, b, out)
+    products.product(native, a, turned, b, out)
 
 
 @compiled

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dpfedbench.compiled import compiled, exact
 from dpfedbench.kernels import calls
 from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, product, products, sum_of
+from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, sum_of
 from dpfedbench.kernels.conv4_first import first_backward, first_forward, first_tangent, first_tangent_backward
 from dpfedbench.kernels.conv4_room import (
     gradient_tiles,
@@ -26,6 +26,7 @@ from dpfedbench.kernels.conv4_room import (
     tangent_pooled_gradient,
     tiles_of_input,
 )
+from dpfedbench.kernels.products import product, products
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 

@@ -118,21 +118,56 @@ def add_products_at(_, totals, array, start, places, value):
     return totals(totals, array, start, places, value), code
 
 
+def _lines(context, builder, signature, arguments):
+    """LLVM: addresses array[start + k * step], for each vector of a tuple; the arguments begin with these three."""
+    array, start, step, values = signature.args
+    place, step = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (1, 2))
+    for _ in range(values.count):
+        yield _place(context, builder, array, arguments[0], place, context.get_value_type(values.dtype))
+        place = builder.add(place, step)
+
+
 @intrinsic
 def store_several(_, array, start, step, values):
     """array[start + k * step : ...] = values[k], for each vector of a tuple."""
 
     def code(context, builder, signature, arguments):
-        vector = context.get_value_type(values.dtype)
-        place = context.cast(builder, arguments[1], start, types.int64)
-        step_ = context.cast(builder, arguments[2], step, types.int64)
-        for k in range(values.count):
-            address = _place(context, builder, array, arguments[0], place, vector)
+        for k, address in enumerate(_lines(context, builder, signature, arguments)):
             builder.store(builder.extract_value(arguments[3], k), address).align = 4
-            place = builder.add(place, step_)
         return context.get_dummy_value()
 
     return types.void(array, start, step, values), code
+
+
+@intrinsic
+def plus_several(_, array, start, step, values):
+    """A tuple of array[start + k * step : ...] + values[k], for each vector of a tuple."""
+
+    def code(context, builder, signature, arguments):
+        found = []
+        for k, address in enumerate(_lines(context, builder, signature, arguments)):
+            stored = builder.load(address)
+            stored.align = 4
+            found.append(builder.fadd(stored, builder.extract_value(arguments[3], k)))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return values(array, start, step, values), code
+
+
+@intrinsic
+def add_outer(_, totals, array, start, step, value):
+    """A tuple of totals[k] + array[start + k * step] * value."""
+
+    def code(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[1]).data
+        place, step_, found = *(context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (2, 3)), []
+        for k in range(totals.count):
+            factor = builder.load(builder.gep(data, [place]))
+            found.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+            place = builder.add(place, step_)
+        return context.make_tuple(builder, totals, found)
+
+    return totals(totals, array, start, step, value), code
 
 
 @intrinsic
