@@ -12,12 +12,10 @@ from collections.abc import Iterable
 
 import numpy as np
 from llvmlite import binding
-from numba import types
-from numba.extending import overload
 
 from dpfedbench.compiled import compiled, exact, exact_part
 from dpfedbench.kernels.calls import BATCH, MULTIPLY, Native, address_of, enter_c, matmul
-from dpfedbench.kernels.vectors import add_outer, constant, load, plus_several, several, store_several
+from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, store_several, zeros
 
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 _LANES = 16
@@ -44,7 +42,7 @@ def _block(lanes, count):
     def block(a, turned, b, out, adds, row, column, first, stop):
         step, onwards = (1, out.shape[0]) if turned else (b.shape[0], 1)
         columns = out.shape[1]
-        y = several(constant(0, lanes), count)
+        y = several(zeros(out, lanes), count)
         for k in range(first, stop):
             y = add_outer(y, a, row * step + k * onwards, step, load(b, k * columns + column, lanes))
         if adds:
@@ -83,26 +81,17 @@ def _loop(lanes, count):
 _by_64, _by_32, _by_16 = _loop(64, 4), _loop(32, 8), _loop(16, 16)
 
 
+@exact
 def _by_blocks(a, turned, b, out, adds, deepest):
     """out = a @ b, or the transpose of a, or added to what is there."""
-
-
-@overload(_by_blocks, jit_options={"_nrt": False, "nogil": True, "error_model": "numpy"})
-def _by_blocks_of(a, turned, b, out, adds, deepest):
-    if out.dtype != types.float32:
-        return lambda a, turned, b, out, adds, deepest: None  # never called
-
-    def by_blocks(a, turned, b, out, adds, deepest):
-        inner, columns = b.shape
-        depth = inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
-        if columns % 64 == 0:
-            _by_64(a, turned, b, out, adds, depth)
-        elif columns % 32 == 0:
-            _by_32(a, turned, b, out, adds, depth)
-        else:
-            _by_16(a, turned, b, out, adds, depth)
-
-    return by_blocks
+    inner, columns = b.shape
+    depth = inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
+    if columns % 64 == 0:
+        _by_64(a, turned, b, out, adds, depth)
+    elif columns % 32 == 0:
+        _by_32(a, turned, b, out, adds, depth)
+    else:
+        _by_16(a, turned, b, out, adds, depth)
 
 
 @exact

@@ -12,17 +12,17 @@ from numba.extending import intrinsic, models, register_model
 
 
 class Vector(types.Type):
-    """float32 vector of a fixed number of lanes; a whole number of processor registers."""
+    """Vector of a fixed number of lanes; best a whole number of processor registers."""
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        super().__init__(name=f"float32x{lanes}")
+    def __init__(self, lanes: int, number: types.Type = types.float32) -> None:
+        self.lanes, self.number = lanes, number
+        super().__init__(name=f"{number}x{lanes}")
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, vector) -> None:
-        super().__init__(dmm, vector, ir.VectorType(ir.FloatType(), vector.lanes))
+        super().__init__(dmm, vector, ir.VectorType(dmm.lookup(vector.number).get_value_type(), vector.lanes))
 
 
 def _spread(builder, scalar, vector):
@@ -41,7 +41,7 @@ def _place(context, builder, array_type, array, start, vector):
 @intrinsic(prefer_literal=True)
 def load(_, array, start, lanes):
     """array[start : start + lanes] as a vector."""
-    result = Vector(lanes.literal_value)
+    result = Vector(lanes.literal_value, array.dtype)
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(result)
@@ -90,7 +90,7 @@ def _added(builder, total, factor, value):
 @intrinsic
 def add_product(_, total, factor, value):
     """total + factor * value, with a scalar factor."""
-    return value(value, types.float32, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
+    return value(value, value.number, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
 
 
 @intrinsic(prefer_literal=True)
@@ -220,6 +220,29 @@ def where_equal(_, a, scalar, x):
         return builder.select(equal, arguments[2], ir.Constant(vector, None))
 
     return a(a, types.float32, a), code
+
+
+@intrinsic
+def where_code(_, codes, start, code, value):
+    """Lane by lane: value where the byte codes[start + lane] is `code`, else 0."""
+
+    def code_of(context, builder, signature, arguments):
+        vector, byte = context.get_value_type(value), ir.IntType(8)
+        loaded = builder.load(
+            _place(context, builder, codes, arguments[0], arguments[1], ir.VectorType(byte, value.lanes))
+        )
+        loaded.align = 1
+        equal = builder.icmp_unsigned("==", loaded, _spread(builder, arguments[2], loaded.type))
+        return builder.select(equal, arguments[3], ir.Constant(vector, None))
+
+    return value(codes, types.intp, types.uint8, value), code_of
+
+
+@intrinsic(prefer_literal=True)
+def zeros(_, like, lanes):
+    """Zeros of an array's type."""
+    result = Vector(lanes.literal_value, like.dtype)
+    return result(like, lanes), lambda context, builder, *_: ir.Constant(context.get_value_type(result), None)
 
 
 @intrinsic(prefer_literal=True)
