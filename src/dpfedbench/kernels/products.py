@@ -1,4 +1,4 @@
-"""Products of matrices with the bits of torch's, for compiled loops: MKL's own, or loops that give the same bits sooner.
+"""Products of matrices for compiled loops, with the bits of torch's: MKL's own, or loops that give them sooner.
 
 MKL first copies the parts of small matrices together and writes zeros where it is going to add: a quarter to a third of
 its time here. `_loop` keeps a block of the result in registers instead. Each number of the result is the sum of its
@@ -15,7 +15,7 @@ from llvmlite import binding
 
 from dpfedbench.compiled import compiled, exact, exact_part
 from dpfedbench.kernels.calls import BATCH, MULTIPLY, Native, address_of, enter_c, matmul
-from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, store_several, zeros
+from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, store_several, transpose_block, zeros
 
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 _LANES = 16
@@ -160,6 +160,22 @@ def product(native, a, turned, b, out):
             address_of(out), i + 28,
         ),
     )  # fmt: skip
+
+
+@exact
+def transpose(matrices, out):
+    """out[n] = the transpose of matrices[n], square."""
+    side = matrices.shape[1]
+    if side % _LANES == 0:
+        for n in range(len(matrices)):
+            for i in range(0, side, _LANES):
+                for j in range(0, side, _LANES):
+                    transpose_block(matrices[n], i * side + j, side, out[n], j * side + i, _LANES)
+    else:
+        for n in range(len(matrices)):
+            for i in range(side):
+                for j in range(side):
+                    out[n, j, i] = matrices[n, i, j]
 
 
 @compiled

@@ -120,7 +120,7 @@ def add_products_at(_, totals, array, start, places, value):
 
 def _lines(context, builder, signature, arguments):
     """LLVM: addresses array[start + k * step], for each vector of a tuple; the arguments begin with these three."""
-    array, start, step, values = signature.args
+    array, _, _, values = signature.args
     place, step = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (1, 2))
     for _ in range(values.count):
         yield _place(context, builder, array, arguments[0], place, context.get_value_type(values.dtype))
@@ -168,6 +168,36 @@ def add_outer(_, totals, array, start, step, value):
         return context.make_tuple(builder, totals, found)
 
     return totals(totals, array, start, step, value), code
+
+
+@intrinsic(prefer_literal=True)
+def transpose_block(_, array, start, width, out, to, lanes):
+    """Transpose a block of so many lanes and rows, whose rows are `width` apart in both arrays."""
+    vector_type = Vector(lanes.literal_value, array.dtype)
+
+    def code(context, builder, signature, arguments):
+        vector, count = context.get_value_type(vector_type), vector_type.lanes
+        array_, place, width_, out_, to_, _ = arguments
+        rows = []
+        for _ in range(count):
+            rows.append(builder.load(_place(context, builder, array, array_, place, vector)))
+            rows[-1].align = 4
+            place = builder.add(place, width_)
+        numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
+        while step:  # rows i and i + step exchange the lanes in which the other has what belongs there
+            upper = [k if not k & step else count + k - step for k in range(count)]
+            lower = [k + step if not k & step else count + k for k in range(count)]
+            for i in (i for i in range(count) if not i & step):
+                pair = rows[i], rows[i + step]
+                for row, mask in ((i, upper), (i + step, lower)):
+                    rows[row] = builder.shuffle_vector(*pair, ir.Constant(numbers, mask))
+            step //= 2
+        for row in rows:
+            builder.store(row, _place(context, builder, out, out_, to_, vector)).align = 4
+            to_ = builder.add(to_, width_)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, out, types.intp, lanes), code
 
 
 @intrinsic
