@@ -444,15 +444,14 @@ def patches_of_images(padded, mean, out):
                 for x in range(width):
                     total += padded[b, y + dy, x + dx, c]
             mean[row] += total / count
-    n = 0
+    n, pixels = 0, padded.reshape(padded.size)
     for b in range(batch):
         for y in range(height):
             for x in range(width):
-                row = 0
                 for dy in range(3):
+                    start, row = ((b * (height + 2) + y + dy) * (width + 2) + x) * channels, 3 * channels * dy
                     for k in range(3 * channels):
-                        out[n, row] = padded[b, y + dy, x + k // channels, k % channels] - mean[row]
-                        row += 1
+                        out[n, row + k] = pixels[start + k] - mean[row + k]
                 n += 1
 
 
