@@ -38,14 +38,19 @@ rule all:
     """Every table and figure of every paper, what made them, and the page that shows them."""
     default_target: True
     input:
-        targets(),
+        PLANNED.targets(),
         [f"{REPORT}/{name}" for name in ("cells.tsv", "provenance.json", "index.html")],
 
 
 rule frontier:
     """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
     input:
-        frontiers(),
+        PLANNED.frontiers("png", "csv"),
+        [
+            f"{REPORT}/tables/frontier.{kind}"
+            for kind in ("csv", "md")
+            if PLANNED.frontiers("csv")
+        ],
 
 
 rule libraries:
@@ -61,5 +66,5 @@ for paper in PAPERS:
         name:
             paper.replace("-", "_")
         input:
-            targets(paper),
+            PLANNED.targets(paper),
             f"{REPORT}/{paper}.html",

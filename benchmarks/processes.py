@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedbench.data.images import RawImages, load_dataset, save_dataset
+from dpfedbench.data.images import RawImages, load_dataset
 from dpfedbench.data.partition import make_partition
 from dpfedbench.files import write_text
 from dpfedbench.launch import train_together
@@ -48,9 +48,7 @@ def data_of(run: Method, folder: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, size=(40, 20, 28, 28, 1), dtype=np.uint8)
     splits = ("train",) * 20 + ("validation",) * 10 + ("test",) * 10
     names = tuple(f"class{index}" for index in range(40))
-    save_dataset(
-        folder / "data", RawImages(images=images, class_names=names, splits=splits, versions={}), {"name": "-"}
-    )
+    RawImages(images=images, class_names=names, splits=splits, versions={}).save(folder / "data", {"name": "-"})
     clients = make_partition(
         load_dataset(folder / "data"), clients=run.clients.count, ways=5, examples_per_class=2, kind="shared", seed=0
     )

@@ -8,12 +8,11 @@ import pytest
 
 from dpfedbench import cost
 from dpfedbench.cost import Clock, Rate
-from dpfedbench.data.fragments import make_fragments
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import make_partition
 from dpfedbench.data.records import load_any_records
 from dpsum.accounting.calibration import rounds_allowed
 from tests.federation.conftest import federation
+from tests.partitions import make_fragments, make_partition
 from tests.test_experiments import configuration, plan
 
 __all__ = ["federation"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration, overlaid
 from dpfedbench.experiments.datasets import known_datasets, read_datasets, read_holdings
@@ -40,7 +41,7 @@ def planned(preset: str | None = None) -> Plan:
 
 
 def plan(found: dict[str, Any]) -> Plan:
-    table, read = CONFIG / "datasets.tsv", Configuration.read(found)
+    table, read = DATASETS_TABLE, Configuration.read(found)
     return make_plan(read, datasets=known_datasets(table, read), holdings=read_holdings(table))
 
 
@@ -336,12 +337,12 @@ SHAPES = {"reader": "image-folder", "options": {"folder": "shapes", "size": 28, 
 
 def known(**changes: Any) -> dict[str, str]:
     found = Configuration.read(configuration(**{"datasets.shapes": SHAPES} | changes))
-    return known_datasets(CONFIG / "datasets.tsv", found)
+    return known_datasets(DATASETS_TABLE, found)
 
 
 def test_data_sets_of_the_configuration_are_known_by_all_that_it_says() -> None:
     found = known()
-    assert found["glyphs"] == "1" and set(found) >= {*read_datasets(CONFIG / "datasets.tsv"), "shapes"}
+    assert found["glyphs"] == "1" and set(found) >= {*read_datasets(DATASETS_TABLE), "shapes"}
     assert known(**{"datasets.shapes.version": 2})["shapes"] != found["shapes"]
     assert "shapes" not in known(**{"datasets.shapes": None})
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from dpfedbench.data import DATASETS_TABLE
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.experiments.datasets import known_datasets, read_holdings
@@ -21,7 +22,7 @@ from dpfedbench.settings.layers import leaves, set_key
 from tests.federation.conftest import LOTS, RUN, make_config, train
 from tests.federation.conftest import federation as federation
 from tests.federation.conftest import silos as silos
-from tests.test_experiments import CONFIG, configuration
+from tests.test_experiments import configuration
 from tests.workflow.conftest import Call
 from tests.workflow.conftest import snakemake as snakemake
 
@@ -60,8 +61,8 @@ def planned(found: dict[str, Any]) -> str:
     """What is said of a configuration that is refused; "" of one that is planned, for which all is described."""
     try:
         read = Configuration.read(found)
-        datasets = known_datasets(CONFIG / "datasets.tsv", read)
-        plan = make_plan(read, datasets=datasets, holdings=read_holdings(CONFIG / "datasets.tsv"))
+        datasets = known_datasets(DATASETS_TABLE, read)
+        plan = make_plan(read, datasets=datasets, holdings=read_holdings(DATASETS_TABLE))
         json.dumps([item.describe().plain() for item in plan.items.values()], allow_nan=False)
         plan.private()
     except BenchError as error:

@@ -126,7 +126,7 @@ def test_the_list_of_what_it_comes_with_is_that_of_the_repository() -> None:
 
 PART = """
 from typing import Literal
-from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.{helper} import FACTOR
 class Mine(Constant):
     kind: Literal["mine"] = "mine"
@@ -173,7 +173,7 @@ def test_an_edit_of_ones_own_part_or_method_trains_its_runs_again_and_of_a_shipp
     second = made_by()
     edited(helper)
     assert len({first, second, made_by()}) == 3
-    edited(package / "parts/clipping/constant.py"), edited(package / "methods/dp_agr.py")
+    edited(package / "parts/clipping/rule.py"), edited(package / "methods/dp_agr.py")
     assert made_by(clipping="constant") == shipped
 
     method.write_text(METHOD, encoding="utf-8")

@@ -18,9 +18,9 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
 from dpfedbench.federation.agreement import check_agrees
 from dpfedbench.manifest import checked, listed, rule_job, seal
-from dpfedbench.verification import faults
-from dpsum.accounting.budgets import planned
+from dpfedbench.verification import Faults
 from dpsum.ledger import chain_of
+from dpsum.sums import Together
 from tests.federation.conftest import LOTS, federation, make_config, silos, train  # noqa: F401
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "workflow" / "scripts"
@@ -146,7 +146,7 @@ def said(capsys: pytest.CaptureFixture[str], action: Callable[[], None]) -> str:
 def test_every_file_of_a_finished_run_is_sealed_and_holds(there: Path) -> None:
     found = {name: rule for name, (_, rule) in listed(PLACE).items()}
     assert found == FILES and {path.name for path in PLACE.iterdir() if path.is_file()} == set(FILES)
-    checks = list(faults(Path("results")))
+    checks = list(Faults(Path("results")))
     assert checks.count(None) == len(checks) >= 2 * len(FILES)
     # `sha256sum -c` reads manifests as they are.
     assert (PLACE / "manifest" / "train-model.sha256").read_text().startswith(
@@ -166,7 +166,7 @@ def test_a_changed_file_is_refused_by_every_reader(
     assert line.startswith(f"reader: {path} is damaged or was edited, it is not what the rule {FILES[name]} wrote: ")
     assert f"`snakemake --cores all {path} --forcerun {FILES[name]}`" in line and "nothing was deleted" in line
     # Who looks through the whole folder.
-    assert [fault for fault in faults(Path("results")) if fault] == [line.removeprefix("reader: ")]
+    assert [fault for fault in Faults(Path("results")) if fault] == [line.removeprefix("reader: ")]
     # A notebook, which has the path in full and still names the target as Snakemake knows it.
     with pytest.raises(BenchError, match=f"{name} is damaged") as caught:
         read_all(dpfedbench.open_run(PLACE))
@@ -207,7 +207,7 @@ def test_a_file_without_a_checksum_is_refused(there: Path, capsys: pytest.Captur
     (PLACE / "notes.txt").write_text("mine")
     (PLACE / "manifest" / "meta_test-metrics.sha256").write_bytes(b"\xff\xfe no checksum\n")
     names = ("metrics.json", "notes.txt", "privacy.json")
-    found = [fault for fault in faults(Path("results")) if fault]
+    found = [fault for fault in Faults(Path("results")) if fault]
     assert [line.split(" has no checksum in manifest/")[0] for line in found] == [f"{PLACE / name}" for name in names]
     line = said(capsys, lambda: reader(PLACE / "privacy.json"))
     assert f"--cores all {PLACE / 'privacy.json'} --forcerun {PLACE / 'privacy.json'}`" in line
@@ -219,16 +219,16 @@ def test_what_is_not_there_is_named_if_it_was_and_else_no_fault(there: Path) -> 
     shutil.rmtree("results/audits")
     for path in (PLACE / "privacy.json", PLACE / "manifest" / "account-privacy.sha256"):
         path.unlink()
-    assert not any(faults(Path("results")))
+    assert not any(Faults(Path("results")))
     (PLACE / "history.csv").unlink()
-    (fault,) = filter(None, faults(Path("results")))
+    (fault,) = filter(None, Faults(Path("results")))
     assert fault == f"{PLACE / 'history.csv'} is missing: run the workflow again to make it"
 
 
 def test_verify_prints_what_does_not_hold(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verify()
     assert capsys.readouterr().err.strip() == (
-        f"verify: all {len(list(faults(Path('results'))))} files and runs in results are as they were written"
+        f"verify: all {len(list(Faults(Path('results'))))} files and runs in results are as they were written"
     )
     for name in ("metrics.json", "history.csv"):
         (PLACE / name).write_text("{}")
@@ -258,7 +258,7 @@ def test_a_configuration_of_another_run_is_refused(
     assert old in text
     path.write_text(text.replace(old, new, 1))
     seal("configure", [path])
-    found = [fault for fault in faults(Path("results")) if fault]
+    found = [fault for fault in Faults(Path("results")) if fault]
     told = said(capsys, account).removeprefix("account: ")
     assert told in found and all("was made from another" in fault for fault in found if fault != told)
     assert told.startswith(f"{path} is in the wrong folder: its values belong to dp-agr/glyphs/")
@@ -321,7 +321,7 @@ def test_a_ledger_of_another_mechanism_than_the_configurations_is_refused(
     """By the account, by the audit, and by who looks through the folder, although every checksum fits."""
     change, told = CHANGES[name]
     sealed(change)
-    found = [fault for fault in faults(Path("results")) if fault]
+    found = [fault for fault in Faults(Path("results")) if fault]
     (line,) = {said(capsys, action).split(": ", 1)[1] for action in (account, audit)}
     assert line in found and all("made from" in fault for fault in found if fault != line)
     assert line.startswith(f"{PLACE / 'ledger.jsonl'}: ") and "train the run again" in line
@@ -399,9 +399,7 @@ def test_a_budget_has_the_noise_that_it_is_calibrated_to(tmp_path: Path) -> None
     run = make_config({"noise": {"multiplier": None}, "budget": {"epsilon": 3.0, "profile": "holds"}})
     sampler = run.participation.plan(clients=48, seed=0).describe()
     (sum_,) = run.sums
-    z = planned(
-        sum_.noise, sum_.budget, sampler, claims=run.claims, counted=True, uncounted=0, stepwise=False
-    ).noise_multiplier  # fmt: skip
+    z = Together((sum_,)).plan(sampler, claims=run.claims, counted=True, stepwise=False).noise_multiplier
     from tests.privacy.test_ledger import EVENT
 
     def release(index: int, z: float) -> Any:

@@ -197,7 +197,7 @@ def test_the_table_is_of_its_rows(tmp_path: Path) -> None:
     first, second = values.csv_text(found).splitlines()[1:]
     assert first == "one 1.2,A | B,a guide,,inf,0.25,1e-06,false,Because.,as is"
     assert second == "one 1.2,A | B,a guide,0.5,70308.2,,1e-06,false,Because.,"
-    lines = libraries.to_markdown(found, "make it").splitlines()
+    lines = libraries.listing(found).markdown("make it").splitlines()
     assert lines[0] == "# What libraries claim and what holds" and lines[-1] == "- Made by `make it`."
     assert r"| A \| B (one 1.2) | – | ∞ | ≥ 0.25 | 1e-06 | Because. The library: “as is” | a guide |" in lines
     assert r"| A \| B (one 1.2) | 0.5 | 70,308 | – | 1e-06 | Because. | a guide |" in lines
@@ -209,7 +209,7 @@ def test_the_committed_page_follows_from_the_committed_rows() -> None:
     paths = sorted(RECORDED.glob("*.json"))
     assert {path.stem for path in paths} == {path.stem for path in (SCRIPTS / "libraries").glob("*.py")}
     page = (ROOT / "docs/libraries.md").read_text(encoding="utf-8")
-    assert page == libraries.to_markdown(libraries.read(paths), "snakemake --cores all libraries")
+    assert page == libraries.listing(libraries.read(paths)).markdown("snakemake --cores all libraries")
     assert (
         len(recorded()) == 14 == sum(line.startswith(("| Flower", "| Opacus", "| pfl")) for line in page.splitlines())
     )

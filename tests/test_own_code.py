@@ -153,7 +153,7 @@ def test_an_installed_method_and_one_in_a_folder_are_the_same_run_and_an_edit_ma
     ("name", "text", "said"),
     [
         ("clipping/mine.py", "", r"mycode/clipping/mine\.py is not looked for there: move it to .*/parts/clipping/m"),
-        ("parts/clipping/constant.py", "", r"constant\.py has the name of a file that dpfedbench comes with: give it"),
+        ("parts/clipping/rule.py", "", r"rule\.py has the name of a file that dpfedbench comes with: give it"),
         ("mine.py", "", r"mycode has no module in a folder where own code is found: methods, parts/client_updates, p"),
         (None, "", r"code_folder is .*mycode, but there is no such folder"),
     ],

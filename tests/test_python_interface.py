@@ -24,7 +24,7 @@ from dpfedbench.federation import engine
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.files import read_json, write_text
 from dpfedbench.manifest import seal
-from dpfedbench.reporting.found_cells import write_cells
+from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.gaussian import gaussian_epsilon
 from tests.federation import test_search
 from tests.federation.conftest import LOTS, accounted, federation, make_config, silos, train  # noqa: F401

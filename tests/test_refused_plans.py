@@ -10,7 +10,17 @@ import pytest
 import yaml
 
 from dpfedbench import manifest
-from dpfedbench.data import cifar_fs, digits, glyph_scenes, glyphs, mini_imagenet, mnist, omniglot, tiny_imagenet
+from dpfedbench.data import (
+    DATASETS_TABLE,
+    cifar,
+    digits,
+    glyph_scenes,
+    glyphs,
+    mini_imagenet,
+    mnist,
+    omniglot,
+    tiny_imagenet,
+)
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import FOLDERS
 from dpfedbench.settings.layers import set_key
@@ -169,7 +179,7 @@ def test_clients_that_share_no_image_have_to_fit() -> None:
 
 
 def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
-    with open(CONFIG / "datasets.tsv", newline="", encoding="utf-8") as handle:
+    with open(DATASETS_TABLE, newline="", encoding="utf-8") as handle:
         said = {row["name"]: row["holds"].partition(" of ") for row in csv.DictReader(handle, delimiter="\t")}
     holds, shapes = ({name: parts[part] for name, parts in said.items()} for part in (0, 2))
     for name, shape in shapes.items():
@@ -180,8 +190,8 @@ def test_what_a_plan_knows_of_data_sets_is_what_their_readers_give() -> None:
     def classes(counts: Any, each: int) -> str:
         return f"classes {'/'.join(map(str, counts))} x {each}"
 
-    for name, reader in (("cifar-fs", cifar_fs), ("mini-imagenet", mini_imagenet)):
-        assert holds[name] == classes(map(len, reader.SPLIT_CLASSES.values()), reader.EXAMPLES)
+    assert holds["cifar-fs"] == classes(map(len, cifar.SPLIT_CLASSES.values()), cifar.FEW_SHOT_EXAMPLES)
+    assert holds["mini-imagenet"] == classes(map(len, mini_imagenet.SPLIT_CLASSES.values()), mini_imagenet.EXAMPLES)
     assert holds["omniglot"] == classes(omniglot.SPLIT_COUNTS, omniglot.DRAWINGS)
     assert holds["glyphs"].startswith(classes(glyphs.SPLIT_COUNTS, 20))
     for size in (32, 84):

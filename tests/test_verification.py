@@ -24,7 +24,7 @@ from dpfedbench.files import read_json, write_json
 from dpfedbench.manifest import FOLDER, sealed
 from dpfedbench.methods import read_run_file
 from dpfedbench.models.members import load_members, save_members
-from dpfedbench.verification import Faults, faults
+from dpfedbench.verification import Faults
 from tests import test_integrity
 from tests.federation.conftest import federation, silos  # noqa: F401
 from tests.test_integrity import PLACE, RUN, Given, Params, call, finished, rewrite, there  # noqa: F401
@@ -34,7 +34,7 @@ RESULTS = Path("results")
 
 def found(**more: Any) -> list[str]:
     """What does not hold of the results, each in a line."""
-    lines = [fault for fault in faults(RESULTS, **more) if fault]
+    lines = [fault for fault in Faults(RESULTS, **more) if fault]
     assert all("\n" not in line for line in lines)
     return lines
 
@@ -319,12 +319,12 @@ def read_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_is_a_line_and_the_rest_goes_on(there: Path, name: str) -> None:  # noqa: F811
-    checks = len(list(faults(RESULTS)))
+    checks = len(list(Faults(RESULTS)))
     path = ODD[name]()
     lines = found()
     assert lines and any(str(path) in line for line in lines), lines
     # The rest was looked at: the data, the clients, and what else lies in the folder.
-    assert len(list(faults(RESULTS))) > checks // 2
+    assert len(list(Faults(RESULTS))) > checks // 2
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rows = dpfedbench.list_runs(RESULTS).to_dict("records")

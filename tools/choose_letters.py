@@ -11,12 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data import glyph_symbols, glyphs
+from dpfedbench.data import glyphs
 
 _CATEGORIES = ("Lu", "Ll", "Lt", "Lo")  # upper, lower and title case, other; of Unicode's letters
 
 
-def choose_letters(count: int = glyphs.LETTERS) -> tuple[str, ...]:
+def choose_letters(count: int = sum(glyphs.SPLIT_COUNTS)) -> tuple[str, ...]:
     """Choose letters of which no two look alike; the record of its outcome is glyph_letters.txt.
 
     Candidates are the letters (but no modifiers) of the light faces that are no compatibility variant of
@@ -44,14 +44,14 @@ def choose_letters(count: int = glyphs.LETTERS) -> tuple[str, ...]:
     raise ValueError(f"the fonts have fewer than {count} letters")
 
 
-def choose_symbols(count: int = glyph_symbols.SYMBOLS) -> tuple[str, ...]:
+def choose_symbols(count: int = sum(glyphs.SYMBOL_SPLIT_COUNTS)) -> tuple[str, ...]:
     """Choose symbols, digits and punctuation of which no two look alike, and none looks like a letter of `glyphs`.
 
     Symbols of at least two light faces, of which no more than a half is ink that no line makes: a black square has no
     skeleton. The limit is the lowest, in steps of 0.001, that leaves enough.
     """
     faces = [glyphs.codes(face) for face in glyphs.LIGHT_FACES]
-    letters = glyphs.read_letters()
+    letters = glyphs.listed(glyphs.LETTERS)
     candidates = [
         chr(code)
         for code in sorted(set().union(*faces) - set(map(ord, letters)))

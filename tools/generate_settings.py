@@ -14,7 +14,8 @@ from dpfedbench.experiments.configuration import Configuration
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
-from dpfedbench.settings.part import Settings, Shape, kind_of, shapes
+from dpfedbench.settings.families import Shape, kind_of, shapes, tag_of
+from dpfedbench.settings.part import Settings
 from dpfedbench.settings.run import Run
 from dpfedbench.settings.values import json_schema
 from dpfedbench.settings.words import expected, shown
@@ -66,7 +67,7 @@ def _of_runs() -> Iterator[str]:
         yield f"### `{key}`\n"
         yield f"One of {', '.join(f'`{kind_of(cls)}`' for cls in kinds)}.{taken}\n"
         for cls in kinds:
-            yield f"#### `{key}.kind: {kind_of(cls)}`\n"
+            yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
             yield f"{_first_line(cls)}\n"
             if len(shapes(cls)) > 1:
                 yield _table(cls)
@@ -74,7 +75,7 @@ def _of_runs() -> Iterator[str]:
     for key, title in families.items():
         yield f"### {title}\n"
         for cls in _inner_parts(key):
-            yield f"#### `{key}.kind: {kind_of(cls)}`\n"
+            yield f"#### `{key}.{tag_of([cls])}: {kind_of(cls)}`\n"
             yield f"{_first_line(cls)}\n"
             if len(shapes(cls)) > 1:
                 yield _table(cls)
@@ -145,7 +146,7 @@ def _table(cls: type[Settings], keys: list[str] | None = None) -> str:
     """Key, type with bounds, default, meaning and the paper's value."""
     lines = ["| key | value | default | meaning | paper |", "|---|---|---|---|---|"]
     for key, field in cls.model_fields.items():
-        if (key == "kind" and kind_of(cls)) or (keys is not None and key not in keys):
+        if (key == tag_of([cls]) and kind_of(cls)) or (keys is not None and key not in keys):
             continue
         shape, extra = shapes(cls)[key], field.json_schema_extra
         wanted = expected(field.annotation, field.metadata)

@@ -14,7 +14,7 @@ import torch
 from dp_accounting.rdp import compute_epsilon
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
 from dpfedbench.parts.clipping.rule import Seen
 from dpsum.accounting import renyi
 from dpsum.accounting.analyses import balls_and_bins, poisson

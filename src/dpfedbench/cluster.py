@@ -12,12 +12,9 @@ _EDIT = "edit profiles/slurm/config.yaml"
 
 
 def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> None:
-    """Check that Slurm can be reached and has what the profile asks for.
+    """Check that Slurm can be reached and has what the profile asks for; a job asks for at most so many GPUs.
 
-    Args:
-        partition: the profile's `slurm_partition`; None or "" for Slurm's default one.
-        account: the profile's `slurm_account`; None or "" for the user's default one.
-        gpus: the most GPUs that one job asks for.
+    None or "" stands for Slurm's default partition, and for the user's default account.
 
     Raises:
         BenchError: Slurm is absent or does not answer; there is no such partition or account, or no default for
@@ -27,18 +24,14 @@ def check_slurm(partition: str | None, account: str | None, gpus: int = 0) -> No
         raise BenchError("no Slurm on this machine (sinfo is not found): call it on a login node, or without --profile")
     answer = _ask("sinfo", "--all", "--noheader", "--format=%P|%G")
     if answer.returncode:
-        raise BenchError(f"Slurm does not answer: {_last(answer.stderr)}")
+        raise BenchError(f"Slurm does not answer: {(answer.stderr.strip().splitlines() or ['it gave no reason'])[-1]}")
     rows = [line.strip().split("|") for line in answer.stdout.splitlines() if "|" in line]
     names = list(dict.fromkeys(row[0].rstrip("*") for row in rows))
-    if partition:
-        if partition not in names:
-            raise BenchError(f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}")
-        chosen = partition
-    else:
-        default = [row[0].rstrip("*") for row in rows if row[0].endswith("*")]
-        if not default:
-            raise BenchError(f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}")
-        chosen = default[0]
+    chosen = partition or next((row[0].rstrip("*") for row in rows if row[0].endswith("*")), "")
+    if not chosen:
+        raise BenchError(f"slurm_partition is empty and Slurm has no default: choose of {_listed(names)}, {_EDIT}")
+    if chosen not in names:
+        raise BenchError(f"slurm_partition: there is no partition {partition!r}, only {_listed(names)}: {_EDIT}")
     _check_account(account)
     if gpus and not any("gpu" in row[1] for row in rows if row[0].rstrip("*") == chosen):
         raise BenchError(
@@ -54,9 +47,9 @@ def _check_account(account: str | None) -> None:
     names = sorted(set(answer.stdout.split()))
     if answer.returncode or not names:
         return  # no accounting database, or it tells a user nothing: sbatch will say
-    for one in re.split(r"[,\s]+", account or ""):  # several may be given
-        if one and one.lower() not in names:
-            raise BenchError(f"slurm_account: there is no account {one!r} of yours, only {_listed(names)}: {_EDIT}")
+    for name in re.split(r"[,\s]+", account or ""):  # several may be given
+        if name and name.lower() not in names:
+            raise BenchError(f"slurm_account: there is no account {name!r} of yours, only {_listed(names)}: {_EDIT}")
 
 
 def _ask(*command: str) -> subprocess.CompletedProcess[str]:
@@ -66,10 +59,6 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 127, "", f"{command[0]} is not found")
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(command, 124, "", f"{command[0]} gave no answer within a minute")
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["it gave no reason"])[-1]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ timed too. Loops are compiled before the clock starts. The cohorts and lots that
 secret: those that are timed are of a seed that no run has.
 """
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -63,7 +64,7 @@ class Rate:
 
 
 def kind_of(run: Method) -> str:
-    """Equal for runs whose rounds take as long, but for the number of clients in them.
+    """A text that is the same for runs of which a client, or a record, takes the same time.
 
     Rates, thresholds and budgets are fractions and change nothing of how much is computed; sizes are whole numbers. How
     a client is drawn, clipped, noised and stepped by is next to nothing beside what it computes.
@@ -92,12 +93,7 @@ def _sizes(value: Any) -> Any:
 
 
 class Clock:
-    """Times rounds of runs on this machine.
-
-    Args:
-        results: the folder in which data sets and clients lie.
-        threads, device, kernels: as of `engine.train`.
-    """
+    """Times rounds of runs on this machine, on the data sets and clients of a results folder; as `engine.train`."""
 
     def __init__(self, results: Path, *, threads: int = 1, device: str = "auto", kernels: bool = True) -> None:
         self.results, self.threads, self.device, self.kernels = results, threads, device_of(device), kernels
@@ -133,8 +129,9 @@ class Clock:
         lot, plan, indices = rounds.clients.work(np.arange(1)), rounds.plan, itertools.count(rounds.planned // 2)
 
         def seconds(clients: int) -> float:
-            if lot is None:
-                rounds.plan = _Few(plan, clients)
+            if lot is None:  # the first clients in each round
+                rounds.plan = few = copy.copy(plan)
+                few.cohort = lambda index: np.arange(clients)  # type: ignore[method-assign]
             index = next(indices) % max(rounds.planned, 1)
             rounds.restore(rounds.state())  # a round may come again only as after a restart
             return self._seconds(lambda: rounds.round(index))
@@ -163,19 +160,6 @@ class Clock:
         return (clock() - started) / share
 
 
-class _Few:
-    """A plan's first clients, in each round."""
-
-    def __init__(self, plan: Any, count: int) -> None:
-        self._plan, self._count = plan, count
-
-    def cohort(self, index: int) -> np.ndarray:
-        return np.arange(self._count)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._plan, name)
-
-
 def _stated(run: Method) -> bool:
     """Whether the configuration says the noise of all sums, and no budget has to."""
     return all(sum_.noise is None or getattr(sum_.noise, "multiplier", None) is not None for sum_ in run.sums)
@@ -190,14 +174,11 @@ def _time(hours: float) -> str:
 
 def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, say: Callable[[str], None]) -> None:
     """Write cost.csv and cost.md of the plan's runs into a folder, and say the table; `cores` are the workflow's."""
-    names = [*dict.fromkeys(run.method for run in runs), "total"]
-    rows: dict[str, Any] = {name: {"runs": 0, "clients": 0, "records": 0, "hours": 0.0} for name in names}
     kinds: dict[str, list[Method]] = {}
     for run in runs:
-        for row in (rows[run.method], rows["total"]):
-            row["runs"] += 1
         if run.trained:
             kinds.setdefault(kind_of(run), []).append(run)
+    records = [{"method": run.method, "runs": 1} for run in runs]
     planned: dict[str, int] = {}
     for number, group in enumerate(kinds.values(), start=1):
         # Noise that a budget says has to be found first, and in a large cohort more can take part.
@@ -207,14 +188,16 @@ def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, sa
         for run in group:
             planned[run.key] = planned.get(run.key) or clock.planned(run)
             trained, seconds = rate.of(run, planned[run.key])
-            for row in (rows[run.method], rows["total"]):
-                row[rate.unit] += trained
-                row["hours"] += seconds / 3600
+            records.append({"method": run.method, rate.unit: trained, "hours": seconds / 3600})
+    columns = {"runs": int, "clients": int, "records": int, "hours": float}
+    table = pd.DataFrame(records, columns=["method", *columns]).fillna(0).groupby("method", sort=False).sum()
+    table.loc["total"] = table.sum()
+    table = table.astype(columns)
     cells = []
-    for name, row in rows.items():
+    for name, row in zip(table.index, table.to_dict("records"), strict=True):
         served = [f"{row[unit]:,} {unit}" for unit in ("clients", "records") if row[unit]]
         cells.append([name, f"{row['runs']:,}", ", ".join(served) or "-", _time(row["hours"])])
-    jobs, hours = max(1, cores // clock.threads), rows["total"]["hours"]
+    jobs, hours = max(1, cores // clock.threads), float(table["hours"].iloc[-1])
     where = f"{values.plural(clock.threads, 'CPU thread')} each" if clock.device == "cpu" else "one GPU"
     notes = [
         f"- The time of all trainings on {where}, one after the other, by rates measured on {processor()}.",
@@ -224,8 +207,7 @@ def report(runs: Sequence[Method], clock: Clock, folder: Path, *, cores: int, sa
         "fall while a run trains, its budget is spent sooner than this counts.",
     ]
     lines = [*values.markdown_table(("method", "runs", "trained on", "time"), cells), "", *filter(None, notes)]
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("method").reset_index()
-    write_text(folder / "cost.csv", values.csv_text(table.round({"hours": 5})))
+    write_text(folder / "cost.csv", values.csv_text(table.reset_index().round({"hours": 5})))
     write_text(folder / "cost.md", "\n".join(["# What the runs cost", "", *lines, ""]))
     for line in lines:
         say(line)

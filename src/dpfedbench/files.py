@@ -27,15 +27,13 @@ written: set[Path] = set()
 
 
 def _mode() -> int:
-    """What a new file may be used for, as the process was told to make them; asking changes it for a moment."""
+    """The permissions of a new file by this process's umask, which can only be read by setting it for a moment."""
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask
 
 
 _MODE = _mode()
-
-
 _UNREAD = {
     errno.ENOENT: "{path} is missing: run the workflow again to make it",
     errno.EACCES: "no permission to read {path}: make it readable",
@@ -63,7 +61,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
-    """Refuse what would be waited for where it is opened.
+    """Refuse a pipe, a socket or a device, since opening one may wait for ever.
 
     Raises:
         OSError: there is nothing, or a pipe, a socket or a device.
@@ -206,12 +204,9 @@ def sha256(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: it cannot be read, or is no file.
     """
-    digest = hashlib.sha256()
     check_file(path)
     with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -222,6 +217,4 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
-        return "inf" if value > 0 else "-inf"
-    return value
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

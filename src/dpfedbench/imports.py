@@ -12,7 +12,7 @@ import ast
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from dpfedbench import own_code
@@ -21,7 +21,8 @@ PACKAGE, _LIBRARY = Path(__file__).resolve().parent, own_code.LIBRARY
 
 _SHIPPED = PACKAGE / "shipped.txt"
 _BESIDE, _ABOVE, _WHOLE = range(3)
-"""What of a file counts: what it imports at once, likewise; what it imports at once, whole; all that it imports."""
+"""What counts besides a file itself. `_BESIDE`: what it imports when it runs, and of that the same. `_ABOVE`: that, and
+all that it imports in turn. `_WHOLE`: also what its functions import, and all that this imports."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ def closure(
             continue
         files[path] = how
         for reached in (module.at_once, module.later) if how == _WHOLE else (module.at_once,):
-            waiting += [(other, min(how, one) if how == _BESIDE else one) for other, one in reached]
+            waiting += [(other, min(how, much) if how == _BESIDE else much) for other, much in reached]
         if how == _WHOLE and module.finds and module.name not in apart:
             waiting += [(other, _WHOLE) for place in _alike(path.parent) for other in place.glob("*.py")]
     return sorted(files)
@@ -186,31 +187,25 @@ def _read(path: Path, changed: int, size: int) -> _Module:
     imported: tuple[set[str], set[str]] = set(), set()
     called = _called(path)
     inside = called.split(".") if path.name == "__init__.py" else called.split(".")[:-1]
-    for node, later in _statements(ast.parse(path.read_bytes(), str(path)).body, False):
+    for node, later in _imports(ast.parse(path.read_bytes(), str(path)).body):
         if isinstance(node, ast.Import):
             imported[later].update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             above = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (above, node.module)))
             imported[later].update(f"{base}.{alias.name}" for alias in node.names)
-    at_once, later_ones = ([one for name in sorted(names) for one in _reached(name)] for names in imported)
+    at_once, later_ones = ([file for name in sorted(names) for file in _reached(name)] for names in imported)
     finds = path.name == "__init__.py" and "pkgutil" in imported[0]
     return _Module(called, tuple(dict.fromkeys(at_once)), tuple(dict.fromkeys(later_ones)), finds)
 
 
-def _statements(body: Sequence[ast.AST], later: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """All statements, and whether each is in a function; those for type checking left out."""
-    waiting = [(body, later)]
-    while waiting:
-        nodes, later = waiting.pop()
-        for node in nodes:
+def _imports(nodes: Iterable[ast.AST], later: bool = False) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """All imports, and whether each is in a function; those for type checking left out."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, later
-            inside = later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            checked = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-            for field in ("orelse",) if checked else _HOLDING:
-                if inner := getattr(node, field, None):
-                    waiting.append((inner, inside))
-
-
-_HOLDING = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Fields of a statement that hold statements, or what holds some itself."""
+        elif isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):  # expressions import nothing
+            below: Iterable[ast.AST] = ast.iter_child_nodes(node)
+            if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+                below = node.orelse
+            yield from _imports(below, later or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -148,9 +148,6 @@ def measured(cost: Path) -> Iterator[None]:
     it would see a script that waits for the warm process, and nothing of the work. Snakemake samples; the peak of this
     process's memory and all processor time are the kernel's. A fork's max_rss has what it shares with the warm
     process, its max_uss has not.
-
-    Args:
-        cost: the file, of tab-separated values.
     """
     from snakemake.benchmark import benchmarked, write_benchmark_records
 
@@ -179,10 +176,7 @@ def job(log: str | Path, name: str) -> Iterator[logging.Logger]:
     the log to the terminal, and the exit code is 1.
 
     A job whose workflow was killed ends within a second or two: the next call would otherwise find it in its way.
-
-    Args:
-        log: the rule's log file.
-        name: what is being done, put before every line, since several jobs write to one terminal.
+    The name of the job stands before every line, since several jobs write to one terminal.
     """
     # Torch alone loads very many objects that stay: to look through them for garbage as often as usual takes a tenth of
     # the time that a job needs to start.

@@ -26,10 +26,8 @@ _MEMBER = "dpfedbench.member"
 def train_together(arguments: Mapping[str, Any], *, processes: int, log: Path) -> None:
     """Train one run by several processes; each of them ends when this one does, however that ends.
 
-    Args:
-        arguments: of `engine.train`, and what else `member` takes; each a plain value.
-        processes: how many.
-        log: gets what torchrun or srun and the processes write besides what people are to read.
+    The arguments are those of `engine.train`, and what else `member` takes, each a plain value. The log gets what
+    torchrun or srun and the processes write besides what people are to read.
 
     Raises:
         BenchError: as `engine.train`; or a process was lost.

@@ -33,12 +33,8 @@ _SAID = "# made from the files and the code named here"
 def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[logging.Logger]:
     """Run a rule's script as a job: what it reads from the results is checked before, what it wrote is sealed after.
 
-    The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`.
-
-    Args:
-        snakemake: what Snakemake hands to a script.
-        name: of the job; see `jobs.job`.
-        timed: whether `benchmark/` is written. A training has no such file: how long it took tells of secret cohorts.
+    The warm process runs it where there is one (`warm.hand_over`). What it cost stands in `benchmark/`, beside `logs/`,
+    if it is `timed`. A training is not: how long it took tells of secret cohorts.
     """
     warm.hand_over()
     log = Path(snakemake.log[0])
@@ -59,7 +55,7 @@ def rule_job(snakemake: Any, name: str, *, timed: bool = True) -> Iterator[loggi
 
 
 def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
-    """The manifests of a job that writes these files, each with those of its folder; the first one's name is in its."""
+    """The manifests of a job that writes these files: one for each folder, with its files, named after the first."""
     outputs: dict[Path, list[Path]] = {}
     for path in paths:
         outputs.setdefault(path.parent, []).append(path)
@@ -69,13 +65,9 @@ def manifests(rule: str, paths: Iterable[Path]) -> dict[Path, list[Path]]:
 def seal(
     rule: str, paths: Iterable[Path], made_from: Mapping[str, str] | None = None, *, code: str | None = None
 ) -> None:
-    """Write down the SHA-256 of files that a job of a rule has written.
+    """Write down the SHA-256 of files that a job of a rule has written, and the hash of the code that the rule goes by.
 
-    Args:
-        rule: its name.
-        paths: of the files.
-        made_from: the SHA-256 of what they were made from, by path below the results folder; None: it is not known.
-        code: a hash of the code, where the rule goes by one.
+    `made_from` is the SHA-256 of what they were made from, by path below the results folder; None: it is not known.
     """
     said = [] if made_from is None else [_SAID, *(f"# from {digest}  {path}" for path, digest in made_from.items())]
     said += [f"# code {code}"] * (code is not None)
@@ -116,7 +108,7 @@ def sealed(folder: Path) -> list[Sealed]:
 
 def listed(folder: Path) -> dict[str, tuple[str, str]]:
     """The SHA-256 of each file that a rule wrote to a folder, and that rule, by the file's name."""
-    return {name: (digest, one.rule) for one in sealed(folder) for name, digest in one.files.items()}
+    return {name: (digest, manifest.rule) for manifest in sealed(folder) for name, digest in manifest.files.items()}
 
 
 def checked(path: Path) -> Path:

@@ -6,6 +6,8 @@ accounting of the method's paper, if it has one.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,14 +37,14 @@ class Method(Run):
 
     A method that is trained says by the types of its fields which `participation` it takes (who takes part in which
     round), which `client_update` (what each client computes and sends) and which `server` (the step that the server
-    makes of the sum). Its sums are `own_sums` and `server_sum`.
+    makes of the sum). Its sums are `own_sums`, `server_sum`, and `further_sums` where clients send more than one thing.
     """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     version: ClassVar[str] = "1"
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[dict[str, Any]] = {}
     trained: ClassVar[bool] = True
     known: ClassVar[dict[str, type[Method]]] = {}
     """All methods by their names; `dpfedbench.methods` finds them."""
@@ -60,12 +62,20 @@ class Method(Run):
 
     @property
     def made_by(self) -> str:
-        """What results are of besides settings: the method's version, and the texts of files of one's own.
+        """What results depend on besides settings: the method's version, and the texts of files of one's own.
 
         These are the file of the model, and those of the method and of its parts that dpfedbench does not come with.
         """
         files = imports.own(self.modules)
         return " ".join(filter(None, (self.version, self.model.text, imports.digest(files) if files else "")))
+
+    @property
+    def features_folder(self) -> str | None:
+        """The place below results/features of what its model reads, where one job computes it for all runs alike."""
+        if (of := self.model.made_once(self)) is None:
+            return None
+        canonical = json.dumps(of, sort_keys=True, separators=(",", ":"))
+        return f"{self.dataset}/{hashlib.sha256(canonical.encode()).hexdigest()[:10]}"
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -84,7 +94,7 @@ class Method(Run):
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        return (*self.own_sums(), self.server_sum()) if self.trained else ()
+        return (*self.own_sums(), *self.further_sums(), self.server_sum()) if self.trained else ()
 
     @property
     def private(self) -> bool:
@@ -115,14 +125,14 @@ class Method(Run):
 
     @property
     def delta(self) -> float | None:
-        """At which epsilon is given: the server's sum's, else that of the clients' own; None without privacy."""
+        """The delta at which epsilon is given: of the server's sum, else of the clients' own; None without privacy."""
         return next((sum_.delta for sum_ in reversed(self.sums) if sum_.private), None)
 
     @property
     def own_delta(self) -> float | None:
-        """At which the epsilon of the clients' own sums is given; None where they take none.
+        """The delta at which the epsilon of the clients' own sums is given; None where they take none.
 
-        It is the server's where its sum is of the same unit, since the two are compared.
+        It is the server's where the server's sum protects the same unit, since the two are compared.
         """
         own = next((sum_ for sum_ in self.sums if sum_.private and sum_.within_task), None)
         if own is None:
@@ -151,9 +161,10 @@ class Method(Run):
 
     @property
     def unaccounted(self) -> tuple[str, ...]:
+        """Why something that was computed from private data, before training, is a release without an event."""
         made_of = {run.folder: run for run in self.model.references(self).values() if not run.private}
         return (
-            *super().unaccounted,
+            *(reason for section in self.sections for reason in section.unaccounted),
             *(f"the network is made of what {folder} found without privacy" for folder in made_of),
             *self.initial.without_account(self),
         )
@@ -189,14 +200,17 @@ class Method(Run):
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """What a reader of this run's privacy must be told: printed and written beside the result."""
         if not self.private:
             return ()
-        said = list(super().notices)
-        server = self.sums[-1]
+        said, server = ["simulated privacy: the noise seed is public"], self.sums[-1]
+        said += [sum_.clipping.notice for sum_ in self.sums if sum_.clipping is not None and sum_.clipping.notice]
         if server.private and server.delta is not None and server.delta * self.clients.count >= 1:
-            said.insert(1, f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
-        rules = (sum_.clipping for sum_ in self.sums if sum_.clipping is not None)
-        said[1:1] = [rule.notice for rule in rules if rule.notice]
+            said.append(f"delta {server.delta:g} is not below 1/{self.clients.count}, one over the clients")
+        said += [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
+        if not self.task.shots:
+            held_out = self.validation.tasks
+            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
         return tuple(said)
 
     def check(self) -> None:
@@ -206,18 +220,24 @@ class Method(Run):
             self._check_sums()
 
     def _check_data(self) -> None:
-        records = self.client.client_data == "records"
-        if records != self.clients.records:
+        held, clients = self.client.client_data, self.clients
+        records = held == "records"
+        if held != clients.holds:
             raise BenchError(
-                f"clients.partition is {self.clients.partition}, which does not go with client_update.kind "
-                f"{self.client.kind}: fragments or dirichlet, and clients that hold records, belong together"
+                f"clients.partition is {clients.partition}, which does not go with client_update.kind "
+                f"{self.client.kind}: take {' or '.join(clients.kinds(held))}, whose clients hold {held}"
             )
-        if self.clients.partition == "dirichlet" and (self.client.by_record or self.own_sums()):
+        if not clients.alike and not self.client.any_size:
             raise BenchError(
-                f"clients.partition is dirichlet, whose clients hold different numbers of records, but "
-                f"client_update.kind {self.client.kind} draws lots at one rate for all: take fragments, or clients "
-                "that send model-difference or proximal"
+                f"clients.partition is {clients.partition}, whose clients hold different numbers of records, but those "
+                f"of client_update.kind {self.client.kind} hold as many each: take another partition"
             )
+        for sum_ in () if clients.alike else self.own_sums():
+            if sum_.clipping is not None and sum_.clipping.moves:
+                raise BenchError(
+                    f"clipping.kind is {sum_.clipping.kind}, which compares a lot's release with one expected lot, but "
+                    f"with clients.partition {clients.partition} each client has its own: take constant"
+                )
         as_it_is = records and not self.pretrains
         if as_it_is != (self.task.shots == 0):
             raise BenchError(
@@ -248,6 +268,19 @@ class Method(Run):
     def _check_sums(self) -> None:
         """What has to hold of all sums together, so that there is one account of those that read the same units."""
         together(self.sums)
+        sums, server = self.further_sums(), self.server_sum()
+        if tuple(sum_.name for sum_ in sums) != self.client.sends_too:
+            raise BenchError(
+                f"the clients of client_update.kind {self.client.kind} also send {', '.join(self.client.sends_too)}, "
+                f"but {self.name} takes further sums of {', '.join(sum_.name for sum_ in sums) or 'nothing'}: take a "
+                "method of these clients"
+            )
+        for sum_ in sums if server.private else ():
+            if not sum_.private or (sum_.unit, sum_.budget) != (server.unit, server.budget):
+                raise BenchError(
+                    f"{sum_.name} is of the same contributions as {server.name}, which is private: give it noise, the "
+                    f"unit {server.unit} and the same budget"
+                )
         own = [sum_ for sum_ in self.own_sums() if sum_.private and sum_.within_task is not None]
         if any(sum_.within_task != own[0].within_task for sum_ in own):
             raise BenchError(f"{own[0].name} and {own[-1].name} are clients' own sums of two sections: give both one")
@@ -258,19 +291,12 @@ class Method(Run):
                 "that of both runs: a budget cannot cover both; set budget.epsilon to null and "
                 "noise.multiplier to a number"
             )
-        plan, server = self.participation, self.server_sum()
+        unlimited = [sum_ for sum_ in self.sums if sum_.budget is not None and sum_.budget.epsilon is None]
+        if any(sum_.private and sum_.noise.multiplier is None for sum_ in unlimited):
+            raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
+        plan = self.participation
         if own and server.private and server.unit == own[0].unit and not plan.known:
             raise BenchError(tells_rounds(own[0], plan.kind))
-
-
-def check_noise(noise: Any, budget: Any) -> None:
-    """Refuse noise that nothing says.
-
-    Raises:
-        BenchError: neither a multiplier nor an epsilon to find it from.
-    """
-    if noise.multiplier is None and budget.epsilon is None:
-        raise BenchError("noise.multiplier and budget.epsilon are both null: give one, the other follows from it")
 
 
 def read_run(values: Mapping[str, Any]) -> Method:

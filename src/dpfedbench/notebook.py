@@ -20,7 +20,7 @@ from dpfedbench.files import check_file, read_group
 from dpfedbench.manifest import checked
 from dpfedbench.method import Method
 from dpfedbench.methods import read_run_file
-from dpfedbench.reporting.audited import beside, parts_of
+from dpfedbench.reporting.audited import beside, read_audits
 from dpfedbench.reporting.history_svg import QUANTITIES
 from dpfedbench.reporting.results import read_account, read_history, worst_epsilon
 from dpfedbench.results_format import refuse_newer
@@ -72,19 +72,17 @@ def list_runs(results: str | Path = "results") -> pd.DataFrame:
         raise BenchError(f"{results} has no folder runs: give the results folder of a workflow")
     shown, rows = _cells(results), []
     for place in sorted(results.glob(_RUNS)):
-        method, dataset, task, key, seed = place.parts[-5:]
-        if not seed.removeprefix("seed").isdecimal():
+        names = dict(zip(("method", "dataset", "task", "key", "seed"), place.parts[-5:], strict=True))
+        seed = names["seed"].removeprefix("seed")
+        if not seed.isdecimal():
             continue
-        said: dict[str, Any] = dict.fromkeys(_SAID)
+        told, fault = dict[str, Any](dict.fromkeys(_SAID)), ""
         try:
-            said |= _said_of(place)
-            fault = ""
+            told |= _said_of(place)
         except Exception as error:  # whatever is in a file that nobody foresaw
             fault = _line(place, error)
-        named = {"method": method, "dataset": dataset, "task": task, "key": key}
-        seen = "; ".join(shown.get(place.parts[-5:], ()))
-        more = {"shown_in": seen, "folder": str(place), "fault": fault}
-        rows.append(named | {"seed": int(seed.removeprefix("seed"))} | said | more)
+        more = {"shown_in": "; ".join(shown.get(place.parts[-5:], ())), "folder": str(place), "fault": fault}
+        rows.append(names | {"seed": int(seed)} | told | more)
     return pd.DataFrame(rows)
 
 
@@ -175,7 +173,7 @@ class FinishedRun:
     def _marked(self, account: Account) -> Account:
         """An account whose statuses say what the run's audit.json says against them, where there is one."""
         path = self.folder / "audit.json"
-        return beside(account, parts_of(checked(path))) if path.exists() else account
+        return beside(account, read_audits(checked(path))) if path.exists() else account
 
     def account_at(self, delta: float) -> Account:
         """The account of the same ledger at another δ, for every unit that the run protects.
@@ -217,17 +215,14 @@ class FinishedRun:
         """All profiles of all units, one a row; one without a number has its reason as explanation."""
         account = self.account if delta is None else self.account_at(delta)
         rows = []
-        for one in (account, *account.also):
-            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in one.profiles.items()]
-            missing = ((name, why) for name, why in one.reasons.items() if name not in one.profiles)
-            rows += [{"profile": name, "delta": one.delta, "explanation": why} for name, why in missing]
+        for unit in (account, *account.also):
+            rows += [{"profile": name, **dataclasses.asdict(entry)} for name, entry in unit.profiles.items()]
+            missing = ((name, why) for name, why in unit.reasons.items() if name not in unit.profiles)
+            rows += [{"profile": name, "delta": unit.delta, "explanation": why} for name, why in missing]
         return pd.DataFrame(rows)
 
     def plot(self, *columns: str) -> Figure:
-        """Plot columns of the history over the rounds, one below the other.
-
-        Args:
-            columns: none: all that say something of how the run went.
+        """Plot columns of the history over the rounds, one below the other; without any, all of `QUANTITIES`.
 
         Raises:
             BenchError: the history has no such column, or an empty one.

@@ -31,7 +31,7 @@ PACKAGE, LIBRARY = Path(__file__).resolve().parent, "dpsum"
 PLACES = (
     "methods",
     *(f"parts/{name}" for name in ("client_updates", "clipping", "factorisations", "noise", "optimizers")),
-    *(f"parts/{name}" for name in ("participation", "schedules", "server", "transforms")),
+    *(f"parts/{name}" for name in ("participation", "partitions", "schedules", "server", "transforms")),
     *(f"models/{name}" for name in ("features", "genotypes", "initial", "zoo")),
     "data", "settings/vocabularies", "audit/attacks", "accounting/analyses",
 )  # fmt: skip

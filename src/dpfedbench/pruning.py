@@ -29,10 +29,7 @@ class OldRun:
 
 
 def wanted_runs(root: Path) -> set[str]:
-    """The folders of all runs that the repository's own configurations ask for: the default one and every preset.
-
-    Args:
-        root: the repository.
+    """The folders of all runs that the configurations of a repository ask for: the default one and every preset.
 
     Raises:
         BenchError: a configuration is not valid.
@@ -58,23 +55,14 @@ def old_runs(runs: Path, wanted: Collection[str]) -> list[OldRun]:
     followed. What a pruning that was killed had set aside counts too.
     """
     old = []
-    for path in _folders(runs, _DEPTH):
+    for path in runs.glob("*/" * _DEPTH):
         folder = path.relative_to(runs).as_posix()
-        if folder not in wanted and _PLACE.fullmatch(folder) and _is_run(path):
+        linked = any(place.is_symlink() for place in (path, *path.parents[: _DEPTH - 1]))
+        if folder not in wanted and not linked and _PLACE.fullmatch(folder) and _is_run(path):
             size = sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
             with _held(path) as free:
                 old.append(OldRun(folder, size, busy=not free))
     return sorted(old, key=lambda run: run.folder)
-
-
-def _folders(path: Path, depth: int) -> Iterator[Path]:
-    """Folders exactly so far below `path`, without following links."""
-    if depth == 0:
-        yield path
-    elif path.is_dir():
-        for below in path.iterdir():
-            if below.is_dir() and not below.is_symlink():
-                yield from _folders(below, depth - 1)
 
 
 def _is_run(path: Path) -> bool:
@@ -92,21 +80,15 @@ def _is_run(path: Path) -> bool:
 def _held(path: Path) -> Iterator[bool]:
     """Hold a run's lock, where it has one; yields False where a training holds it."""
     lock = path / "checkpoint" / "lock"
-    try:
-        handle = open(lock, "a", encoding="utf-8") if lock.exists() else None  # noqa: SIM115
-    except OSError:
-        yield False
-        return
-    if handle is None:
-        yield True
-        return
-    with handle:
+    with contextlib.ExitStack() as stack:
+        free = True
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+            if lock.exists():
+                handle = stack.enter_context(open(lock, "a", encoding="utf-8"))
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            free = False
+        yield free
 
 
 def remove_run(runs: Path, folder: str) -> bool:
@@ -124,11 +106,7 @@ def remove_run(runs: Path, folder: str) -> bool:
                 shutil.rmtree(aside)
             os.rename(path, aside)
         shutil.rmtree(aside)
-    for parent in aside.parents:
-        if parent == runs:
-            break
-        try:
+    with contextlib.suppress(OSError):  # of one that is not empty
+        for parent in aside.parents[: _DEPTH - 1]:
             parent.rmdir()
-        except OSError:
-            break
     return True

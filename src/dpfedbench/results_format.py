@@ -26,7 +26,7 @@ MEASURED = ("test_accuracy", "test_loss", "validation_loss")
 
 
 def check_format(results: str | Path) -> None:
-    """Refuse a results folder that another version wrote; one that is absent or has no mark is taken.
+    """Refuse a results folder that another version wrote. One that does not exist, or has no mark, is accepted.
 
     Raises:
         BenchError: the folder has another format, or its mark is damaged.

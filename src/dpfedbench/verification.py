@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -41,7 +41,7 @@ _CLOSE = 0.5
 
 
 class Faults:
-    """What does not hold of a results folder.
+    """Checks a results folder: to iterate over it makes one check after another, and gives what each finds wrong.
 
     Args:
         results: the folder.
@@ -110,12 +110,9 @@ class Faults:
                 yield _fault(self._check_account, folder / "privacy.json")
 
     def _check_sources(self, path: Path, manifest: Sealed, needed: str | None) -> None:
-        """Raise where a file was made from something else than what is there now.
+        """Raise where the files of a manifest, of which this is the first, were made from something else than is there.
 
-        Args:
-            path: the first file of the manifest.
-            manifest: what it says.
-            needed: a file beside that has to be among what it was made from.
+        `needed` is a file beside that has to be among what they were made from.
         """
         sources = manifest.made_from or {}
         if needed and (path.parent / needed).relative_to(self.results).as_posix() not in sources:
@@ -125,7 +122,7 @@ class Faults:
             )
         for name, digest in sources.items():
             source = self.results / name
-            now = {name: one for manifest in self.sealed(source.parent) for name, one in manifest.files.items()}
+            now = {name: sha for other in self.sealed(source.parent) for name, sha in other.files.items()}
             if source.exists() and now.get(source.name, digest) != digest:
                 raise BenchError(
                     f"{path} was made from another {source} than the one that is there: {mend(path, manifest.rule)}"
@@ -182,11 +179,6 @@ class Faults:
         return {name: checked(self.results / "runs" / other.folder / name) for name, other in run.references.items()}
 
 
-def faults(results: Path, **more: Any) -> Iterator[str | None]:
-    """What does not hold of each part of a results folder, in turn; see `Faults`."""
-    return iter(Faults(results, **more))
-
-
 def _check_trained(path: Path, sound: set[str]) -> None:
     """Raise where configuration, ledger, training.json and history of a run do not fit one another."""
     folder, run = path.parent, read_run_file(path)
@@ -207,29 +199,26 @@ def _check_trained(path: Path, sound: set[str]) -> None:
 def _numbers(account: Account, left_out: set[str]) -> dict[str, Any]:
     """What an account says, by name, without its explanations, which are for people."""
     numbers: dict[str, Any] = {}
-    for one in (account, *account.also):
-        whose = f"of {one.unit}s" if one is not account else ""
-        for name in ("delta", "unit", "rounds", "noise_multiplier"):
-            numbers[f"{name} {whose}".strip()] = getattr(one, name)
-        for group, entries in (("", one.profiles), ("groups of ", one.groups)):
-            for profile, entry in entries.items():
-                if profile not in left_out:
-                    for name in ("epsilon_low", "epsilon_high", "delta", "unit", "adjacency", "observer", "status"):
-                        numbers[f"{name} {group}{profile} {whose}".strip()] = getattr(entry, name)
+    for unit in (account, *account.also):
+        whose = f"of {unit.unit}s" if unit is not account else ""
+        told = {name: getattr(unit, name) for name in ("delta", "unit", "rounds", "noise_multiplier")}
+        entries = {name: entry for name, entry in unit.profiles.items() if name not in left_out}
+        entries |= {f"groups of {name}": entry for name, entry in unit.groups.items() if name not in left_out}
+        for which, entry in entries.items():
+            names = ("epsilon_low", "epsilon_high", "delta", "unit", "adjacency", "observer", "status")
+            told |= {f"{name} {which}": getattr(entry, name) for name in names}
+        numbers |= {f"{name} {whose}".strip(): value for name, value in told.items()}
     return numbers
 
 
 def _difference(said: Mapping[str, Any], made: Mapping[str, Any], close: float = 0.0) -> str:
     """The first value that differs by more than another processor's rounding, or by more than `close`; "": none."""
-    for name in [*said, *made]:
-        pair: list[Any] = [said.get(name), made.get(name)]
-        one, two = (None if isinstance(value, float) and math.isnan(value) else value for value in pair)
-        if isinstance(one, (int, float)) and isinstance(two, (int, float)):
-            same = math.isclose(one, two, rel_tol=1e-6, abs_tol=close)
-        else:
-            same = one == two
-        if not same:
-            return f"its {name} is {one}, but it is {two}"
+    for name in dict.fromkeys([*said, *made]):  # NaN, which equals nothing, counts as None
+        pair: list[Any] = [values.get(name) for values in (said, made)]
+        then, now = cast(list[Any], [None if value != value else value for value in pair])
+        numbers = isinstance(then, (int, float)) and isinstance(now, (int, float))
+        if not (math.isclose(then, now, rel_tol=1e-6, abs_tol=close) if numbers else then == now):
+            return f"its {name} is {then}, but it is {now}"
     return ""
 
 

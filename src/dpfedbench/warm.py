@@ -35,7 +35,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dpfedbench import own_code
 from dpfedbench.jobs import WORKFLOW, place, workflow_process
@@ -49,7 +49,6 @@ _PATIENCE = 30.0
 """Seconds in which a warm process has to be there, and a script to say what it wants."""
 _LEAVE = 1.4
 """Seconds that jobs have to see for themselves that their workflow is gone, and to say so in their logs."""
-_NUMBER = struct.Struct("=i")
 _GONE = select.POLLHUP | select.POLLRDHUP if sys.platform == "linux" else 0
 START = "import os, sys; sys.path[:] = sys.argv[2:]; from dpfedbench.warm import serve; serve(sys.argv[1]); os._exit(0)"
 # Whatever starts threads when it is imported would start them in the warm process. A fork has its own number of them.
@@ -66,23 +65,23 @@ def hand_over() -> None:
         return
     for _ in range(2):  # a warm process that has imported what was edited since makes place for another
         with contextlib.suppress(OSError), _connected(_name()) as connection:
-            said = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ), "state": _state()}
-            text = json.dumps(said).encode()
-            socket.send_fds(connection, [_NUMBER.pack(len(text))], [0, 1, 2])
-            connection.sendall(text)
-            job = _number(connection)
+            request = {"script": sys.argv[0], "folder": os.getcwd(), "environment": dict(os.environ), "state": _state()}
+            socket.send_fds(connection, [b"{"], [0, 1, 2])
+            connection.sendall(json.dumps(request).encode()[1:] + b"\n")
+            answers = connection.makefile("rb")
+            job = _number(answers)
             if job is not None:
-                return _wait(connection, job)
+                return _wait(answers, job)
 
 
-def _wait(connection: socket.socket, job: int) -> None:
+def _wait(answers: BinaryIO, job: int) -> None:
     """End as a job ends. Returns if the warm process is lost, after the job, which is lost with it."""
     ended = None
     with contextlib.suppress(ProcessLookupError):
         ended = os.pidfd_open(job)
     # From a terminal the job has this signal too. It gets some seconds to clean up.
     signal.signal(signal.SIGINT, lambda *_: signal.alarm(5))
-    status = _number(connection)
+    status = _number(answers)
     if status is None:
         if ended is not None:
             select.select([ended], [], [])
@@ -107,7 +106,7 @@ def _state() -> str:
     """What changes with any source file of the packages or of one's own beside them, and with what is installed."""
     state, package = [], Path(__file__).parent
     tops = (package, package.with_name("dpsum"), *own_code.folders())
-    for folder, _, names in (one for top in tops for one in os.walk(top)):
+    for folder, _, names in (level for top in tops for level in os.walk(top)):
         for name in names:
             if name.endswith(".py"):
                 stat = os.stat(os.path.join(folder, name))
@@ -157,22 +156,12 @@ def _refuse_others(connection: socket.socket) -> None:
         raise PermissionError("another user's process")
 
 
-def _number(connection: socket.socket) -> int | None:
-    """The next number that the other end says; None where it has closed."""
-    text = _text(connection, _NUMBER.size)
-    return None if text is None else int(_NUMBER.unpack(text)[0])
-
-
-def _text(connection: socket.socket, length: int) -> bytes | None:
-    content = b""
-    while len(content) < length:
-        with contextlib.suppress(ConnectionResetError):
-            part = connection.recv(length - len(content))
-            if part:
-                content += part
-                continue
-        return None
-    return content
+def _number(answers: BinaryIO) -> int | None:
+    """The next number that the warm process says; None where it has closed."""
+    with contextlib.suppress(ConnectionResetError):
+        if line := answers.readline():
+            return int(line)
+    return None
 
 
 class _Job:
@@ -188,11 +177,7 @@ class _Job:
 
 
 def serve(name: str) -> None:
-    """Be the warm process; returns when another one has the name, and when the workflow or the sources are gone.
-
-    Args:
-        name: of the socket.
-    """
+    """Be the warm process with a socket of this name, until workflow or sources change, or another has it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal, which interrupts the jobs too
     started_by = workflow_process()
     assert started_by is not None
@@ -233,7 +218,7 @@ def serve(name: str) -> None:
             if job.ended in ready:
                 _, status = os.waitpid(job.process, 0)
                 with contextlib.suppress(OSError):
-                    job.connection.sendall(_NUMBER.pack(status))
+                    job.connection.sendall(b"%d\n" % status)
                 job.close()
                 jobs.remove(job)
             elif job.wanted and job.connection.fileno() in ready:
@@ -248,11 +233,11 @@ def serve(name: str) -> None:
                 given, descriptors = _request(connection)
                 if given["state"] == state:
                     jobs.append(_Job(_fork(given, descriptors, [listener, connection, *jobs]), connection))
-                    connection.sendall(_NUMBER.pack(jobs[-1].process))
+                    connection.sendall(b"%d\n" % jobs[-1].process)
                 else:
                     listener.close()  # before the connection: a script that is sent away finds no warm process now
                     connection.close()
-            except (OSError, ValueError, struct.error):  # the script is gone, or does its work itself
+            except (OSError, ValueError):  # the script is gone, or does its work itself
                 if not jobs or jobs[-1].connection is not connection:
                     connection.close()
             for descriptor in descriptors:
@@ -261,9 +246,9 @@ def serve(name: str) -> None:
 
 def _request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """What a script says, and its standard input, output and errors."""
-    head, descriptors, _, _ = socket.recv_fds(connection, _NUMBER.size, 3)
-    text = _text(connection, _NUMBER.unpack(head)[0])
-    return json.loads(text or b""), descriptors
+    head, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+    with connection.makefile("rb") as rest:
+        return json.loads(head + rest.readline()), descriptors
 
 
 def _import_all() -> None:
@@ -283,13 +268,7 @@ def _import_all() -> None:
 
 
 def _fork(given: dict[str, Any], descriptors: list[int], held: list[Any]) -> int:
-    """Begin a job in a process of its own; its number.
-
-    Args:
-        given: what the script said.
-        descriptors: its standard input, output and errors.
-        held: what is open and not the job's.
-    """
+    """Begin the job of a request in a process of its own, which closes what is `held` open here; its number."""
     warm = os.getpid()
     if process := os.fork():
         return process

@@ -26,69 +26,69 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - for standard output, no table")
         return parser
 
-    def limited(parser: argparse.ArgumentParser, of: str) -> None:
+    def delta(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
+
+    def participation(parser: argparse.ArgumentParser, *, required: bool) -> None:
+        parser.add_argument("--units", type=int, required=required, help="clients or records to draw cohorts from")
+        parser.add_argument("--cohort", type=float, required=required, help="units in a round, or their mean number")
+        parser.add_argument("--rounds", type=int, required=required)
+        parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else its kind takes")
+
+    def ended(parser: argparse.ArgumentParser, of: str, *, exported: bool = True) -> None:
         parser.add_argument("--at-most", type=float, metavar="EPSILON", help=f"exit with 3 where {of} is above it")
+        if exported:
+            parser.add_argument("--badge", action="store_true", help="print a line of Markdown for a model card")
+            parser.add_argument("--mlflow", action="store_true", help="log metrics to MLflow, as its environment says")
+            parser.add_argument("--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard")
 
-    def exported(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--badge", action="store_true", help="print a line of Markdown for a model card")
-        parser.add_argument("--mlflow", action="store_true", help="log metrics to MLflow, as its own environment says")
-        parser.add_argument("--tensorboard", metavar="FOLDER", help="log metrics to TensorBoard")
+    sub = command("account", "epsilon of a ledger, under each profile")
+    sub.add_argument("ledger", metavar="LEDGER")
+    delta(sub)
+    sub.add_argument("--audit", metavar="FILE", help="an audit's JSON, to stand beside the account in what is exported")
+    ended(sub, "the epsilon that holds")
 
-    one = command("account", "epsilon of a ledger, under each profile")
-    one.add_argument("ledger", metavar="LEDGER")
-    one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
-    one.add_argument("--audit", metavar="FILE", help="an audit's JSON, to stand beside the account in what is exported")
-    limited(one, "the epsilon that holds")
-    exported(one)
-
-    one = command("plan", "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by participation")
-    one.add_argument("--units", type=int, required=True, help="clients or records that cohorts are drawn from")
-    one.add_argument("--cohort", type=float, required=True, help="units in a round, or their expected number")
-    one.add_argument("--rounds", type=int, required=True)
-    one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
-    wanted = one.add_mutually_exclusive_group(required=True)
+    sub = command("plan", "the noise multiplier for an epsilon, or epsilon for a noise multiplier, by participation")
+    participation(sub, required=True)
+    delta(sub)
+    wanted = sub.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--epsilon", type=float, help="to be kept: find the least noise multiplier")
     wanted.add_argument("--noise-multiplier", type=float, metavar="Z", help="find epsilon")
-    one.add_argument(
+    sub.add_argument(
         "--kind", action="append", metavar="KIND", help="of participation; may be repeated; all if missing"
     )
-    one.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else a kind of participation takes")
-    limited(one, "epsilon of any participation that is planned")
+    ended(sub, "epsilon of any participation that is planned", exported=False)
 
-    one = command("compare", "two ledgers side by side")
-    one.add_argument("ledger", metavar="LEDGER")
-    one.add_argument("other", metavar="LEDGER")
-    one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
+    sub = command("compare", "two ledgers side by side")
+    sub.add_argument("ledger", metavar="LEDGER")
+    sub.add_argument("other", metavar="LEDGER")
+    delta(sub)
 
-    one = command(
+    sub = command(
         "audit", "a lower bound on epsilon of a function of contributions [n, d] that returns what is released"
     )
-    one.add_argument("release", metavar="MODULE:FUNCTION", help="looked for in the current folder too")
-    one.add_argument("--dimension", type=int, required=True, metavar="D", help="coordinates of a contribution")
-    declared = one.add_mutually_exclusive_group()
+    sub.add_argument("release", metavar="MODULE:FUNCTION", help="looked for in the current folder too")
+    sub.add_argument("--dimension", type=int, required=True, metavar="D", help="coordinates of a contribution")
+    declared = sub.add_mutually_exclusive_group()
     declared.add_argument("--epsilon", type=float, help="declared, at --delta")
     declared.add_argument("--noise-multiplier", type=float, metavar="Z", help="declared: noise over sensitivity")
-    one.add_argument("--delta", type=float, default=1e-5, help="of epsilon; %(default)s if not given")
-    one.add_argument("--any-mechanism", action="store_true", help="noise need not be Gaussian; epsilon is of one call")
-    one.add_argument("--kind", help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds")
-    one.add_argument(
+    delta(sub)
+    sub.add_argument("--any-mechanism", action="store_true", help="noise need not be Gaussian; epsilon is of one call")
+    sub.add_argument("--kind", help="of participation, with --units, --cohort and --rounds: epsilon is of all rounds")
+    sub.add_argument(
         "--participation",
         metavar="MODULE:FUNCTION",
         help="of a seed, makes one of dpsum's participations, which is tried",
     )
-    one.add_argument("--units", type=int)
-    one.add_argument("--cohort", type=float)
-    one.add_argument("--rounds", type=int)
-    one.add_argument("--set", action="append", metavar="KEY=VALUE", help="what else the kind of participation takes")
-    one.add_argument("--adjacency", default="add-or-remove", help="or zero-out, or replace-one")
-    one.add_argument("--rows", type=int, help="of every call, where it has to be a certain number")
-    one.add_argument("--calls", type=int, help="of each of the three attacks at most")
-    one.add_argument("--leak", type=float, default=2**0.5, help="tell so many times less noise (1.41 if not given) ...")
-    one.add_argument("--power", type=float, default=0.95, help="... with this chance (%(default)s if not given)")
-    one.add_argument("--false-alarm", type=float, default=1e-3, help="chance to refute right code; %(default)s")
-    one.add_argument("--seed", type=int, default=0)
-    limited(one, "the lower bound")
-    exported(one)
+    participation(sub, required=False)
+    sub.add_argument("--adjacency", default="add-or-remove", help="or zero-out, or replace-one")
+    sub.add_argument("--rows", type=int, help="of every call, where it has to be a certain number")
+    sub.add_argument("--calls", type=int, help="of each of the three attacks at most")
+    sub.add_argument("--leak", type=float, default=2**0.5, help="tell so many times less noise (1.41 if not given) ...")
+    sub.add_argument("--power", type=float, default=0.95, help="... with this chance (%(default)s if not given)")
+    sub.add_argument("--false-alarm", type=float, default=1e-3, help="chance to refute right code; %(default)s")
+    sub.add_argument("--seed", type=int, default=0)
+    ended(sub, "the lower bound")
     return parser
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from dpsum.accounting.budgets import BudgetPlan, OwnBudget
+from dpsum.accounting.analyses import own_records
+from dpsum.accounting.budgets import BudgetPlan
 from dpsum.accounting.claims import Claims
 from dpsum.accounting.units import cannot_compose
 from dpsum.errors import DpsumError
@@ -63,15 +65,11 @@ class Budget:
         self.claims, self.unaccounted = claims or {}, tuple(unaccounted)
         self.mechanisms: list[Any] = []  # each is a Mechanism, which imports this file
         self._sums, self._settled = tuple(sums), False
-        self._plans, self._own = list[tuple[BudgetPlan, int]](), list[OwnBudget]()
+        self._plans, self._own = list[tuple[BudgetPlan, int]](), list[tuple[float, float]]()
         self._shared: dict[int, tuple[list[str], BudgetPlan]] = {}
 
     def join(self, mechanism: Spender) -> None:
-        """Take in a mechanism, before the first round.
-
-        Raises:
-            DpsumError: another one has the same stream of noise, or the noise of all was fixed already.
-        """
+        """Take in a mechanism before the first round; DpsumError where that was, or another has its stream of noise."""
         if self._settled:
             raise DpsumError(
                 f"{mechanism.sum.name} comes after the noise of all sums was fixed: enter it with the others"
@@ -92,31 +90,46 @@ class Budget:
         if self._settled:
             return
         self._settled = True
-        entries = {entry.sum.name: entry for entry in self.mechanisms if entry.sum.private}
+        spenders = {spender.sum.name: spender for spender in self.mechanisms if spender.sum.private}
         named = {sum_.name for sum_ in self._sums}
-        sums = [*self._sums, *(entry.sum for name, entry in entries.items() if name not in named)]
+        sums = [*self._sums, *(spender.sum for name, spender in spenders.items() if name not in named)]
         budget = next((sum_ for sum_ in sums if sum_.private and sum_.budget is not None), None)
         for group in together(sums):
-            members = [entries[sum_.name] for sum_ in group.sums if sum_.name in entries]
+            names = [sum_.name for sum_ in group.sums]
+            members = [spenders[name] for name in names if name in spenders]
             if not members:
                 continue
             first, counted = members[0], not self.unaccounted
             if first.sum.budget is not None:
                 for other in members[1:]:
                     if other.sampler != first.sampler:
-                        names = first.sum.name, other.sum.name
-                        raise DpsumError(cannot_compose(*names, first.sum.unit, first.sum.part))
-                rules = [sum_.clipping for sum_ in group.sums]
-                counted = counted and all(rule is not None and rule.private for rule in rules)
+                        raise DpsumError(cannot_compose(first.sum.name, other.sum.name, first.sum.unit, first.sum.part))
+                counted = counted and all(sum_.clipping is not None and sum_.clipping.private for sum_ in group.sums)
                 plan = group.plan(first.sampler, claims=self.claims, counted=counted, stepwise=bool(first.holders))
-                self._shared |= {id(entry): ([sum_.name for sum_ in group.sums], plan) for entry in members}
+                self._shared |= {id(spender): (names, plan) for spender in members}
                 self._plans.append((plan, first.per_round))
-            elif budget is not None and budget.budget is not None and budget.unit == first.sum.unit:
-                own = OwnBudget(
-                    budget.budget, name=first.sum.name, sampler=first.sampler, multiplier=first.noise_multiplier,
-                    claims=self.claims, counted=counted,
-                )  # fmt: skip
-                self._own.append(own)
+            elif budget is not None and budget.unit == first.sum.unit:
+                self._own.append(self._own_cost(budget.budget, first, counted=counted))
+
+    def _own_cost(self, budget: Any, spender: Spender, *, counted: bool) -> tuple[float, float]:
+        """What clients' own sums over a part of their examples cost beside a sum over another part, which has a budget.
+
+        Each client takes its own once, and with the first round one has: what they cost is known, and does not grow. A
+        record may be in the one or in the other, so that the budget is for both.
+        """
+
+        def epsilon(profile: str) -> float:
+            z = spender.noise_multiplier
+            return own_records.epsilon_under(profile, spender.sampler, z, budget.delta, claims=self.claims)
+
+        cost = epsilon(budget.profile)
+        if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
+            raise DpsumError(
+                f"{spender.sum.name} costs a record epsilon {cost:.4g} at budget.delta {budget.delta:g}, more than "
+                f"budget.epsilon ({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier "
+                "or budget.epsilon"
+            )
+        return epsilon("as_claimed") if self.claims else math.nan, epsilon("holds") if counted else math.inf
 
     def shared(self, mechanism: Spender) -> tuple[list[str], BudgetPlan] | None:
         """The sums that share a mechanism's budget, by name, and their plan; None where its noise follows from none."""
@@ -132,24 +145,18 @@ class Budget:
         """Take note of a round of a mechanism: a round of all that share a plan is charged for once."""
         if (shared := self.shared(mechanism)) is not None:
             names, plan = shared
-            if next(known for known in self.mechanisms if known.sum.name in names) is mechanism:
+            if next(spender for spender in self.mechanisms if spender.sum.name in names) is mechanism:
                 plan.took(1)
 
     @property
     def timed(self) -> bool:
         """Whether the time of a round, or of all, may be published: it tells nothing of a cohort that is secret."""
-        return all(entry.timed for entry in self.mechanisms)
+        return all(spender.timed for spender in self.mechanisms)
 
     @property
     def budgeted(self) -> list[Any]:
         """The mechanisms whose noise follows from a budget."""
-        return [entry for entry in self.mechanisms if self.shared(entry) is not None]
-
-    @property
-    def plans(self) -> list[Any]:
-        """The plans of these, each once."""
-        self.settle()
-        return [plan for plan, _ in self._plans]
+        return [spender for spender in self.mechanisms if self.shared(spender) is not None]
 
     def spent(self, rounds: int) -> dict[str, float]:
         """Epsilon after so many rounds, as claimed and as it holds; see `accounting.units`.
@@ -158,7 +165,7 @@ class Budget:
         """
         self.settle()
         both = [plan.spent(rounds * per_round) for plan, per_round in self._plans]
-        both += [own.spent(rounds) for own in self._own]
+        both += self._own if rounds else [(0.0, 0.0)] * len(self._own)
         names = ("epsilon_claimed", "epsilon_holds")
         return {name: float(np.max(epsilons)) for name, epsilons in zip(names, zip(*both, strict=True), strict=False)}
 
@@ -174,5 +181,6 @@ class Budget:
 
     def observe(self, loss: float) -> None:
         """Take note of a public validation loss, which noise may follow."""
-        for plan in self.plans:
+        self.settle()
+        for plan, _ in self._plans:
             plan.observe(loss)

@@ -31,7 +31,8 @@ class Extra:
     """A release of one coordinate that a rule makes beside the sum's own, over the same cohort or lot.
 
     Attributes:
-        name: in the ledger; `stream`: purpose of its noise's random stream.
+        name: in the ledger.
+        stream: purpose of its noise's random stream.
         threshold: what each value is clipped to, and so the sensitivity of their sum (zero-out).
         counted: whether the method's paper counts it.
         within: whether it is paid out of the sum's own multiplier, which then rises (Andrew et al. 2019, Theorem 1).
@@ -92,11 +93,7 @@ class ClippingRule:
         return type(self).observe is not ClippingRule.observe
 
     def begin(self, threshold: float) -> State:
-        """The state before the first round.
-
-        Raises:
-            DpsumError: a threshold that is not finite or not above 0.
-        """
+        """The state before the first round; DpsumError for a threshold that is not finite or not above 0."""
         if not 0 < threshold < math.inf:
             raise DpsumError(f"clipping.threshold is {threshold}: it must be finite and above 0")
         return {"threshold": float(threshold)}
@@ -104,10 +101,7 @@ class ClippingRule:
     def extra(self, state: State, *, noise_multiplier: float, cohort: float) -> Extra | None:
         """The release that this rule makes beside the sum's, of `values`; None for none.
 
-        Args:
-            state: as it is before the round.
-            noise_multiplier: the sum's.
-            cohort: expected number of units.
+        `state` is that before the round, `noise_multiplier` the sum's, `cohort` the expected number of units.
         """
         return None
 
@@ -229,8 +223,7 @@ class NoisedMeanNorm(ByFactor):
 class MeanOfRawNorms(ByFactor):
     """C is `factor` times the mean of the last lot's own norms, neither clipped nor noised. Not private.
 
-    No reading of Adap DP-FL's eq. 6, but the one with which its published factors give a threshold that lasts. An
-    empty lot leaves C as it is.
+    With this reading of Adap DP-FL's eq. 6 its published factors give a threshold that lasts. An empty lot keeps C.
     """
 
     private: ClassVar[bool] = False
@@ -247,12 +240,8 @@ class MeanOfRawNorms(ByFactor):
 class Percentile(ClippingRule):
     """C is a percentile of the values in a sliding window of rounds (DP-FedMeta, eq. 2), constant until it is full.
 
-    The window moves by one round (the paper's step Delta W = 1).
-
-    Attributes:
-        percentile: k.
-        window: W, rounds.
-        never_rising: whether a new C is taken only if it is not above the old one.
+    The window has `window` rounds (W) and moves by one (the paper's step Delta W = 1). Where `never_rising`, a new C is
+    taken only if it is not above the old one.
     """
 
     percentile: float = 90.0
@@ -267,10 +256,10 @@ class Percentile(ClippingRule):
         state["rounds"] = [*state["rounds"], values][-self.window :]
         if len(state["rounds"]) < self.window:
             return
-        seen = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
-        if not seen:
+        recent = [value for kept in state["rounds"] for value in kept if math.isfinite(value)]
+        if not recent:
             return
-        new = max(float(np.percentile(seen, self.percentile)), SMALLEST_THRESHOLD)
+        new = max(float(np.percentile(recent, self.percentile)), SMALLEST_THRESHOLD)
         if new <= state["threshold"] or not self.never_rising:
             state["threshold"] = new
 

@@ -30,19 +30,16 @@ def report(
 ) -> dict[str, Any]:  # fmt: skip
     """An account, an audit or both, as JSON can hold them.
 
-    Args:
-        account: of a ledger.
-        audit: of a release, or one that was read again.
-        ledger: the account's; the report has its number of lines and the digest of the last, which stands for all.
+    Of the account's `ledger` the report has its number of lines and the digest of the last, which stands for all.
     """
-    parts: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+    said: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if ledger is not None:
-        parts["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
+        said["ledger"] = chain_of(Path(ledger).read_text(encoding="utf-8").splitlines(keepends=True))
     if account is not None:
-        parts["account"] = account.to_json()
+        said["account"] = account.to_json()
     if audit is not None:
-        parts["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
-    return dict(plain(parts))
+        said["audit"] = audit.to_json() if isinstance(audit, Audited) else dict(audit)
+    return dict(plain(said))
 
 
 def plain(value: Any) -> Any:
@@ -57,11 +54,7 @@ def plain(value: Any) -> Any:
 
 
 def read_audit(path: Path | str) -> dict[str, Any]:
-    """The audit of a report.
-
-    Raises:
-        DpsumError: the file is missing, is no report, or has no audit.
-    """
+    """The audit of a report; DpsumError where the file is missing, is no report, or has no audit."""
     try:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
         if report["format"] != FORMAT or report["version"] != VERSION:
@@ -75,11 +68,7 @@ def read_audit(path: Path | str) -> dict[str, Any]:
 
 
 def badge(report: Mapping[str, Any]) -> str:
-    """A line of Markdown for a model card: an image, and as its text what it shows.
-
-    Args:
-        report: a report.
-    """
+    """A line of Markdown for a model card: an image, and as its text what it shows."""
     words, sound = [], True
     entry = report.get("account", {}).get("profiles", {}).get("holds")
     if entry is not None:
@@ -97,8 +86,8 @@ def badge(report: Mapping[str, Any]) -> str:
         raise DpsumError("a report without account or audit has nothing for a badge: make one of a ledger")
     text = ", ".join(words)
     label, shown = (
-        urllib.parse.quote(part.replace("-", "--").replace("_", "__"), safe="")
-        for part in ("differential privacy", text)
+        urllib.parse.quote(shown_text.replace("-", "--").replace("_", "__"), safe="")
+        for shown_text in ("differential privacy", text)
     )
     colour = "blue" if sound else "red"
     return f"![differential privacy: {text}](https://img.shields.io/badge/{label}-{shown}-{colour})"
@@ -107,10 +96,12 @@ def badge(report: Mapping[str, Any]) -> str:
 def metrics(report: Mapping[str, Any]) -> dict[str, float]:
     """Numbers by name; those of a second unit or observer have a number in theirs."""
     numbers: dict[str, float] = {}
-    for count, one in enumerate(_each(report.get("account")), start=1):
+    for count, account in enumerate(_each(report.get("account")), start=1):
         where = "privacy/" if count == 1 else f"privacy_{count}/"
-        numbers |= {where + name: one[name] for name in ("delta", "rounds", "noise_multiplier") if one.get(name)}
-        for name, entry in one["profiles"].items():
+        numbers |= {
+            where + name: account[name] for name in ("delta", "rounds", "noise_multiplier") if account.get(name)
+        }
+        for name, entry in account["profiles"].items():
             numbers |= {
                 f"{where}epsilon_{name}": entry["epsilon_high"],
                 f"{where}epsilon_{name}_low": entry["epsilon_low"],
@@ -130,11 +121,7 @@ def _each(account: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
 
 
 def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
-    """Log a report's numbers to the run that is active in MLflow, or to a new one.
-
-    Raises:
-        DpsumError: MLflow is not installed.
-    """
+    """Log a report's numbers to the run that is active in MLflow, or to a new one; DpsumError without MLflow."""
     try:
         import mlflow
     except ImportError:
@@ -143,11 +130,7 @@ def to_mlflow(report: Mapping[str, Any], *, step: int = 0) -> None:
 
 
 def to_tensorboard(report: Mapping[str, Any], folder: Path | str, *, step: int = 0) -> None:
-    """Write a report's numbers as TensorBoard's scalars.
-
-    Raises:
-        DpsumError: TensorBoard is not installed.
-    """
+    """Write a report's numbers as TensorBoard's scalars; DpsumError without TensorBoard."""
     try:
         from tensorboard.summary import Writer
     except ImportError:

@@ -11,8 +11,14 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import TYPE_CHECKING
 
-from dpsum.lazy import np
+from dpsum.lazy import Lazy, np
+
+if TYPE_CHECKING:
+    from scipy import linalg, optimize
+else:
+    linalg, optimize = Lazy("scipy.linalg"), Lazy("scipy.optimize")  # a plan is read without scipy
 
 _STEPS, _CLOSE = 200, 1e-3
 """The search ends at either: the least error is flat, and any encoder is as private."""
@@ -22,6 +28,9 @@ _RIDGE = 1e-6
 _DIGITS = 2.0**-30
 """The encoder is rounded to it: what machines make of the last digits moves its noise seldom."""
 
+_FLAT, _COARSE = 1e-7, 2.0**-16
+"""Of a banded encoder the search's end, a share of the error, and the digits: a search by slopes spreads roundings."""
+
 MOST = 2000
 """Rounds up to which `optimised` is computed: each step of the search takes the eigenvalues of a [T, T] matrix."""
 
@@ -29,12 +38,9 @@ MOST = 2000
 def square_root(rounds: int, *, band: int | None = None) -> np.ndarray:
     """C^-1 [T, T] of B = C = A^(1/2) with A all ones (Fichtenberger, Henzinger and Upadhyay, Constant Matters, 2023).
 
-    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2).
-
-    Args:
-        rounds: T.
-        band: diagonals of the inverse that are kept, so that a round's noise combines as many draws (Kalinin et al.,
-            Back to Square Roots, 2025); the encoder and its column norm are those of the inverse that is kept.
+    C is the Toeplitz matrix of (1 - x)^(-1/2), whose inverse is that of (1 - x)^(1/2). Of the inverse `band` diagonals
+    are kept, so that a round's noise combines as many draws (Kalinin et al., Back to Square Roots, 2025); the encoder
+    and its column norm are those of the inverse that is kept.
     """
     inverse, value = np.zeros((rounds, rounds)), 1.0
     for back in range(min(rounds, band or rounds)):
@@ -53,13 +59,25 @@ def optimised(workload: np.ndarray) -> np.ndarray:
     return _optimised(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes()).copy()
 
 
+def banded(workload: np.ndarray, bands: int) -> np.ndarray:
+    """As `optimised`, of the encoders of so many diagonals: C^-1, float64 [T, T], whose C has columns of norm 1.
+
+    Columns that are `bands` or more rounds apart do not overlap, so that a unit whose k rounds are that far apart moves
+    all releases by the root of k and no more (Choquette-Choo et al., (Amplified) Banded Matrix Factorization, 2023).
+    The minimum is searched by L-BFGS over the entries of C, from the optimised encoder cut to its bands.
+
+    Args:
+        workload: as of `optimised`.
+        bands: diagonals of C that may differ from zero, the main one among them.
+    """
+    return _banded(len(workload), np.ascontiguousarray(workload, dtype=float).tobytes(), bands).copy()
+
+
 def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1) -> np.ndarray:
     """The inverse of an encoder, float64 [T, T], times the encoder's largest column norm, in the last digits up.
 
-    Args:
-        inverse: C^-1.
-        separation, participations: of units that come several times: any two of their rounds are at least so far apart,
-            and there are at most so many. In place of the column norm is then how far all of a unit's columns move.
+    For units that come several times (any two of their rounds are at least `separation` apart, and there are at most so
+    many `participations`) it is in place of the column norm how far all of a unit's columns move.
     """
     encoder = inverted(inverse)
     if participations > 1:
@@ -90,13 +108,43 @@ def _optimised(rounds: int, workload: bytes) -> np.ndarray:
     return scaled(inverted(np.round(encoder / _DIGITS) * _DIGITS))
 
 
+@functools.lru_cache(maxsize=16)
+def _banded(rounds: int, workload: bytes, bands: int) -> np.ndarray:
+    if bands >= rounds:
+        return _optimised(rounds, workload)
+    moved = np.frombuffer(workload).reshape(rounds, rounds)
+    squares = _with_ridge(moved.T @ moved)
+    places = np.nonzero(np.tril(np.triu(np.ones((rounds, rounds)), 1 - bands)))
+    encoder = np.zeros((rounds, rounds))
+
+    def columns(entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        encoder[places] = entries
+        norms = np.sqrt((encoder**2).sum(axis=0))
+        return encoder / norms, norms
+
+    def error(entries: np.ndarray) -> tuple[float, np.ndarray]:
+        unit, norms = columns(entries)
+        inverse = linalg.solve_triangular(unit, np.eye(rounds), lower=True)
+        noised = squares @ inverse
+        slope = -2 * (inverse.T @ noised) @ inverse.T
+        return float((inverse * noised).sum()), ((slope - unit * (slope * unit).sum(axis=0)) / norms)[places]
+
+    start = inverted(_optimised(rounds, workload))[places]
+    found = optimize.minimize(error, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS, "ftol": _FLAT})
+    return scaled(inverted(np.round(columns(found.x)[0] / _COARSE) * _COARSE))
+
+
+def _with_ridge(squares: np.ndarray) -> np.ndarray:
+    """Steps at a rate of almost nothing would have noise without end."""
+    return np.asarray(squares + _RIDGE * np.diag(squares).mean() * np.eye(len(squares)))
+
+
 def gram(squares: np.ndarray) -> np.ndarray:
     """The X with ones on its diagonal that makes the trace of `squares` X^-1 nearly least, both float64 [T, T].
 
     X = D^-1/2 (D^1/2 squares D^1/2)^1/2 D^-1/2, where the diagonal D is that of the root itself: a fixed point.
     """
-    # Steps at a rate of almost nothing would have noise without end.
-    squares = squares + _RIDGE * np.diag(squares).mean() * np.eye(len(squares))
+    squares = _with_ridge(squares)
     diagonal = np.sqrt(np.diag(squares))
     for _ in range(_STEPS):
         half = np.sqrt(diagonal)

@@ -30,15 +30,10 @@ _PROBE = 1 << 16  # bytes
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
-    """Raise what keeps a file from being written as one line that names it.
+    """Raise what keeps a file from being written (a full disk, no permission) as one line that names it, a DpsumError.
 
-    Args:
-        path: the file.
-        temporary: what it is written under, if there is one. torch and numpy say of a full disk only that a write
-            failed: it is taken for full if it does not take a little more of that file either.
-
-    Raises:
-        DpsumError: the disk is full, there is no permission, or the like.
+    torch and numpy say of a full disk only that a write failed: it is taken for full if it does not take a little more
+    of the file's `temporary` one either.
     """
     try:
         yield

@@ -39,20 +39,17 @@ class Release:
         adjacency: "zero-out": one unit's contribution replaced by zero; "replace-one": by any other.
         observer: who sees it: "everyone" or "server".
         noise_multiplier: z.
-        threshold: C; where each client makes the release over its own records, the C of each of them.
-        sensitivity: L2 sensitivity under the adjacency; likewise.
-        noise_std: standard deviation of the noise on each coordinate; likewise.
+        threshold, sensitivity, noise_std: C, the L2 sensitivity under the adjacency, and the deviation of the noise on
+            each coordinate; a list where each client makes the release over its own records.
         dimension: coordinates released.
         sampler: how the cohort was drawn (`participation`); a mapping is made a `Sampling`.
         denominator: public number the sum is divided by afterwards.
         noise_stream: name of the random stream of the noise; known, so privacy is simulated.
         counted_by_paper: whether the method's paper counts this release, or makes it and leaves it out.
         data_dependent_threshold: C, or what is handed out with the release (a vocabulary), was computed from private
-            data without a release of its own.
-        reason: why, if so; else "".
+            data without a release of its own; `reason` says why.
         combines: of noise that is correlated over rounds: the weights of independent draws of rounds 0 to this one,
-            each of deviation `noise_std` on each coordinate, whose combination was added; None: a draw of its own, and
-            then the line does not name it.
+            each of deviation `noise_std`, whose combination was added; None: a draw of its own.
         part: of records of which each is in one part alone: the part that it reads; None: it reads all.
         adds: how many clients' releases, each with noise of its own, are added up before anyone but the observer sees
             more than his own; None: they are not.
@@ -83,24 +80,20 @@ class Release:
     secure: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no mechanism can have written, so that no accountant meets it.
-
-        Raises:
-            ValueError: names the field.
-        """
+        """Refuse what no mechanism can have written (ValueError), so that no accountant meets it."""
         if isinstance(self.sampler, Mapping):
             object.__setattr__(self, "sampler", Sampling.of(self.sampler))
-        for name, wanted in _TYPES.items():
+        for name, (wanted, called) in _TYPES.items():
             if type(getattr(self, name)) is not wanted:
-                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {_CALLED[wanted]}")
+                raise ValueError(f"{name} is {_shown(getattr(self, name))}, not {called}")
         for name in ("threshold", "sensitivity", "noise_std", "noise_multiplier", "denominator"):
             value = getattr(self, name)
-            for one in value if isinstance(value, list) and name in _LISTS else [value]:
-                _check_number(name, one, LARGEST)
-        for one in self.combines or ():
-            _check_number("combines", abs(one) if isinstance(one, (int, float)) else one, LARGEST, least=0.0)
-        for name, one in (self.secure or {}).items():
-            _check_number(f"secure.{name}", one, LARGEST)
+            for number in value if isinstance(value, list) and name in _LISTS else [value]:
+                _check_number(name, number, LARGEST)
+        for number in self.combines or ():
+            _check_number("combines", abs(number) if isinstance(number, (int, float)) else number, LARGEST, least=0.0)
+        for name, number in (self.secure or {}).items():
+            _check_number(f"secure.{name}", number, LARGEST)
         if self.round < 0 or self.dimension < 1:
             raise ValueError(f"round is {self.round} and dimension {self.dimension}: from 0 and from 1 on")
         if not isinstance(self.sampler.kind, str) or not self.sampler.kind:
@@ -119,11 +112,11 @@ _CHAIN = "previous"
 LARGEST = 1e150
 """Far beyond what a run may be configured to; squares of it are still numbers."""
 
-_TYPES: dict[str, type] = {
-    "round": int, "name": str, "mechanism": str, "unit": str, "adjacency": str, "observer": str, "dimension": int,
-    "sampler": Sampling, "noise_stream": str, "counted_by_paper": bool, "data_dependent_threshold": bool, "reason": str,
+_KINDS: dict[Any, tuple[type, str]] = {
+    "int": (int, "a whole number"), "str": (str, "text"), "bool": (bool, "true or false"),
+    "Sampling": (Sampling, "a group of keys"),
 }  # fmt: skip
-_CALLED = {int: "a whole number", str: "text", Sampling: "a group of keys", bool: "true or false"}
+_TYPES = {field.name: _KINDS[field.type] for field in dataclasses.fields(Release) if field.type in _KINDS}
 _LISTS = ("threshold", "sensitivity", "noise_std")
 _SAMPLED = {"rate": 1.0, "rounds": LARGEST, "clients": LARGEST, "cohort": LARGEST, "records": LARGEST}
 
@@ -138,7 +131,7 @@ def _shown(value: Any) -> str:
 
 
 _FIELDS = {field.name for field in dataclasses.fields(Release)}
-_OPTIONAL = {"combines", "part", "adds", "secure"}
+_OPTIONAL = {field.name for field in dataclasses.fields(Release) if field.default is None}
 
 
 def digest(line: str) -> str:
@@ -147,11 +140,7 @@ def digest(line: str) -> str:
 
 
 def parse(text: str, where: str) -> list[Release]:
-    """Releases from the text of a ledger.
-
-    Raises:
-        DpsumError: a line is not a release, or not the one that the next was written after.
-    """
+    """Releases from a ledger's text; DpsumError where a line is none, or not the one that the next follows."""
     releases, previous = [], ""
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         try:
@@ -186,8 +175,7 @@ def read_ledger(path: Path | str, chain: Mapping[str, Any] | None = None) -> lis
 
     Args:
         path: of the ledger.
-        chain: its number of lines and the digest of the last, as training.json has them (`Ledger.chain`); None: they
-            are not compared.
+        chain: as training.json has it (`Ledger.chain`), to be compared.
 
     Raises:
         DpsumError: the file is missing, a line is not a release, or lines were cut off or changed.
@@ -235,8 +223,7 @@ def check_same_mechanism(
 
     Args:
         ran: the run's.
-        audited: that of the audit's own run, or of the run whose audit is to stand for this one too.
-        whose: the latter is.
+        audited: that of the audit's own run, or of the run (`whose`) whose audit is to stand for this one too.
         mend: what to do.
 
     Raises:
@@ -247,9 +234,9 @@ def check_same_mechanism(
     for number, (own, other) in enumerate(zip(ran, audited, strict=True)):
         said = f"the ledger's release {number} has"
         for name in _COMPARED:
-            one, two = getattr(own, name), getattr(other, name)
-            if not (math.isclose(one, two, rel_tol=1e-9) if name == "noise_multiplier" else one == two):
-                raise DpsumError(f"{said} {name} {one}, {whose} {two}: the mechanisms differ, {mend}")
+            value, expected = getattr(own, name), getattr(other, name)
+            if not (math.isclose(value, expected, rel_tol=1e-9) if name == "noise_multiplier" else value == expected):
+                raise DpsumError(f"{said} {name} {value}, {whose} {expected}: the mechanisms differ, {mend}")
         samplers = [{key: value for key, value in event.sampler.items() if key != "clients"} for event in (own, other)]
         if samplers[0] != samplers[1] or (own.unit == "client" and own.sampler != other.sampler):
             raise DpsumError(f"{said} another sampler than {whose}: {mend}")
@@ -276,11 +263,7 @@ class Ledger:
             self.path.touch()
 
     def claim(self, stream: str) -> None:
-        """Keep a stream of noise, "seed/purpose", for one mechanism.
-
-        Raises:
-            DpsumError: another mechanism of this ledger draws from it, so that both would have the same noise.
-        """
+        """Keep a stream of noise, "seed/purpose", for one mechanism; DpsumError where another draws from it."""
         if stream in self._streams:
             raise DpsumError(
                 f"two mechanisms of {self.path} draw their noise from the stream {stream}: give one of them another "
@@ -304,10 +287,8 @@ class Ledger:
         """Keep the lines that a checkpoint knows of, whose `chain` is given.
 
         Lines after them, the last of which was perhaps being written when the process died, are dropped: their rounds
-        are run again with the same noise, and so are the same releases, not further ones.
-
-        Raises:
-            DpsumError: lines that the checkpoint knows of are not there.
+        are run again with the same noise, and so are the same releases, not further ones. DpsumError where lines that
+        the checkpoint knows of are not there.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)[: chain["lines"]]
         kept = [line.decode("utf-8", "replace") for line in lines]

@@ -1,23 +1,14 @@
 """The mechanism: couples participation, clipping, noise and the ledger, so that what ran is what is accounted for.
 
-    rounds = OnePass(units=1000, cohort=50, rounds=20)
-    mechanism = Mechanism(name="update", unit="client", observer="everyone", dimension=d, participation=rounds,
-                          clipping=Constant(0.5), noise=Independent(1.0), ledger="ledger.jsonl")
-    for t in range(20):
-        total = mechanism.open(t)
-        for client in rounds.cohort(t):
-            total.add(update(client))                # [n, d]
-        mean = mechanism.release(total) / rounds.denominator
-
-Guarantee, where each unit makes at most one contribution a round. Each contribution is clipped to C in one L2 norm over
-all coordinates, the sum is noised before anybody has it, and the release is in the ledger, read off the mechanism that
-ran, before it is handed out. Under the ledger's participation `accounting.account` says which epsilon holds.
+The docstring of `dpsum` has a loop that uses it. Guarantee, where each unit makes at most one contribution a round:
+each contribution is clipped to C in one L2 norm over all coordinates, the sum is noised before anybody has it, and the
+release is in the ledger, read off the mechanism that ran, before it is handed out. Under the ledger's participation
+`accounting.account` says which epsilon holds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +32,7 @@ from dpsum.total import Arithmetic, Observer, Released, Total
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """Standard noise of one release, in place of a generator (`private_sum.Draws`)."""
+    """Standard noise of one release that was drawn already, in place of a generator."""
 
     values: np.ndarray
 
@@ -66,10 +57,7 @@ class Mechanism:
             noise.
         budget: what may be spent; mechanisms that are given one budget share it, and no round beyond it is released.
             Needed where z is to be found. None: nothing is limited, and the account says what was spent.
-        adjacency: "zero-out", or "replace-one" where a unit is always there.
-        stream: purpose of its noise's random stream; no two mechanisms of a budget share one.
-        part: the part of a holder's records that it is over, where each record is in one part alone; "": all of them.
-        added: whether the holders' releases are added up, and all but the observer see no more than their own and that.
+        adjacency, stream, part, added: as of `Sum`; no two mechanisms of a budget or a ledger share a stream of noise.
         holders: how many holders each take a sum and keep a threshold of their own; 0: there is one sum a round.
         arithmetic: see `Arithmetic`.
 
@@ -79,8 +67,8 @@ class Mechanism:
         non_finite: contributions that were not finite and counted as zero, since it was last set to 0.
 
     Raises:
-        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by, or
-            a stream of noise that another mechanism of the ledger draws from.
+        DpsumError: a ledger that is there already, no first threshold, no multiplier and no budget to find it by, or a
+            stream of noise that another mechanism draws from.
     """
 
     on_release: Callable[[Total, np.ndarray], None] | None = None
@@ -108,7 +96,7 @@ class Mechanism:
 
     @classmethod
     def of(cls, described: Sum, **how: Any) -> Mechanism:
-        """One whose sum is described already; further arguments as of `_set`."""
+        """A mechanism of a sum that is described already; further arguments as of `_set`."""
         mechanism = cls.__new__(cls)
         mechanism._set(described, **how)
         return mechanism
@@ -120,19 +108,18 @@ class Mechanism:
         plain: Callable[[int], Any] = lambda dimension: PlainSum(dimension=dimension),
         observer: Observer | None = None, arithmetic: Arithmetic | None = None,
     ) -> None:  # fmt: skip
-        """Make one of a sum that is described; see the class for what is not here.
+        """Set up; the class documents the arguments that are not here.
 
         Args:
             described: who is in the sum, and how it is clipped and noised; without noise nothing is claimed of it.
-            budget: that of all mechanisms beside it.
-            sampler: how its units are drawn; `denominator`: the public number that the sum is divided by.
+            sampler: how its units are drawn.
+            denominator: the public number that the sum is divided by.
             indices: what tells the random streams of its noise apart: some of "round", "step" and "client".
             cohort: the expected number of units; the denominator by default.
             per_round: releases of one holder in a round.
             multiplier: of its noise, where that follows from no budget.
             first: finds the first threshold where the rule does not say it.
             plain: makes what takes the contributions where the sum is not private.
-            observer: shown each line of the ledger and what left.
         """
         self.sum, self.budget, self.sampler, self.denominator = described, budget, Sampling.of(sampler), denominator
         self.dimension, self.ledger, self.observer = dimension, ledger, observer
@@ -162,15 +149,15 @@ class Mechanism:
     def timed(self) -> bool:
         """Whether the time that it took may be published.
 
-        It may not where the account takes the cohort to be secret, since the time tells how many came. Nor where each
-        client's message is rounded by itself, since the time tells how often a rounding was drawn again.
+        Not where the account takes the cohort to be secret, since the time tells how many came; nor where each client's
+        message is rounded by itself, since it tells how often a rounding was drawn again.
         """
         noise = self.sum.noise
         return noise is None or (not noise.one_by_one and known(noise.mechanism, self.sampler["kind"]))
 
     @property
     def noise_multiplier(self) -> float:
-        """z that the budget is charged for; of the next release."""
+        """z of the next release, as the budget is charged for it."""
         shared = self.budget.shared(self)
         if shared is None:
             assert self._multiplier is not None
@@ -180,7 +167,7 @@ class Mechanism:
 
     @property
     def streams(self) -> set[str]:
-        """Purposes of the random streams that its noise is drawn from: the sum's, and that of a rule's own release."""
+        """The purposes of the random streams that noise is drawn from, for the sum and for a rule's own release."""
         if not self.sum.private:
             return set()
         assert self.sum.clipping is not None
@@ -192,8 +179,8 @@ class Mechanism:
         """Take the sum of round `index` (from 0), of a local step and a holder where each holder takes its own.
 
         Raises:
-            DpsumError: no noise meets the budget, no analysis composes the mechanisms that share it, or what was
-                released in another round is not in the ledger yet.
+            DpsumError: no noise meets the budget, no analysis composes the mechanisms that share it, or another round's
+                release is not in the ledger yet.
         """
         if self._unwritten not in (None, index):
             raise DpsumError(
@@ -213,8 +200,8 @@ class Mechanism:
 
         Raises:
             RuntimeError: it was released before; a second release would be a second mechanism.
-            DpsumError: another sum of its round was released, so that it would have the same noise; or the budget
-                has no room for the round.
+            DpsumError: another sum of its round was released, so that it would have the same noise; or the budget has
+                no room for the round.
         """
         done, at = self._done, (total.step, total.holder)
         if total.round < done[0] or (total.round == done[0] and at in done[1]):
@@ -233,7 +220,7 @@ class Mechanism:
         return released
 
     def end(self, total: Total) -> np.ndarray:
-        """As `release`, without the ledger's line: who takes many sums a round writes them at its end."""
+        """As `release`, without the ledger's line: who takes many sums a round writes them at its end (`write`)."""
         rule, extra = self.sum.clipping, None
         released: np.ndarray = total.sum.release(self.noise_of(self.sum.stream, total))
         with self._lock:
@@ -242,21 +229,26 @@ class Mechanism:
             return released
         if total.extra is not None and total.extra_sum is not None:
             extra = total.extra_sum.release(self.noise_of(total.extra.stream, total))
-        seen = Seen(
-            released=released,
-            norm=self.arithmetic.norm,
-            extra=None if extra is None else float(extra[0]),
-            denominator=self.denominator,
-            raw_norms=None if rule.private else total.raw,
-        )
-        rule.observe(total.state, seen)
-        means = [None if one is None or self.observer is None else one / self.denominator for one in (released, extra)]
-        self.note(
-            total.round, Released(
-                holder=total.holder, step=total.step, total=total.sum, mean=means[0], extra=total.extra_sum,
-                extra_mean=means[1],
+        rule.observe(
+            total.state, Seen(
+                released=released, norm=self.arithmetic.norm, extra=None if extra is None else float(extra[0]),
+                denominator=self.denominator, raw_norms=None if rule.private else total.raw,
             )
         )  # fmt: skip
+        means = [
+            None if sum_ is None or self.observer is None else sum_ / self.denominator for sum_ in (released, extra)
+        ]
+        with self._lock:
+            self._unwritten = total.round
+            # Without an observer the last release of a single holder is enough: the ledger's line is the same for each.
+            if not self.holders and self.observer is None:
+                self.releases.clear()
+            self.releases.append(
+                Released(
+                    holder=total.holder, step=total.step, total=total.sum, mean=means[0], extra=total.extra_sum,
+                    extra_mean=means[1],
+                )
+            )  # fmt: skip
         if self.on_release is not None:
             self.on_release(total, released)
         return released
@@ -276,12 +268,12 @@ class Mechanism:
         return {} if not self.states else self.states[holder if self.holders else 0]
 
     def extra_of(self, state: State) -> Any:
-        """What the rule releases beside the sum."""
+        """The release that the clipping rule makes beside the sum; None for none."""
         assert self.sum.clipping is not None
         return self.sum.clipping.extra(state, noise_multiplier=self.noise_multiplier, cohort=self._cohort)
 
     def new_sum(self, state: State, index: int = 0) -> Any:
-        """What takes the contributions."""
+        """The object that takes the contributions of round `index`."""
         if not self.sum.private:
             return self._plain(self.dimension)
         z, extra = self.noise_multiplier, self.extra_of(state)
@@ -290,32 +282,19 @@ class Mechanism:
             z = rest_multiplier(z, extra.noise_multiplier)
         assert self.sum.noise is not None
         return self.sum.noise.private_sum(
-            PrivateSum, streams=functools.partial(self._stream, index), cohort=self._cohort, dimension=self.dimension,
-            threshold=state["threshold"], noise_multiplier=z, adjacency=self.sum.adjacency,
+            PrivateSum, cohort=self._cohort, dimension=self.dimension, threshold=state["threshold"],
+            noise_multiplier=z, adjacency=self.sum.adjacency,
+            streams=lambda what, *indices: streams(self.seed, self.sum.stream + what, None, *indices)(index),
         )  # fmt: skip
 
-    def _stream(self, index: int, what: str, *indices: int) -> np.random.Generator:
-        return streams(self.seed, self.sum.stream + what, None, *indices)(index)
-
     def noise_of(self, purpose: str, total: Total) -> Any:
-        """What a sum takes its noise from; None where it has none to take, or its units bring it."""
+        """The source of a sum's noise; None where there is no noise, or where its units bring it."""
         noise = self.sum.noise
         if noise is None or (noise.one_by_one and purpose == self.sum.stream):
             return None
         at = {"round": None, "step": total.step, "client": total.holder}
         named = streams(self.seed, purpose, *(at[name] for name in self._indices))
         return _Drawn(noise.standard(named, total.round, total.dimension if purpose == self.sum.stream else 1))
-
-    def note(self, index: int, released: Released) -> None:
-        """Keep what was released for the ledger's line.
-
-        Without an observer only the last release of a single holder is kept: the ledger's line is the same for each.
-        """
-        with self._lock:
-            self._unwritten = index
-            if not self.holders and self.observer is None:
-                self.releases.clear()
-            self.releases.append(released)
 
     # The ledger
 
@@ -325,17 +304,18 @@ class Mechanism:
         Where no unit came nothing is released, but the ledger says with what noise it would be.
         """
         self._unwritten = None
-        releases, self.releases = sorted(self.releases, key=lambda one: (one.holder, one.step)), []
+        releases, self.releases = sorted(self.releases, key=lambda made: (made.holder, made.step)), []
         if not self.sum.private:
             return
         if not releases:
             releases = [Released(holder=0, step=0, total=self.new_sum(self.state_of(0)), mean=None)]
         number = index if step is None else index * self.per_round + step
         at: dict[str, Any] = {"round": index} | ({} if step is None else {"step": step})
-        self._line([(one.total, one.mean, one) for one in releases], number, at, self.sum.name, self.sum.stream, True)
+        rows: list[tuple[Any, Any, Released]] = [(made.total, made.mean, made) for made in releases]
+        self._line(rows, number, at, self.sum.name, self.sum.stream, True)
         if releases[0].extra is not None:
             extra = self.extra_of(self.states[0])
-            rows = [(one.extra, one.extra_mean, one) for one in releases]
+            rows = [(made.extra, made.extra_mean, made) for made in releases]
             self._line(rows, number, at, extra.name, extra.stream, extra.counted)
         self.budget.charge(self)
 
@@ -346,8 +326,7 @@ class Mechanism:
         rule, noise, sums = self.sum.clipping, self.sum.noise, [total for total, _, _ in rows]
         assert rule is not None and noise is not None
         without_event = [*self.budget.unaccounted, *([] if rule.private else [rule.reason])]
-        fields = ("threshold", "sensitivity", "noise_std")
-        values = {field: [getattr(each, field) for each in sums] for field in fields}
+        each = {field: [getattr(sum_, field) for sum_ in sums] for field in ("threshold", "sensitivity", "noise_std")}
         line = Release(
             round=number,
             name=name,
@@ -356,7 +335,7 @@ class Mechanism:
             adjacency=self.sum.adjacency,
             observer=self.sum.observer,
             noise_multiplier=sums[0].noise_multiplier,
-            **{field: each if self.holders else each[0] for field, each in values.items()},
+            **{field: values if self.holders else values[0] for field, values in each.items()},
             dimension=sums[0].dimension,
             sampler=self.sampler,
             denominator=self.denominator,
@@ -371,12 +350,12 @@ class Mechanism:
         )
         self.ledger.append(line)
         if self.observer is not None:
-            self.observer(line, [(one, mean) for _, mean, one in rows if mean is not None])
+            self.observer(line, [(released, mean) for _, mean, released in rows if mean is not None])
 
     # Going on after a restart, and several processes
 
     def state(self) -> dict[str, Any]:
-        """Everything a restart needs; without a seed also what the noise follows from: keep it secret then."""
+        """Everything a restart needs; without a seed this includes what the noise follows from, so keep it secret."""
         plan = self.budget.plan_of(self)
         drawn = {} if self._drawn_by == str(self.seed) else {"seed": self.seed}
         return {"states": self.states, "budget": None if plan is None else plan.state()} | drawn

@@ -10,17 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
 from dpsum.secure import Lattice, SecureSum
-
-if TYPE_CHECKING:
-    from dpsum.accounting.budgets import BudgetPlan
-    from dpsum.accounting.context import Budget
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -52,7 +48,7 @@ class Noise:
     multiplier: float | None = 1.0
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a class under whose mechanism's name another code's proof would be taken for its own."""
+        """Refuse a class that would take another code's proof for its own, since it uses its mechanism's name."""
         super().__init_subclass__(**options)
         said, places = f"{cls.__module__}.{cls.__name__}", list(cls.__mro__)
 
@@ -72,32 +68,11 @@ class Noise:
 
     @property
     def fall(self) -> tuple[float, int]:
-        """What the multiplier is multiplied by, and after how many falls of a loss in a row."""
+        """The factor of the multiplier, and after how many falls of a loss in a row it is applied."""
         return 1.0, 3
 
-    def plan(self, budget: Budget, sampler: Sampler, **given: Any) -> BudgetPlan:
-        """What this noise costs, round by round, and how many rounds the budget allows.
-
-        Noise whose mechanism no accountant is of has to override this: what it costs is then for its owner to say.
-
-        Args:
-            budget: the limit.
-            sampler: how units are drawn, as the ledger says it.
-            given: as of `accounting.budgets.planned`.
-
-        Raises:
-            DpsumError: no noise meets the budget, or the noise and sampler have no accountant.
-        """
-        from dpsum.accounting.budgets import planned  # a plan of the workflow is read where scipy is not installed
-
-        return planned(self, budget, sampler, **given)
-
     def sampled(self, sampler: Sampler) -> Sampler:
-        """A sampler with what an accountant needs to know of this noise besides.
-
-        Raises:
-            DpsumError: the noise is not for it.
-        """
+        """A sampler with what an accountant needs to know of this noise; DpsumError where the noise is not for it."""
         return sampler
 
     def successors(self, multiplier: float) -> tuple[float, ...]:
@@ -105,24 +80,20 @@ class Noise:
         return (multiplier,)
 
     def combines(self, index: int) -> list[float] | None:
-        """With which weights the noise of round `index` combines independent draws of rounds 0 to it, for the ledger.
-
-        None: it is a draw of its own.
-        """
+        """The weights with which a round's noise combines draws of rounds 0 to it; None: it is a draw of its own."""
         return None
 
     def secure(self, **values: Any) -> dict[str, Any] | None:
-        """What the ledger has to say of a sum that secure aggregation shows, from the arguments of `private_sum`."""
+        """What the ledger says of a sum under secure aggregation, from the arguments of `private_sum`; else None."""
         return None
 
     def private_sum(
         self, ordinary: type[PrivateSum], *, streams: Callable[..., np.random.Generator], cohort: float, **values: Any
     ) -> PrivateSum:
-        """What takes a round's contributions: an `ordinary` sum, or one of its own, of the same `values`.
+        """The object that takes a round's contributions: an `ordinary` sum, or another one, made of the same `values`.
 
-        Args:
-            streams: random streams of the round, by what they are for and further indices.
-            cohort: expected number of units.
+        `streams` are random streams of the round, by what they are for and further indices; `cohort` is the expected
+        number of units.
         """
         return ordinary(**values)
 
@@ -162,7 +133,6 @@ class Encoded(Noise):
 
     The noise of round t is row t of C^-1 Z with independent Gaussian Z, for an encoder C (`factorisations`). What a
     unit can be told by is its column of the encoder, whose norm is at most 1, so that z is over C's largest column.
-
     Kairouz et al. 2021, Practical and Private (Deep) Learning without Sampling or Shuffling; Denisov et al. 2022,
     Improved Differential Privacy for SGD via Optimal Private Linear Operators on Adaptive Streams.
 
@@ -178,11 +148,7 @@ class Encoded(Noise):
         raise NotImplementedError("of noise whose rounds and encoder are known")
 
     def sampled(self, sampler: Sampler) -> Sampler:
-        """With the encoder, where that is what an account is of.
-
-        Raises:
-            DpsumError: units come several times, and all of their columns move the encoded sums by more than C.
-        """
+        """With the encoder, where an account is of it; DpsumError where a unit moves encoded sums by more than C."""
         # Not at the head: a plan of the workflow is read where scipy is not installed.
         from dpsum.accounting.analyses import known
         from dpsum.accounting.several import sensitivity
@@ -222,10 +188,8 @@ class Correlated(Encoded):
     """Correlated noise by an encoder C that is given as its inverse.
 
     Attributes:
-        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`.
-
-    Raises:
-        DpsumError: no lower triangular matrix, or a column of C has a norm above 1.
+        weights: C^-1, lower triangular, float64 [T, T]; see `factorisations`. DpsumError where it is not, or a column
+            of C has a norm above 1.
     """
 
     weights: np.ndarray = dataclasses.field(default_factory=lambda: np.ones((1, 1)))
@@ -261,8 +225,8 @@ class Skellam(Noise):
         bits: of a coordinate; clients' messages are added modulo 2^bits.
         deviations: of a coordinate of the sum, that half the modulus holds.
         dropped: share of each cohort that drops out, and its noise with it.
-        dropped_at_most: share of a cohort whose noise is not counted, since it may drop out: the others add more.
-        colluding: share of a cohort whose noise is not counted, since it may tell the server.
+        dropped_at_most, colluding: shares of a cohort whose noise is not counted, since it may drop out, or tell the
+            server: the others add more.
     """
 
     mechanism: ClassVar[str] = "skellam"
@@ -276,23 +240,19 @@ class Skellam(Noise):
     colluding: float = 0.0
 
     def gone(self, cohort: int) -> int:
-        """Clients of a cohort who drop out."""
+        """How many clients of a cohort drop out."""
         return math.ceil(self.dropped * cohort - 1e-9)
 
     def colluders(self, cohort: int) -> int:
-        """Clients of a cohort who may tell the server their noise."""
+        """How many clients of a cohort may tell the server their noise."""
         return math.ceil(self.colluding * cohort - 1e-9)
 
     def counted(self, cohort: int) -> int:
-        """Shares of noise that the account counts."""
+        """How many shares of noise the account counts."""
         return cohort - math.floor(self.dropped_at_most * cohort + 1e-9) - self.colluders(cohort)
 
     def lattice(self, *, dimension: int, threshold: float, noise_multiplier: float, cohort: int) -> Lattice:
-        """The whole numbers of a round.
-
-        Raises:
-            DpsumError: the modulus is too small.
-        """
+        """The whole numbers of a round; DpsumError where the modulus is too small."""
         return Lattice.of(
             dimension=dimension, threshold=threshold, noise_multiplier=noise_multiplier, bits=self.bits,
             deviations=self.deviations, clients=cohort, counted=self.counted(cohort),

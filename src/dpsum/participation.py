@@ -7,6 +7,7 @@ the same object's.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dpsum.errors import DpsumError
@@ -19,15 +20,12 @@ class Participation:
     """Base: which of so many units take part in which round.
 
     Args:
-        units: N.
-        cohort: L, or its expectation.
-        rounds: T.
+        units, cohort, rounds: N, L (or its expectation) and T.
         seed: of the draws; None: from the operating system's entropy, so that no one can draw the same.
         kind: the sampler's name in the ledger; by default that of the class. A way of one's own gives its own name, for
             which no analysis of another is taken.
 
     Attributes:
-        size: L.
         once: whether a unit takes part at most once.
         known: whether an observer may know who takes part when.
 
@@ -49,7 +47,7 @@ class Participation:
         self._begin()
 
     def _begin(self) -> None:
-        """Refuse what this way cannot do, and draw what is drawn once."""
+        """Refuse numbers that this way cannot have, and draw what is drawn once."""
 
     def _check_divides(self) -> None:
         if self.units % self.size:
@@ -199,38 +197,44 @@ class Everyone(Participation):
 class PoissonLots:
     """Lots of each holder's own records: in each step each record is in its holder's lot with probability L/n.
 
-    Abadi et al. 2016; Adap DP-FL, line 7.
+    Abadi et al. 2016; Adap DP-FL, line 7. Where holders have different numbers of records, n is their mean: all records
+    have one rate, so that one epsilon is every record's, and a holder's expected lot is in proportion to its records.
 
     Args:
-        clients: K holders.
-        lot: L, the expected records of a lot.
-        rounds: T.
-        steps: lots that a holder takes in a round.
-        records: n, those that one holder has.
-        seed: of the draws; None: from the operating system's entropy.
+        clients: K holders, of n `records` each, or of as many as it says one by one; `whose` they are, for messages.
+        lot: L, the expected records of a lot, or of holders that differ their mean; each holder takes `steps` of them
+            in each of T `rounds`.
+        seed, kind: as of `Participation`.
         purpose: of the random stream that draws them.
-        whose: the n records are, for messages.
-        kind: the sampler's name in the ledger, see `Participation`.
 
     Raises:
         DpsumError: a lot that is not from 1 to n.
     """
 
     def __init__(
-        self, *, clients: int = 1, lot: int, rounds: int, steps: int = 1, records: int, seed: Seed = None,
+        self, *, clients: int = 1, lot: int, rounds: int, steps: int = 1, records: int | Sequence[int],
+        seed: Seed = None,
         purpose: str = "lot", whose: str = "a client", kind: str = "poisson-lots",
     ) -> None:  # fmt: skip
-        if not 1 <= lot <= records:
+        sizes = [records] * clients if isinstance(records, int) else [int(size) for size in records]
+        self.alike, self.records = len(set(sizes)) == 1, sum(sizes)
+        if len(sizes) != clients or not clients <= lot * clients <= self.records:
+            held = f"{sizes[0]}" if self.alike else f"{self.records / clients:g} on average"
             raise DpsumError(
-                f"participation.cohort is {lot}, but {whose} holds {records} records: a lot must be from 1 to that"
+                f"participation.cohort is {lot}, but {whose} holds {held} records: a lot must be from 1 to that"
             )
         self.kind, self.clients, self.size, self.rounds, self.steps = kind, clients, lot, rounds, steps
-        self.seed, self.records, self.purpose = fresh(seed), records, purpose
+        self.seed, self.sizes, self.purpose = fresh(seed), sizes, purpose
+        self.rate = lot / sizes[0] if self.alike else lot * clients / self.records
 
     def lot(self, index: int, step: int = 0, client: int = 0) -> np.ndarray:
         """Places of the records of a lot among the holder's, ascending, the same whenever it is asked."""
-        drawn = stream(self.seed, self.purpose, index, step, client).random(self.records)
-        return np.flatnonzero(drawn < self.size / self.records)
+        drawn = stream(self.seed, self.purpose, index, step, client).random(self.sizes[client])
+        return np.flatnonzero(drawn < self.rate)
+
+    def expected(self, client: int) -> float:
+        """The expected lot of one holder; of holders that are alike, the denominator."""
+        return float(self.size) if self.alike else self.rate * self.sizes[client]
 
     @property
     def denominator(self) -> float:
@@ -238,23 +242,26 @@ class PoissonLots:
         return float(self.size)
 
     def describe(self) -> Sampling:
-        """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots."""
+        """The sampler, for the ledger; `rate` is a record's chance of being in a given lot, `rounds` counts lots.
+
+        Of holders that differ, records and cohort are those of all of them together, and `sizes` says each one's.
+        """
+        whole, lot = (self.sizes[0], self.size) if self.alike else (self.records, self.size * self.clients)
         return Sampling(
-            kind=self.kind, clients=self.clients, records=self.records, cohort=self.size,
-            rounds=self.rounds * self.steps, rate=self.size / self.records,
+            kind=self.kind, clients=self.clients, records=whole, cohort=lot, rounds=self.rounds * self.steps,
+            rate=self.rate, others={} if self.alike else {"sizes": self.sizes},
         )  # fmt: skip
 
 
 def own_records(*, clients: int, rounds: int, records: int, steps: int, batches: str) -> Sampling:
-    """The sampler of sums that each client takes once over its own records, for the ledger.
+    """The sampler of the sums that each client takes over its own records, for the ledger.
 
     Args:
         clients: N, who take part at most once.
-        rounds: planned.
         records: those of one client that its releases of this kind read.
         steps: releases of this kind that one client makes.
-        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each
-            reads each record with the chance 1/steps, so that `cohort` is the mean number.
+        batches: "full": each reads all of the records; "disjoint": each reads a part of its own; "poisson": each reads
+            each record with the chance 1/steps, so that `cohort` is the mean number.
     """
     cohort = records if batches == "full" else records / steps if batches == "poisson" else records // steps
     kind = "own-records-poisson" if batches == "poisson" else "own-records"
@@ -264,5 +271,5 @@ def own_records(*, clients: int, rounds: int, records: int, steps: int, batches:
 
 
 def own_update(*, clients: int, cohort: int, rounds: int) -> Sampling:
-    """The sampler of a client's own update, which it takes part with at most once, for the ledger."""
+    """The sampler of clients' own updates, one for each client at most, for the ledger."""
     return Sampling(kind="own-update", clients=clients, cohort=cohort, rounds=rounds, rate=1.0, steps=1)

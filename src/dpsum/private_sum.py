@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
 
 
 def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarray) -> None:
-    """Add rows to a total, each cut to a norm. A row that is not finite is left out.
+    """Add rows [n, d] to a total, float64 [d], each cut to the norm `limit`. A row that is not finite is left out.
 
-    Rows are added one after another in double precision, so that chunks of other sizes give the same bits.
-
-    Args:
-        rows: [n, d].
-        limit: the norm that a row is cut to; infinite: none is cut.
-        total: float64 [d]; the rows are added to it.
-        norms: float64 [n]; becomes the rows' own norms, before they are cut.
+    Rows are added one after another in double precision, so that chunks of other sizes give the same bits. `norms`,
+    float64 [n], becomes the rows' own norms, before they are cut.
     """
     for place, row in enumerate(rows):
         values = row.astype(np.float64)
@@ -40,11 +35,7 @@ def add_rows(rows: np.ndarray, limit: float, total: np.ndarray, norms: np.ndarra
 
 
 def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
-    """Contributions as an array of numbers [n, d].
-
-    Raises:
-        DpsumError: they are not numbers, or of another shape.
-    """
+    """Contributions as an array of numbers [n, d]; DpsumError where they are no numbers, or of another shape."""
     try:
         rows = np.asarray(contributions)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -56,17 +47,14 @@ def rows_of(contributions: ArrayLike, dimension: int) -> np.ndarray:
     return rows
 
 
-class Draws(Protocol):
-    """What noise is drawn from: numpy's generator, or the like."""
-
-    def standard_normal(self, size: int, /) -> np.ndarray: ...
-
-
 class _Sum:
-    """A stream of contributions, added up in double precision; on a CPU one after another, so chunks change no bit."""
+    """A sum of contributions in double precision; a CPU adds them one after another, so that chunks change no bit."""
 
     one_by_one: ClassVar[bool] = False
     """Whether it has to see each contribution by itself, so that `add_by` is refused."""
+
+    _limit: Any = math.inf
+    """The norm to which each contribution is cut."""
 
     def __init__(self, *, dimension: int) -> None:
         if dimension < 1:
@@ -81,8 +69,7 @@ class _Sum:
         """Add contributions [n, d]. One that is not finite counts as zero, and is counted in `non_finite`.
 
         Returns:
-            The contributions' own norms, float64 [n], which are as private as they: NaN or infinite where one is not
-            finite.
+            The contributions' own norms, float64 [n], as private as they; not finite where a contribution is not.
 
         Raises:
             DpsumError: they are not numbers, or not [n, d].
@@ -91,30 +78,26 @@ class _Sum:
         return self.add_by(functools.partial(add_rows, rows), len(rows))
 
     def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
-        """Add contributions that a compiled loop makes, and adds itself while they are in the cache.
+        """Add `count` contributions that a compiled loop makes, and adds itself while they are in the cache; returns as
+        `add`.
 
-        Args:
-            add: given the limit, the total and the norms [count], does what `add_rows` does with its rows.
-            count: how many there are.
-
-        Returns:
-            As `add`.
+        Given the limit, the total and the norms [count], `add` does what `add_rows` does with its rows.
         """
-        if self._released:
-            raise RuntimeError("this sum was released: nothing can be added to it")
+        self._check_open()
         norms = np.empty(count)
         add(self._limit, self._total, norms)
-        finite = np.isfinite(norms)
         self.count += count
-        self.non_finite += count - int(finite.sum())
-        self._seen(np.where(finite, norms, 0.0))
+        self.non_finite += count - int(np.isfinite(norms).sum())
         return norms
 
-    def release(self, generator: Draws) -> np.ndarray:
-        """The (noised) sum, float64 [d]. It can be had once.
+    def _check_open(self) -> None:
+        if self._released:
+            raise RuntimeError("this sum was released: nothing can be added to it")
 
-        Raises:
-            RuntimeError: it was released before; a second release would be a second mechanism.
+    def release(self, generator: Any) -> np.ndarray:
+        """The (noised) sum, float64 [d]; `generator` is numpy's, or whatever has its `standard_normal`.
+
+        RuntimeError where it was released before; a second release would be a second mechanism.
         """
         if self._released:
             raise RuntimeError("this sum was released before")
@@ -122,16 +105,21 @@ class _Sum:
         total, self._total = self._total, np.empty(0)
         return self._noised(total, generator)
 
-    @property
-    def _limit(self) -> float:
-        """The norm to which each contribution is cut."""
-        raise NotImplementedError
+    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
+        return total
 
-    def _seen(self, norms: np.ndarray) -> None:
-        raise NotImplementedError
 
-    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
-        raise NotImplementedError
+class PlainSum(_Sum):
+    """The sum as it is, for methods that claim no privacy; `norms` are the contributions' own."""
+
+    def __init__(self, *, dimension: int) -> None:
+        super().__init__(dimension=dimension)
+        self.norms: list[float] = []
+
+    def add_by(self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int) -> np.ndarray:
+        norms = super().add_by(add, count)
+        self.norms += np.where(np.isfinite(norms), norms, 0.0).tolist()
+        return norms
 
 
 class PrivateSum(_Sum):
@@ -179,29 +167,8 @@ class PrivateSum(_Sum):
         return self.noise_multiplier * self.sensitivity
 
     @property
-    def _limit(self) -> float:
+    def _limit(self) -> float:  # type: ignore[override]
         return self.threshold
 
-    def _seen(self, norms: np.ndarray) -> None:
-        pass
-
-    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
+    def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
         return np.asarray(total + self.noise_std * generator.standard_normal(self.dimension))
-
-
-class PlainSum(_Sum):
-    """The sum as it is, for methods that claim no privacy; `norms` are the contributions' own."""
-
-    def __init__(self, *, dimension: int) -> None:
-        super().__init__(dimension=dimension)
-        self.norms: list[float] = []
-
-    @property
-    def _limit(self) -> float:
-        return math.inf
-
-    def _seen(self, norms: np.ndarray) -> None:
-        self.norms += norms.tolist()
-
-    def _noised(self, total: np.ndarray, generator: Draws) -> np.ndarray:
-        return total

@@ -19,12 +19,11 @@ class Progress:
     time would tell too much, there is a line at each twentieth of the steps, without a rate.
 
     Args:
-        label: what is being done.
-        total: steps in all.
+        label, total: what is being done, and its steps in all.
         unit: what a second's worth of work is counted in, e.g. "clients".
         done: steps that were done before (a resumed run).
-        every: least seconds between two lines at first; later a twentieth of the time gone by, up to `at_most`.
-        at_most: seconds; by default half a minute on a terminal, ten minutes in a file.
+        every: least seconds between two lines at first; later a twentieth of the time gone by, up to half a minute on a
+            terminal and ten minutes in a file.
         out: where to print; standard error by default.
         timed: whether what is printed, and when, may follow from time.
     """
@@ -37,18 +36,12 @@ class Progress:
         unit: str,
         done: int = 0,
         every: float = 5.0,
-        at_most: float | None = None,
         out: TextIO | None = None,
         timed: bool = True,
     ) -> None:
-        self._label, self._total, self._unit, self._every, self._out = (
-            label,
-            total,
-            unit,
-            every,
-            out or sys.stderr,
-        )
-        self._at_most, self._timed = at_most or (30.0 if self._out.isatty() else 600.0), timed
+        self._label, self._total, self._unit, self._every, self._timed = label, total, unit, every, timed
+        self._out = out or sys.stderr
+        self._at_most = 30.0 if self._out.isatty() else 600.0
         self._first, self._start, self._last, self._work = done, time.monotonic(), time.monotonic(), 0
 
     def step(self, done: int, work: int, note: Callable[[], str] | None = None) -> None:

@@ -21,15 +21,12 @@ def fresh(seed: Seed) -> int:
 
 
 def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    """A fresh generator for one purpose.
+    """A fresh Philox generator keyed by the SHA-256 of all the names: different names give independent streams.
 
     Args:
         seed: the run's seed.
         purpose: what the numbers are for, e.g. "noise" or "partition".
         indices: round, client, ... that tell streams of one purpose apart.
-
-    Returns:
-        A Philox generator keyed by the SHA-256 of all the names: different names give independent streams.
     """
     name = "/".join([str(int(seed)), purpose, *[str(int(index)) for index in indices]])
     key = np.frombuffer(hashlib.sha256(name.encode()).digest()[:16], dtype=np.uint64)
@@ -37,5 +34,5 @@ def stream(seed: int, purpose: str, *indices: int) -> np.random.Generator:
 
 
 def streams(seed: int, purpose: str, *indices: int | None) -> Callable[[int], np.random.Generator]:
-    """The streams of one purpose in all rounds, each by its round, which stands where an index is None."""
+    """The streams of one purpose by round; the round's number takes the place of an index that is None."""
     return lambda round_: stream(seed, purpose, *(round_ if index is None else index for index in indices))

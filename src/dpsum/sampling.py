@@ -46,7 +46,7 @@ class Sampling(Mapping[str, Any]):
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Sampling:
-        """From a ledger's group `sampler`, or from what is one already."""
+        """A `Sampling` from a ledger's group `sampler`; one that is a `Sampling` already is returned."""
         if isinstance(said, cls):
             return said
         others = {key: value for key, value in said.items() if key not in _SAID}

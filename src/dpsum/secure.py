@@ -62,10 +62,8 @@ class Lattice:
         """The finest that keeps a coordinate of the sum within half the modulus, up to so many of its deviations.
 
         The deviation is an upper end: all clients point the same way, (L C)^2 / D after a rotation; rounding, L / 4
-        units; and the noise of all shares.
-
-        Raises:
-            DpsumError: the modulus is too small for the noise and the rounding alone.
+        units; and the noise of all shares. DpsumError where the modulus is too small for the noise and the rounding
+        alone.
         """
         coordinates = 1 << max(dimension - 1, 0).bit_length()
         noise = noise_multiplier**2 * clients / counted
@@ -89,7 +87,7 @@ class Lattice:
         return math.sqrt(min(norm**2 + self.coordinates / 4 + norm + root / 2, (norm + root) ** 2))
 
     def said(self, *, threshold: float, noise_multiplier: float) -> dict[str, Any]:
-        """What the ledger says of the whole numbers, and the variance of one client's share of the noise in units."""
+        """What the ledger says of the whole numbers, and the variance of one client's share of the noise, in units."""
         share = (noise_multiplier * self.bound(threshold)) ** 2 / self.counted
         return {**dataclasses.asdict(self), "share_variance": share}
 
@@ -129,9 +127,8 @@ class SecureSum(PrivateSum):
     """The sum of a cohort's messages, as a server that runs secure aggregation sees it.
 
     Args:
-        dimension: coordinates d.
-        threshold: C.
-        noise_multiplier: z, deviation of the noise that is counted over the sensitivity after rounding.
+        threshold, noise_multiplier: C and z, deviation of the noise that is counted over the sensitivity after
+            rounding.
         lattice: the whole numbers.
         dropped: clients of the cohort that drop out, with their noise.
         streams: random streams of the round.
@@ -171,8 +168,7 @@ class SecureSum(PrivateSum):
     def add(self, contributions: ArrayLike) -> np.ndarray:
         """As `PrivateSum.add`: each row is a client's, in the cohort's order."""
         rows = rows_of(contributions, self.dimension)
-        if self._released:
-            raise RuntimeError("this sum was released: nothing can be added to it")
+        self._check_open()
         norms = np.empty(len(rows))
         for place, row in enumerate(rows):
             norms[place] = self._take(row.astype(float))
@@ -180,7 +176,7 @@ class SecureSum(PrivateSum):
         return norms
 
     def add_by(self, add: Any, count: int) -> np.ndarray:
-        """Refused: a compiled loop adds contributions up before a client could round them."""
+        """Refused: a compiled loop would add contributions up before each client could round its own."""
         raise RuntimeError("a secure sum takes contributions one by one")
 
     def _take(self, row: np.ndarray) -> float:
@@ -208,7 +204,7 @@ class SecureSum(PrivateSum):
         return generator.poisson(rate, size) - generator.poisson(rate, size)
 
     def _noised(self, total: np.ndarray, generator: Any) -> np.ndarray:
-        """The sum that was seen, turned back; noise is in it."""
+        """The sum as the server saw it, with the noise in it, turned back."""
         if self._shares - self._colluding < self.lattice.counted:
             told = f", of whom {self._colluding} may tell theirs" * (self._colluding > 0)
             raise DpsumError(

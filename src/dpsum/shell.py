@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import math
 import os
+import pkgutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -44,7 +46,7 @@ def account(given: argparse.Namespace) -> int:
     report = export.report(account=result, audit=audit, ledger=given.ledger)
     _show(given, report, _account_lines(result))
     _export(given, report)
-    return _kept(given, [one.profiles["holds"].epsilon_high for one in _all(result) if "holds" in one.profiles])
+    return _kept(given, [each.profiles["holds"].epsilon_high for each in _all(result) if "holds" in each.profiles])
 
 
 def _releases(path: str) -> list[Release]:
@@ -60,22 +62,22 @@ def _all(account: Account) -> list[Account]:
 
 def _account_lines(account: Account) -> list[str]:
     lines = []
-    for one in _all(account):
-        if one.unit is None:
-            return [next(iter(one.reasons.values()), "nothing private was released")]
-        entries = [(name, one.profiles[name]) for name in PROFILES if name in one.profiles]
+    for each in _all(account):
+        if each.unit is None:
+            return [next(iter(each.reasons.values()), "nothing private was released")]
+        entries = [(name, each.profiles[name]) for name in PROFILES if name in each.profiles]
         first = entries[0][1]
         lines += [
-            f"{one.rounds} rounds done of the sampler {_text(one.sampler)}; z {_number(one.noise_multiplier)}, "
-            f"delta {one.delta:g}, unit {one.unit}, seen by {first.observer}"
+            f"{each.rounds} rounds done of the sampler {_text(each.sampler)}; z {_number(each.noise_multiplier)}, "
+            f"delta {each.delta:g}, unit {each.unit}, seen by {first.observer}"
         ]
         rows = [
             [name, _ends(entry.epsilon_low, entry.epsilon_high), entry.adjacency, entry.status, entry.explanation]
             for name, entry in entries
         ]
-        rows += [[name, "-", "", "", why] for name, why in one.reasons.items()]
+        rows += [[name, "-", "", "", why] for name, why in each.reasons.items()]
         lines += _table(["profile", "epsilon", "adjacency", "status", "what it takes for granted"], rows)
-        lines += list(one.notices)
+        lines += list(each.notices)
     return lines
 
 
@@ -90,12 +92,8 @@ def plan(given: argparse.Namespace) -> int:
     kinds = given.kind or [kind for kind in kinds if not analyses.find("gaussian", kind).own]
     plans: list[dict[str, Any]] = []
     for kind in kinds:
-        row: dict[str, Any] = {
-            "participation": kind,
-            "noise_multiplier": None,
-            "epsilon_low": None,
-            "epsilon_high": None,
-        }
+        row: dict[str, Any] = dict.fromkeys(("participation", "noise_multiplier", "epsilon_low", "epsilon_high"))
+        row["participation"] = kind
         try:
             row |= _planned(given, analyses.find("gaussian", kind))
         except Contradiction as error:
@@ -173,9 +171,9 @@ def compare(given: argparse.Namespace) -> int:
     accounts = [account_of(releases, delta=given.delta) for releases in ledgers]
     summaries = [_said(releases) for releases in ledgers]
     for column, account in zip(summaries, accounts, strict=True):
-        for number, one in enumerate(_all(account)):
+        for number, each in enumerate(_all(account)):
             for name in PROFILES:
-                entry, where = one.profiles.get(name), "" if number == 0 else f", {number + 1}"
+                entry, where = each.profiles.get(name), "" if number == 0 else f", {number + 1}"
                 column[f"epsilon {name}{where}"] = (
                     "-" if entry is None else _ends(entry.epsilon_low, entry.epsilon_high)
                 )
@@ -197,7 +195,7 @@ def compare(given: argparse.Namespace) -> int:
 
 
 def _said(releases: Sequence[Release]) -> dict[str, str]:
-    """What a ledger says of its releases: each field's one value, or all of them, or its range."""
+    """A summary of a ledger: each field's one value, or all of them, or its range."""
     summary = {"releases": str(len(releases)), "rounds": str(len({event.round for event in releases}))}
     for field in dataclasses.fields(Release):
         if field.name in ("round", "reason", "noise_stream", "combines", "secure"):
@@ -212,14 +210,14 @@ def _said(releases: Sequence[Release]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return " ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, Mapping) else str(value)
+    return " ".join(f"{key} {item}" for key, item in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 # audit
 
 
 def audit(given: argparse.Namespace) -> int:
-    """A lower bound for a function."""
+    """A lower bound on the epsilon of a function's releases."""
     release = _function(given.release)
     participation = None if given.participation is None else _function(given.participation)
     if given.kind is not None and participation is not None:
@@ -228,19 +226,14 @@ def audit(given: argparse.Namespace) -> int:
         if None in (given.units, given.cohort, given.rounds):
             raise DpsumError("--kind says how cohorts are drawn: name --units, --cohort and --rounds too")
         participation = _sampler(analyses.find("gaussian", given.kind), given)
-    shown: list[Progress] = []
-
-    def progress(done: int, total: int) -> None:
-        if not shown:
-            shown.append(Progress(f"audit {given.release}", total, unit="calls", done=done - 1))
-        shown[0].step(done, 1)
-
+    shown = functools.cache(lambda total: Progress(f"audit {given.release}", total, unit="calls"))
     result = audited(
         release, dimension=given.dimension, participation=participation, epsilon=given.epsilon,
         noise_multiplier=given.noise_multiplier, delta=given.delta,
         mechanism=None if given.any_mechanism else "gaussian", adjacency=given.adjacency, cohort=given.rows,
         leak=given.leak, power=given.power, calls=given.calls, false_alarm=given.false_alarm, seed=given.seed,
-        say=lambda line: print(line, file=sys.stderr, flush=True), progress=progress,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        progress=lambda done, total: shown(total).step(done, 1),
     )  # fmt: skip
     report = export.report(audit=result)
     _show(given, report, _audit_lines(result))
@@ -260,14 +253,13 @@ def _function(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        target: Any = importlib.import_module(module)
+        importlib.import_module(module)
     except Exception as error:
         raise DpsumError(f"{module} cannot be imported ({type(error).__name__}: {error}): mend it") from error
-    for part in path.split("."):
-        if not hasattr(target, part):
-            raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]")
-        target = getattr(target, part)
-    return target
+    try:
+        return pkgutil.resolve_name(name)
+    except AttributeError:
+        raise DpsumError(f"{module} has no {path}: name a function of contributions [n, d]") from None
 
 
 def _audit_lines(audit: Audited) -> list[str]:

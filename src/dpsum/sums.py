@@ -59,13 +59,13 @@ class Sum:
 
     @property
     def delta(self) -> float | None:
-        """At which its epsilon is given."""
+        """The delta at which its epsilon is given."""
         given = self.budget or self.within_task
         return None if given is None else float(given.delta)
 
     @property
     def moves(self) -> bool:
-        """Whether a round costs what is known only when it comes, or more than the multiplier says."""
+        """Whether the cost of a round is known only when it comes, or is more than the multiplier says."""
         rule, noise = self.clipping, self.noise
         return noise is not None and (noise.follows_loss or (rule is not None and rule.uncounted))
 
@@ -74,42 +74,50 @@ class Sum:
 class Together:
     """The private sums of a run that read the same units: one budget, for the composition of all of them.
 
-    Attributes:
-        sums: at least one; the first is the one that `moves`, if any does.
+    The first is the one that `moves`, if any does.
     """
 
     sums: tuple[Sum, ...]
 
     def plan(self, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool) -> BudgetPlan:
-        """What all of them may spend, and their noise; arguments as of `accounting.budgets.planned`.
+        """What all of them may spend, and their noise; counted lot by lot where the cost `moves`.
 
-        Raises:
-            DpsumError: no noise meets the budget, or the noise and sampler have no analysis.
+        Args:
+            sampler: how units are drawn, as the ledger says it.
+            claims, counted: as of `BudgetPlan`, as are the errors.
+            stepwise: whether a round is a holder's local step, of which there are too many to account for each.
         """
+        from dpsum.accounting.budgets import BudgetPlan, DecayingBudget  # a plan is read where scipy is not installed
+
         first, *others = self.sums
-        assert first.noise is not None and first.clipping is not None and first.budget is not None
-        return first.noise.plan(
-            first.budget, sampler, claims=claims, counted=counted, stepwise=stepwise,
-            uncounted=int(first.clipping.uncounted), beside=[one.noise.multiplier for one in others],
-        )  # fmt: skip
+        noise, budget = first.noise, first.budget
+        assert noise is not None and first.clipping is not None and budget is not None
+        given: dict[str, Any] = {
+            "sampler": noise.sampled(sampler), "multiplier": noise.multiplier, "claims": claims, "counted": counted,
+            "mechanism": noise.mechanism, "beside": [sum_.noise.multiplier for sum_ in others],
+        }  # fmt: skip
+        if not first.moves:
+            return BudgetPlan(budget, every_round=not stepwise, **given)
+        assert noise.multiplier is not None
+        decay, falls = noise.fall
+        return DecayingBudget(budget, decay=decay, falls=falls, extra=int(first.clipping.uncounted), **given)
 
 
 def together(sums: Sequence[Sum]) -> list[Together]:
-    """The private sums of a run by what they read: the sums of each part of a unit, which compose, and only they.
+    """The private sums of a run in groups that compose, one for each part of a unit that they read.
 
     Raises:
-        DpsumError: sums read the same units in a way that no analysis composes (`accounting.units`), or what is
-            compared has two budgets.
+        DpsumError: sums read the same units in a way that no analysis composes, or what is compared has two budgets.
     """
-    private, groups = [one for one in sums if one.private], list[Together]()
-    twice = [one.name for one in private if [other.name for other in private].count(one.name) > 1]
+    private, groups = [sum_ for sum_ in sums if sum_.private], list[Together]()
+    twice = [sum_.name for sum_ in private if [other.name for other in private].count(sum_.name) > 1]
     if twice:
         raise DpsumError(f"two private sums of this run are called {twice[0]}: name each by itself")
-    budgets = [one for one in private if one.budget is not None]
-    for one in budgets[1:]:
-        if (one.unit, one.budget) != (budgets[0].unit, budgets[0].budget):
+    budgets = [sum_ for sum_ in private if sum_.budget is not None]
+    for sum_ in budgets[1:]:
+        if (sum_.unit, sum_.budget) != (budgets[0].unit, budgets[0].budget):
             raise DpsumError(
-                f"{budgets[0].name} (of {budgets[0].unit}s) and {one.name} (of {one.unit}s) have two budgets: a run "
+                f"{budgets[0].name} (of {budgets[0].unit}s) and {sum_.name} (of {sum_.unit}s) have two budgets: a run "
                 "keeps one, of one unit at one delta; give both the same"
             )
     for unit, of_unit in by_unit(private).items():
@@ -118,18 +126,18 @@ def together(sums: Sequence[Sum]) -> list[Together]:
                 why = _apart(alike[0], other)
                 if why:
                     raise DpsumError(cannot_compose(alike[0].name, other.name, unit, part, why))
-            if sum(one.moves for one in alike) > 1:
-                first, second, *_ = (one.name for one in alike if one.moves)
+            if sum(sum_.moves for sum_ in alike) > 1:
+                first, second, *_ = (sum_.name for sum_ in alike if sum_.moves)
                 raise DpsumError(cannot_compose(first, second, unit, part, "the cost of both is known lot by lot only"))
-            groups.append(Together(tuple(sorted(alike, key=lambda one: not one.moves))))
+            groups.append(Together(tuple(sorted(alike, key=lambda sum_: not sum_.moves))))
     return groups
 
 
-def _apart(one: Sum, other: Sum) -> str:
+def _apart(first: Sum, second: Sum) -> str:
     """Why no analysis composes two sums of the same units; "" where one does if they are sampled alike."""
-    assert one.noise is not None and other.noise is not None
-    if one.within_task is not None or other.within_task is not None:
+    assert first.noise is not None and second.noise is not None
+    if first.within_task is not None or second.within_task is not None:
         return "a client's own sums are accounted for by themselves"
-    if {one.noise.mechanism, other.noise.mechanism} != {"gaussian"}:
-        return f"have {one.noise.mechanism} and {other.noise.mechanism} noise"
-    return "" if one.adjacency == other.adjacency else f"are for {one.adjacency} and {other.adjacency} adjacency"
+    if {first.noise.mechanism, second.noise.mechanism} != {"gaussian"}:
+        return f"have {first.noise.mechanism} and {second.noise.mechanism} noise"
+    return "" if first.adjacency == second.adjacency else f"are for {first.adjacency} and {second.adjacency} adjacency"

@@ -18,9 +18,8 @@ from dpsum.sums import Sum
 class Arithmetic:
     """How contributions are added and norms taken: numpy's way, or that of whoever has them elsewhere.
 
-    Attributes:
-        add: given a `PrivateSum` (or the like) and contributions [n, d], adds them and returns their norms [n].
-        norm: the L2 norm of a vector.
+    `add` adds contributions [n, d] to a `PrivateSum` (or the like) and returns their norms [n]; `norm` is the L2 norm
+    of a vector.
     """
 
     add: Callable[[Any, Any], np.ndarray] = lambda total, contributions: total.add(contributions)
@@ -29,11 +28,9 @@ class Arithmetic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Released:
-    """A release as it left.
+    """A release as it left: of a holder, where several take one each, and its local step.
 
     Attributes:
-        holder: who took the sum, where several take one each.
-        step: its local step.
         total: the sum that was taken; its threshold and noise multiplier are those of this release.
         mean: what left over the denominator, float64 [d]; None without an observer.
         extra, extra_mean: the same of what the clipping rule released beside it.
@@ -56,8 +53,6 @@ class Total:
 
     Args:
         described: whose contributions it adds up, and how they are clipped.
-        arithmetic: see `Arithmetic`.
-        dimension: coordinates d.
         round, step, holder: which of a mechanism's sums it is.
         sum: takes the contributions: a `PrivateSum`, or what stands in its place.
         state: of the clipping rule.
@@ -92,7 +87,7 @@ class Total:
 
     @property
     def deviation(self) -> float:
-        """Of the noise on each coordinate of the release; 0 where there is none."""
+        """The deviation of the noise on each coordinate of the release; 0 where there is none."""
         noise = self._described.noise
         if noise is None:
             return 0.0
@@ -102,20 +97,14 @@ class Total:
     def add(self, contributions: Any) -> np.ndarray:
         """Add contributions [n, d]; returns the norms [n] that are clipped, which are as private as they.
 
-        Raises:
-            DpsumError: they are no array of numbers, or not [n, d].
+        DpsumError where they are no array of numbers, or not [n, d].
         """
         return self._seen(self._arithmetic.add(self.sum, self.transformed(contributions)))
 
     def add_by(
         self, add: Callable[[float, np.ndarray, np.ndarray], None], count: int, *, transformed: bool = False
     ) -> np.ndarray:
-        """Add contributions that a compiled loop makes; see `PrivateSum.add_by`.
-
-        Args:
-            add, count: as there.
-            transformed: whether the loop makes of them what `transformed` does.
-        """
+        """Add contributions that a compiled loop makes, and `transformed` where it says so; see `PrivateSum.add_by`."""
         if self.as_rows and not transformed:
             raise RuntimeError("contributions to this sum are transformed before they are clipped: add them as rows")
         return self._seen(self.sum.add_by(add, count))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.square_root import SquareRoot
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.factorisations.factorisation import SquareRoot
+from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.account import account
 from dpsum.accounting.accountant import Events
 from dpsum.accounting.analyses import find, of

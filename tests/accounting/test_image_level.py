@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import make_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import image_use, used_images
 from dpsum import participation
@@ -18,6 +17,7 @@ from dpsum.accounting.analyses import balls_and_bins, poisson
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from tests.federation.conftest import make_config
+from tests.partitions import make_partition
 
 DELTA = 1e-5
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from dpfedbench.audit.own_examples import one_own_run
+from dpfedbench.audit.own_sums import one_run_of_examples
 from dpfedbench.audit.report import bounds_of, own_family
 from dpfedbench.errors import BenchError
 from dpsum import participation
@@ -102,12 +102,12 @@ def test_two_fold_privacy_has_two_accounts_and_sample_level_one():
 def test_the_audit_of_own_releases_is_zero_on_a_null_and_not_above_what_holds(method):
     """Bounds of 95 % for three mechanisms at a fixed seed: a false alarm of either kind is one in seven at most."""
     config = make_config({"method": method}, {"within_task": {"multiplier": 1.0}})
-    found = one_own_run(config, seed=5, canaries=1500)
+    found = one_run_of_examples(config, seed=5, canaries=1500)
     samplers = [line.sampler for line in found.releases]
     holds = max(gaussian_epsilon(1 / own_records.releases_with(s) ** 0.5, 1e-5) for s in samplers)
     bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
     assert 0.3 * holds < bound.epsilon <= holds
-    null = one_own_run(config, seed=5, canaries=1500, inserted=False)
+    null = one_run_of_examples(config, seed=5, canaries=1500, inserted=False)
     assert bounds_of(null, own_family(null.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0].epsilon == 0
 
 
@@ -118,7 +118,7 @@ def test_half_the_noise_is_above_what_the_ledger_holds(monkeypatch):
     config = make_config({"method": "dp-agrlr"}, {"within_task": {"multiplier": 2.0}})
     own = PrivateSum._noised
     monkeypatch.setattr(PrivateSum, "_noised", lambda self, total, rng: total + (own(self, total, rng) - total) / 2)
-    found = one_own_run(config, seed=5, canaries=4000)
+    found = one_run_of_examples(config, seed=5, canaries=4000)
     bound = bounds_of(found, own_family(found.releases, 1e-5), delta=1e-5, confidence=0.95, seed=5)[0]
     assert bound.epsilon > gaussian_epsilon(2.0, 1e-5)
 
@@ -165,7 +165,7 @@ def _audited(seed, *, inserted=True, canaries=4000, z=0.585):
         {"method": "dp-reptile"},
         {"within_task": {"multiplier": z, "delta": 1e-3}, "client_update": {"batches": "poisson", "inner_steps": 5}},
     )
-    found = one_own_run(config, seed=seed, canaries=canaries, inserted=inserted)
+    found = one_run_of_examples(config, seed=seed, canaries=canaries, inserted=inserted)
     bound = bounds_of(found, own_family(found.releases, 1e-3), delta=1e-3, confidence=0.95, seed=seed)[0]
     return found, bound.epsilon
 

@@ -74,7 +74,7 @@ def test_what_is_drawn_is_read(name):
         ("min-separation", {"separation": 5, "participations": 1, "clients": 400, "rate": 0.125}, "do not last"),
         ("min-separation", {"participations": None}, "participations is not a whole number"),
         ("poisson-lots", {"records": 50_000}, "50 of 50,000 records is a rate of 0.001"),
-        ("poisson-lots", {"records": None}, "records is not a number above 0"),
+        ("poisson-lots", {"records": None}, "records is not a whole number"),
         ("full", {"rate": 0.1}, "10 of 10 records is a rate of 1"),
         ("full", {"records": 20}, "10 of 20 records is a rate of 0.5"),
         ("full", {"records": 20, "rate": 0.5}, "cannot read 50 of 20"),

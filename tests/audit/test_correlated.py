@@ -173,6 +173,22 @@ def test_without_the_mutation_of_the_budget_that_encoder_is_refused(monkeypatch)
         audited(make_config(SEVERAL))
 
 
+@pytest.mark.parametrize(("bands", "refused"), [(10, False), (11, True)])
+def test_a_band_more_than_rounds_lie_apart_is_not_scaled_by_the_root_of_its_participations(bands, refused, monkeypatch):
+    """Four participations, ten rounds apart: the root of four is right for ten bands, and a colleague keeps it."""
+    banded = {"factorisation": {"kind": "banded", "bands": bands, "workload": "server"}}
+    monkeypatch.setattr(
+        "dpfedbench.parts.noise.correlated._weights",
+        lambda planned: 2.0 * (1 + 1e-9) * planned.factorisation.weights(planned.rounds, planned.step),
+    )
+    config = make_config(SEVERAL, {"noise": banded})
+    if refused:
+        with pytest.raises(BenchError, match=r"a unit's 4 participations move the encoded sums by 1\.\d+ C: scale"):
+            audited(config)
+    else:
+        assert HOLDS / 2 < audited(config)[0].epsilon < HOLDS
+
+
 SECRET = {**RUN, "participation": {"kind": "balls-and-bins", "cohort": 100, "rounds": 40}, "noise": {"multiplier": 0.5}}
 
 

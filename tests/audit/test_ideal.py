@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.audit.own_examples import one_own_run
-from dpfedbench.audit.own_updates import one_update_run
+from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.report import audit, family_of, own_family
 from dpfedbench.parts.client_updates import reptile
 from dpsum import mechanism, participation
@@ -62,7 +61,7 @@ def served(*overlays, canaries=400):
 
 def own(one_run, overlay):
     config = make_config(overlay)
-    of = family_of if one_run is one_update_run else lambda releases: own_family(releases, 1e-3)
+    of = family_of if one_run is one_run_of_updates else lambda releases: own_family(releases, 1e-3)
     return of, lambda seed: one_run(config, seed=seed, canaries=400)
 
 
@@ -76,8 +75,8 @@ RIGHT = {
     "query examples": lambda: served({"method": "dp-maml-sample"}),
     "correlated": lambda: served(test_correlated.RUN, canaries=1000),
     "secure": lambda: served(test_secure_sum.RUN, MORE_CAME, FEW, canaries=300),
-    "examples": lambda: own(one_own_run, REPTILE),
-    "updates": lambda: own(one_update_run, {"method": "local-reptile"}),
+    "examples": lambda: own(one_run_of_examples, REPTILE),
+    "updates": lambda: own(one_run_of_updates, {"method": "local-reptile"}),
 }
 
 
@@ -142,7 +141,7 @@ def test_another_mechanism_than_the_ledgers_is_told(monkeypatch, name):
     fault, overlays = WRONG[name]
     config = make_config(*overlays)
     if config.own_delta:
-        releases = one_own_run(config, seed=99, canaries=16).releases
+        releases = one_run_of_examples(config, seed=99, canaries=16).releases
     else:
         releases = experiment(config, seed=99, steps=getattr(config.client_update, "inner_steps", 1)).releases
     right = audit(config, releases)

@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.audit.attacks import leak_of, mean_of_raw_norms, percentile_of_raw_norms, score_of
+from dpfedbench.audit.attacks import Spread, leak_of, many_runs, mean_of_raw_norms, percentile_of_raw_norms, score_of
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
-from dpfedbench.audit.mechanisms import Spread, many_runs
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import kinds_of
 from dpsum import mechanism
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from dpfedbench.audit.canaries import Coordinates, Found, RecordSource, audit_seed, run_rounds
+from dpfedbench.audit.canaries import Coordinates, Experiment, RecordSource, audit_seed, run_rounds
 from dpfedbench.audit.report import audit, bounds_of, family_of
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
@@ -75,7 +75,8 @@ def experiment(*, lot=2, z=Z, inserted=True):
     told = np.diff(np.log([threshold for _, threshold, _ in sums]), axis=0) / -0.1 * lot / 0.5
     scores = {"both": both, "counts": -np.min([y for y, _, _ in counts], axis=0), "thresholds": -np.min(told, axis=0)}
     return {
-        name: Found(holders=CLIENTS, coins=coins, scores=each, releases=seen.lines) for name, each in scores.items()
+        name: Experiment(holders=CLIENTS, coins=coins, scores=each, releases=seen.lines)
+        for name, each in scores.items()
     }
 
 

@@ -70,14 +70,14 @@ def two_fold():
 def local():
     """A run whose clients noise their own updates, and its ledger."""
     config = local_run()
-    return config, report.one_update_run(config, seed=99, canaries=50).releases
+    return config, report.one_run_of_updates(config, seed=99, canaries=50).releases
 
 
 AUDITED = {
     "clients": (lambda: (config := make_config(), ledger_of(config)), {"one_run": 1e-6}),
     "records": (lambda: (config := make_config(LOTS), ledger_of(config)), {"one_run": 1e-5}),
-    "two-fold": (two_fold, {"one_run": 1e-4, "one_own_run": 1e-5}),
-    "local": (local, {"one_update_run": 1e-3}),
+    "two-fold": (two_fold, {"one_run": 1e-4, "one_run_of_examples": 1e-5}),
+    "local": (local, {"one_run_of_updates": 1e-3}),
 }
 
 
@@ -87,7 +87,7 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
     made, experiments = AUDITED[name]
     config, releases = made()
     found, seeds = {}, {}
-    for each in ("one_run", "one_own_run", "one_update_run"):
+    for each in ("one_run", "one_run_of_examples", "one_run_of_updates"):
 
         def spy(own, each, *given, **more):
             found[each], seeds[each] = own(*given, **more), more["seed"]
@@ -99,7 +99,7 @@ def test_bounds_are_at_the_confidence_and_delta_that_the_file_says(name, monkeyp
     assert list(found) == list(experiments) and len(parts) == len(experiments)
     for part, (each, delta) in zip(parts, experiments.items(), strict=True):
         releases = found[each].releases
-        family = own_family(releases, delta) if each == "one_own_run" else family_of(releases)
+        family = own_family(releases, delta) if each == "one_run_of_examples" else family_of(releases)
         at = {
             confidence: bounds_of(found[each], family, delta=delta, confidence=confidence, seed=seeds[each])
             for confidence in (0.95, 0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import ImageDataset, RawImages, load_dataset, save_dataset
+from dpfedbench.data.images import ImageDataset, RawImages, load_dataset
 
 
 def _raw_images(train: int, validation: int, test: int, examples: int, size: int = 4, channels: int = 1) -> RawImages:
@@ -34,5 +34,5 @@ def raw_images() -> Callable[..., RawImages]:
 @pytest.fixture
 def small(tmp_path: Path) -> ImageDataset:
     """24 training, 6 validation and 10 test classes of 12 images."""
-    save_dataset(tmp_path / "small", _raw_images(24, 6, 10, 12), {"name": "small"})
+    _raw_images(24, 6, 10, 12).save(tmp_path / "small", {"name": "small"})
     return load_dataset(tmp_path / "small")

@@ -11,7 +11,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 
-from dpfedbench.data.cifar_fs import SPLIT_CLASSES, read_cifar_fs
+from dpfedbench.data.cifar import SPLIT_CLASSES, read_cifar_fs
 from dpfedbench.errors import BenchError
 
 # CIFAR-100's fine label names (Krizhevsky 2009), in the order of their labels.
@@ -92,11 +92,11 @@ def _with_test(parts: dict[str, Any], pixels: np.ndarray) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda parts: _without(parts, "test"), "cifar-100-python/test"),
+        (lambda parts: _without(parts, "test"), "it has no test"),
         (lambda parts: parts | {"meta": {"fine_label_names": ["cat", *NAMES[1:]]}}, "classes are not"),
         (lambda parts: parts | {"meta": {}}, "fine_label_names"),
         (lambda parts: _with_test(parts, parts["test"]["data"]), "3 images"),
-        (lambda parts: _with_test(parts, parts["test"]["data"][:, :9]), "parts"),
+        (lambda parts: _with_test(parts, parts["test"]["data"][:, :9]), "test: it has not the form of CIFAR-100"),
     ],
 )  # fmt: skip
 def test_a_copy_that_is_not_cifar_100_is_refused(tmp_path: Path, change: Any, what: str) -> None:

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from dpfedbench.data.dirichlet import make_dirichlet, shared_out
-from dpfedbench.data.fragments import RecordPartition
-from dpfedbench.data.records import RawRecords, RecordDataset, load_records, save_records
+from dpfedbench.data.partition import RecordPartition
+from dpfedbench.data.records import RawRecords, RecordDataset, load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.partitions.dirichlet import shared_out
+from tests.partitions import make_dirichlet
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def toy(tmp_path) -> RecordDataset:
         test_images=np.zeros((2, 1, 1, 1), np.uint8), test_labels=np.array([0, 1]), class_names=("a", "b", "c"),
         versions={},
     )  # fmt: skip
-    save_records(tmp_path / "toy", raw, {"name": "toy"})
+    raw.save(tmp_path / "toy", {"name": "toy"})
     return load_records(tmp_path / "toy")
 
 

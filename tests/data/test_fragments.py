@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.clients_folder import check_made_for
-from dpfedbench.data.fragments import RecordPartition, make_fragments
-from dpfedbench.data.records import RawRecords, RecordDataset, load_records, save_records
+from dpfedbench.data.partition import RecordPartition
+from dpfedbench.data.records import RawRecords, RecordDataset, load_records
 from dpfedbench.errors import BenchError
+from tests.partitions import make_fragments
 
 
 def _dataset(folder: Path, train: list[int], name: str = "toy") -> RecordDataset:
@@ -19,7 +20,7 @@ def _dataset(folder: Path, train: list[int], name: str = "toy") -> RecordDataset
         train_images=images, train_labels=np.array(train), test_images=images[:2], test_labels=np.array([0, 1]),
         class_names=("a", "b", "c", "d")[: max(train) + 1], versions={},
     )  # fmt: skip
-    save_records(folder, raw, {"name": name})
+    raw.save(folder, {"name": name})
     return load_records(folder)
 
 
@@ -43,7 +44,7 @@ def test_fragments_are_dealt_as_by_hand(toy: RecordDataset, monkeypatch: pytest.
         named.append(name)
         return _Backwards()
 
-    monkeypatch.setattr("dpfedbench.data.fragments.stream", stream)
+    monkeypatch.setattr("dpfedbench.parts.partitions.fragments.stream", stream)
     made = make_fragments(toy, clients=3, fragments=6, seed=7)
     # Fragments of two: 01 23 45 67 89 AB; backwards, two to each client.
     assert made.records.tolist() == [[10, 11, 8, 9], [6, 7, 4, 5], [2, 3, 0, 1]]
@@ -52,7 +53,7 @@ def test_fragments_are_dealt_as_by_hand(toy: RecordDataset, monkeypatch: pytest.
     assert made.summary["label_histogram"] == [[0, 0, 4], [1, 3, 0], [4, 0, 0]]
     assert made.summary["labels_per_client"] == [1, 2, 1]
     assert made.summary["records_per_client"] == made.records.shape[1] == 4
-    assert made.summary["fragments_per_client"] == 2
+    assert made.summary["fragments"] == 6
     assert made.summary["dataset_sha256"] == toy.summary["sha256"]
     assert (made.summary["dataset"], made.summary["kind"], made.summary["seed"]) == ("toy", "fragments", 7)
     assert len(made) == 3
@@ -106,11 +107,11 @@ def test_at_the_papers_scale_clients_differ_in_their_labels(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("clients", "fragments", "message"),
     [
-        (0, 6, "clients.count is 0: it must be at least 1"),
-        (3, 0, "clients.fragments is 0: it must be at least 1"),
-        (7, 6, "7 clients are more than 6 fragments: lower clients.count, or raise clients.fragments"),
+        (0, 6, "clients.count is 0: expected a whole number at least 1"),
+        (3, 0, "clients.fragments is 0: expected a whole number at least 1"),
+        (7, 6, "clients.count is 7, more than the 6 fragments of clients.fragments: lower it or raise that"),
         (5, 10, "5 clients cannot have equal shares of toy's 12 training records: set clients.count to 4, the nearest"),
-        (4, 6, "6 fragments are not a multiple of 4 clients: set clients.fragments to 4, the nearest that works"),
+        (4, 6, "clients.fragments (6) is not a multiple of clients.count (4): try 8 fragments"),
         (3, 9, "12 training records cannot be cut into 9 equal fragments: set clients.fragments to 6, the nearest"),
         (2, 400, "12 training records cannot be cut into 400 equal fragments: set clients.fragments to 12, the"),
     ],

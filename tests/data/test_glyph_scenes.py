@@ -68,9 +68,9 @@ def test_another_process_that_compiles_anew_draws_the_same(drawn: np.ndarray, tm
 
 
 def test_there_are_100_letters_of_glyphs_that_differ() -> None:
-    letters = glyph_scenes.read_letters()
+    letters = glyphs.listed("glyph_scenes.txt")
     assert len(set(letters)) == 100 == sum(glyph_scenes.SPLIT_COUNTS)
-    assert list(letters) == sorted(letters) and set(letters) <= set(glyphs.read_letters())
+    assert list(letters) == sorted(letters) and set(letters) <= set(glyphs.listed(glyphs.LETTERS))
     alike = likeness(letters)
     np.fill_diagonal(alike, 0)
     assert alike.max() < 0.67  # 0.66 when chosen; FreeType's versions differ by less
@@ -96,7 +96,7 @@ def test_the_letter_stands_out_from_its_ground() -> None:
 
 def test_colours_tell_nothing_of_the_class() -> None:
     """The mean colour's spread between classes over that within: 1/40 is expected of means of forty."""
-    colours = np.stack([draw(letter, 32, 40).mean(axis=(1, 2)) for letter in glyph_scenes.read_letters()[:12]])
+    colours = np.stack([draw(letter, 32, 40).mean(axis=(1, 2)) for letter in glyphs.listed("glyph_scenes.txt")[:12]])
     assert colours.mean(axis=1).var(axis=0).mean() / colours.var(axis=1).mean() < 0.1
 
 

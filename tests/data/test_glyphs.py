@@ -59,8 +59,8 @@ def test_another_process_with_other_threads_draws_the_same(drawn: np.ndarray) ->
 
 
 def test_there_are_1623_letters_and_each_is_one() -> None:
-    letters = glyphs.read_letters()
-    assert len(letters) == glyphs.LETTERS == 1623
+    letters = glyphs.listed(glyphs.LETTERS)
+    assert len(letters) == sum(glyphs.SPLIT_COUNTS) == 1623
     assert list(letters) == sorted(set(letters))
     assert {unicodedata.category(letter)[0] for letter in letters} == {"L"}
     assert len(shuffled_splits(len(letters), glyphs.SPLIT_COUNTS)) == 1623
@@ -75,7 +75,7 @@ def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.Monke
         return drawings
 
     monkeypatch.setattr(glyphs, "draw_letter", numbered)
-    raw = glyphs.read_glyphs(None, Path())
+    raw = glyphs.READERS["glyphs"](None, Path())
     codes = raw.images[:, :, 0, :3, 0].astype(int) @ [1 << 16, 1 << 8, 1]
     assert (codes == codes[:, :1]).all() and codes.shape == (1623, 20)
     names = [f"U+{code:04X} {unicodedata.name(chr(code), '')}".strip() for code in codes[:, 0]]
@@ -85,7 +85,7 @@ def test_each_class_has_the_drawings_of_its_own_letter(monkeypatch: pytest.Monke
 
 def test_no_two_letters_look_alike() -> None:
     """The largest likeness without shifts is 0.955; that of Latin A and Greek Alpha would be 1."""
-    alike = likeness(glyphs.read_letters(), reach=0)
+    alike = likeness(glyphs.listed(glyphs.LETTERS), reach=0)
     np.fill_diagonal(alike, 0)
     assert alike.max() < 0.96
     assert likeness("AΑА", reach=0).min() > 0.99

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpfedbench.data.images import load_dataset, save_dataset, shuffled_splits
+from dpfedbench.data.images import load_dataset, shuffled_splits
 from dpfedbench.errors import BenchError
 
 
 @pytest.fixture
 def folder(tmp_path: Path, raw_images: Any) -> Path:
-    save_dataset(tmp_path / "small", raw_images(5, 2, 3, 4), {"name": "small", "licence": "MIT"})
+    raw_images(5, 2, 3, 4).save(tmp_path / "small", {"name": "small", "licence": "MIT"})
     return tmp_path / "small"
 
 
@@ -86,7 +86,7 @@ def test_writing_cut_short_leaves_no_data_set(folder: Path, raw_images: Any, mon
 
     monkeypatch.setattr("dpfedbench.data.images.write_table", stop)
     with pytest.raises(KeyboardInterrupt):
-        save_dataset(folder, raw_images(6, 2, 3, 4), {"name": "small"})
+        raw_images(6, 2, 3, 4).save(folder, {"name": "small"})
     with pytest.raises(BenchError, match=r"summary\.json is missing"):
         load_dataset(folder)
     assert not [file for file in folder.iterdir() if file.name.startswith(".")]
@@ -95,4 +95,4 @@ def test_writing_cut_short_leaves_no_data_set(folder: Path, raw_images: Any, mon
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, raw_images: Any) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BenchError, match=r"cannot write .*summary.json: a file lies where a folder belongs"):
-        save_dataset(tmp_path / "file" / "small", raw_images(5, 2, 3, 4), {"name": "small"})
+        raw_images(5, 2, 3, 4).save(tmp_path / "file" / "small", {"name": "small"})

@@ -15,6 +15,7 @@ from dpfedbench.data import mnist
 from dpfedbench.data.mnist import read_fashion_mnist, read_mnist
 from dpfedbench.data.records import load_records
 from dpfedbench.data.registry import DATASETS, prepare
+from dpfedbench.data.sources import Copy, Source
 from dpfedbench.errors import BenchError
 
 COUNTS = {"train": (2, 1, 0, 1, 1, 1, 1, 1, 1, 3), "test": (1, 0, 0, 0, 0, 0, 0, 0, 0, 2)}
@@ -41,12 +42,13 @@ def _content(split: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _write(folder: Path, packed: bool = True) -> Path:
     folder.mkdir(parents=True)
-    for split, names in mnist.FILES.items():
-        for name, values in zip(names, _content(split), strict=True):
-            if packed:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(values)))
-            else:
-                (folder / name).write_bytes(_idx(values))
+    for part, name in mnist.FILES.items():
+        split, _, what = part.partition("_")
+        values = _content(split)[what == "labels"]
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(_idx(values)))
+        else:
+            (folder / name).write_bytes(_idx(values))
     return folder
 
 
@@ -144,11 +146,11 @@ def test_a_missing_file_is_fetched_from_where_it_is_published(tmp_path: Path, mo
     (local / IMAGES).unlink()
     asked: list[tuple[str, str, str]] = []
 
-    def fetch(url: str, md5: str, download_dir: Path, *, local: Path, subfolder: str) -> Path:
-        asked.append((url, md5, subfolder))
-        return other / url.rsplit("/", 1)[1]
+    def fetch(source: Source, url: str, md5: str, download_dir: Path, local: Path) -> Copy:
+        asked.append((url, md5, source.places[0]))
+        return Copy(source, other / url.rsplit("/", 1)[1])
 
-    monkeypatch.setattr(mnist, "fetch", fetch)
+    monkeypatch.setattr(Source, "fetch", fetch)
     assert len(read_mnist(local.parent, tmp_path / "download").train_images) == 12
     assert asked == [
         ("https://ossci-datasets.s3.amazonaws.com/mnist/" + IMAGES, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "mnist")

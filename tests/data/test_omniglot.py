@@ -120,7 +120,7 @@ NAME = "images_background/Alphabet_0/character01/0001_01.png"
         (lambda path: path.write_bytes(b""), "not a zip file"),
         (_damage_content, "Bad CRC-32"),
         (lambda path: _rewrite(path, _without("character02")), "2 characters, not 3"),
-        (lambda path: _rewrite(path, _without(NAME)), "19 drawings, not 20"),
+        (lambda path: _rewrite(path, _without(NAME)), "not every class has 20 images: Alphabet_0/character01 has 19"),
         (lambda path: _rewrite(path, lambda m: m | {NAME: b"no picture"}), "cannot identify"),
         (lambda path: _rewrite(path, lambda m: m | {NAME: _png(0, 0, 64)}), "64×64, not 105×105"),
         (lambda path: _rewrite(path, lambda m: m | {NAME: m[NAME][:-40]}), "0001_01.png"),
@@ -165,7 +165,7 @@ def test_the_real_set(tmp_path: Path) -> None:
     assert {split: len(members) for split, members in dataset.splits.items()} == {
         "train": 1150, "validation": 50, "test": 423,
     }  # fmt: skip
-    assert told[-1] == (1623, 1623)
+    assert told[963] == (964, 964) and told[-1] == (659, 659)
     assert dataset.summary["stand_in"] is False
     # Thin bright strokes on dark, in every drawing.
     bright = (dataset.images > 127).mean(axis=(2, 3, 4))

@@ -9,20 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfedbench.data.images import ImageDataset, load_dataset, save_dataset
-from dpfedbench.data.partition import (
-    Partition,
-    _distinct,
-    gather,
-    make_partition,
-    sample_tasks,
-)
+from dpfedbench.data.images import ImageDataset, load_dataset
+from dpfedbench.data.partition import Partition, distinct, gather, sample_tasks
 from dpfedbench.errors import BenchError
+from tests.partitions import make_partition
 
 SHAPES = [(300, 5, 6), (50, 24, 2), (40, 1, 12), (7, 3, 1), (1, 5, 5)]
 
 
-def _all_distinct(rows: np.ndarray) -> bool:
+def _alldistinct(rows: np.ndarray) -> bool:
     ordered = np.sort(rows, axis=-1)
     return bool((ordered[..., 1:] != ordered[..., :-1]).all())
 
@@ -41,8 +36,8 @@ def test_shared_clients_hold_distinct_training_images(
     assert made.classes.shape == (clients, ways)
     assert made.examples.shape == (clients, ways, examples)
     assert np.isin(made.classes, small.splits["train"]).all()
-    assert _all_distinct(made.classes)
-    assert _all_distinct(made.examples)
+    assert _alldistinct(made.classes)
+    assert _alldistinct(made.examples)
     assert made.examples.min() >= 0 and made.examples.max() < small.examples_per_class
 
 
@@ -53,7 +48,7 @@ def test_disjoint_clients_share_no_image_and_as_many_fit_as_can(small: ImageData
     made = make_partition(small, clients=most, ways=ways, examples_per_class=examples, kind="disjoint", seed=1)
     images = _images(made)
     assert len(np.unique(images)) == images.size
-    assert _all_distinct(made.classes)
+    assert _alldistinct(made.classes)
     assert np.isin(made.classes, small.splits["train"]).all()
     assert made.summary["clients_per_image"]["max"] == 1
     with pytest.raises(BenchError, match=rf"cannot be disjoint: .* enough for {most}; .*partition: shared"):
@@ -84,7 +79,7 @@ def test_clients_beyond_one_block_go_on_drawing_afresh(small: ImageDataset) -> N
 def test_ordered_choices_are_equally_likely(size: int, take: int) -> None:
     """Chi-squared over all ordered choices; false-alarm rate 1e-6 per case (and the seed is fixed)."""
     rows = 60_000
-    drawn = _distinct(np.random.default_rng(7), rows, size, take)
+    drawn = distinct(np.random.default_rng(7), rows, size, take)
     choices = {choice: index for index, choice in enumerate(itertools.permutations(range(size), take))}
     counts = np.bincount([choices[tuple(map(int, row))] for row in drawn], minlength=len(choices))
     assert stats.chisquare(counts).pvalue > 1e-6
@@ -103,7 +98,7 @@ def test_the_summary_counts_how_images_are_shared(small: ImageDataset) -> None:
 
 def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: Any) -> None:
     """The published scale. 0.7 s of one core when measured; the bound leaves room for a busy machine."""
-    save_dataset(tmp_path / "large", raw_images(1150, 1, 1, 20, size=1), {"name": "large"})
+    raw_images(1150, 1, 1, 20, size=1).save(tmp_path / "large", {"name": "large"})
     dataset = load_dataset(tmp_path / "large")
     start = time.process_time()
     made = make_partition(dataset, clients=400_000, ways=5, examples_per_class=6, kind="shared", seed=0)
@@ -120,7 +115,6 @@ def test_four_hundred_thousand_clients_take_seconds(tmp_path: Path, raw_images: 
         ({"clients": 0}, "clients.count is 0: it must be at least 1"),
         ({"ways": 0}, "task.ways is 0"),
         ({"examples_per_class": -1}, "clients.examples_per_class is -1"),
-        ({"kind": "mixed"}, "clients.partition is 'mixed': choose one of shared, disjoint"),
     ],
 )
 def test_what_cannot_be_had_is_refused_in_one_line(small: ImageDataset, change: dict[str, Any], message: str) -> None:
@@ -193,7 +187,7 @@ def test_gather_refuses_more_than_a_client_holds_and_other_images(
     made = make_partition(small, clients=20, ways=5, examples_per_class=6, kind="shared", seed=0)
     with pytest.raises(BenchError, match="4 support and 3 query images per class are more than the 6"):
         gather(small, made, np.arange(2), support_per_class=4, query_per_class=3)
-    save_dataset(tmp_path / "other", raw_images(30, 6, 10, 12), {"name": "other"})
+    raw_images(30, 6, 10, 12).save(tmp_path / "other", {"name": "other"})
     with pytest.raises(BenchError, match=r"made for other images \(of small\) than these of other"):
         gather(load_dataset(tmp_path / "other"), made, np.arange(2), support_per_class=1, query_per_class=1)
     for ids in ([20], [-1]):
@@ -206,7 +200,7 @@ def test_tasks_come_from_their_split_with_support_and_query_apart(small: ImageDa
     tasks = sample_tasks(small, split, count=40, ways=5, shots=5, query_per_class=7, seed=0, purpose="meta-test")
     assert len(tasks) == 40
     assert np.isin(tasks.classes, small.splits[split]).all()
-    assert _all_distinct(tasks.classes)
+    assert _alldistinct(tasks.classes)
     assert not (tasks.examples[:, :, :5, None] == tasks.examples[:, :, None, 5:]).any()
     batch = gather(small, tasks, np.arange(40), support_per_class=5, query_per_class=7)
     assert batch.support_x.shape[1] == 25 and batch.query_x.shape[1] == 35

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.data import registry
-from dpfedbench.data.images import load_dataset, save_dataset
-from dpfedbench.data.records import RawRecords, load_records, save_records
+from dpfedbench.data.images import load_dataset
+from dpfedbench.data.records import RawRecords, load_records
 from dpfedbench.errors import BenchError
 
 TRAIN, TEST = [2, 0, 1, 0, 2, 2], [1, 1, 0]
@@ -31,7 +31,7 @@ def _raw(**change: Any) -> RawRecords:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save_records(tmp_path / "pets", _raw(), {"name": "pets", "licence": "MIT"})
+    _raw().save(tmp_path / "pets", {"name": "pets", "licence": "MIT"})
     return tmp_path / "pets"
 
 
@@ -58,7 +58,7 @@ def test_the_three_files_and_what_they_say(folder: Path) -> None:
 
 def test_the_same_records_give_the_same_bytes_and_match_the_record(folder: Path, tmp_path: Path) -> None:
     digest = load_records(folder).summary["sha256"]
-    save_records(tmp_path / "again", _raw(), {"name": "pets", "recorded_sha256": digest})
+    _raw().save(tmp_path / "again", {"name": "pets", "recorded_sha256": digest})
     assert load_records(tmp_path / "again").summary["matches_record"] is True
 
 
@@ -128,7 +128,7 @@ def test_a_summary_without_its_counts_is_refused(folder: Path, old: str, new: st
 
 
 def test_each_loader_says_that_the_other_kind_is_needed(folder: Path, tmp_path: Path, raw_images: Any) -> None:
-    save_dataset(tmp_path / "small", raw_images(5, 2, 3, 4), {"name": "small"})
+    raw_images(5, 2, 3, 4).save(tmp_path / "small", {"name": "small"})
     assert load_dataset(tmp_path / "small").summary["kind"] == "classes"
     with pytest.raises(BenchError, match=r"small .* is split by class, and this method needs .* by record: take one"):
         load_records(tmp_path / "small")
@@ -137,7 +137,7 @@ def test_each_loader_says_that_the_other_kind_is_needed(folder: Path, tmp_path: 
 
 
 def test_a_class_data_set_made_before_kinds_is_still_read(tmp_path: Path, raw_images: Any) -> None:
-    save_dataset(tmp_path / "small", raw_images(5, 2, 3, 4), {"name": "small"})
+    raw_images(5, 2, 3, 4).save(tmp_path / "small", {"name": "small"})
     summary = tmp_path / "small" / "summary.json"
     _replace('  "kind": "classes",\n', "")(summary)
     assert "kind" not in load_dataset(tmp_path / "small").summary
@@ -151,7 +151,7 @@ def test_writing_cut_short_leaves_no_data_set(folder: Path, monkeypatch: pytest.
 
     monkeypatch.setattr("dpfedbench.data.images.write_table", stop)
     with pytest.raises(KeyboardInterrupt):
-        save_records(folder, _raw(), {"name": "pets"})
+        _raw().save(folder, {"name": "pets"})
     with pytest.raises(BenchError, match=r"summary\.json is missing"):
         load_records(folder)
 

@@ -32,6 +32,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
         sources.local_folder(None)
 
 
+SET = sources.Source(name="the set", places=("omniglot",))
 MD5 = hashlib.md5(b"published", usedforsecurity=False).hexdigest()
 
 
@@ -68,30 +69,30 @@ def published() -> Iterator[tuple[str, list[str]]]:
 
 def test_a_download_is_checked_and_kept(tmp_path: Path, published: tuple[str, list[str]]) -> None:
     url, asked = published
-    path = sources.fetch(url, MD5, tmp_path / "download", local=None, subfolder="omniglot")
-    assert path.read_bytes() == b"published"
+    copy = SET.fetch(url, MD5, tmp_path / "download", None)
+    assert copy.path.read_bytes() == b"published"
     before = len(asked)
-    assert sources.fetch(url, MD5, tmp_path / "download", local=None, subfolder="omniglot") == path
+    assert SET.fetch(url, MD5, tmp_path / "download", None) == copy
     assert len(asked) == before
 
 
 def test_half_a_download_is_fetched_again(tmp_path: Path, published: tuple[str, list[str]]) -> None:
     (tmp_path / "set.zip").write_bytes(b"publ")
-    path = sources.fetch(published[0], MD5, tmp_path, local=None, subfolder="omniglot")
-    assert path.read_bytes() == b"published"
+    copy = SET.fetch(published[0], MD5, tmp_path, None)
+    assert copy.path.read_bytes() == b"published"
 
 
 def test_a_download_cut_short_leaves_nothing(tmp_path: Path, published: tuple[str, list[str]]) -> None:
     url = published[0].replace("set.zip", "short.zip")
     with pytest.raises(BenchError, match=r"short\.zip"):
-        sources.fetch(url, "0" * 32, tmp_path / "download", local=None, subfolder="omniglot")
+        SET.fetch(url, "0" * 32, tmp_path / "download", None)
     assert not list((tmp_path / "download").iterdir())
 
 
 def test_a_wrong_checksum_leaves_nothing(tmp_path: Path, published: tuple[str, list[str]]) -> None:
     url, _ = published
     with pytest.raises(BenchError, match=r"set\.zip .* does not have the published checksum .* put it in F"):
-        sources.fetch(url, "0" * 32, tmp_path / "download", local=None, subfolder="omniglot")
+        SET.fetch(url, "0" * 32, tmp_path / "download", None)
     assert not list((tmp_path / "download").iterdir())
 
 
@@ -105,7 +106,7 @@ def test_without_a_network_the_message_names_file_place_and_source(
     monkeypatch.setattr("urllib.request.urlopen", no_network)
     folder = tmp_path / local if local else None
     with pytest.raises(BenchError) as caught:
-        sources.fetch("https://example.org/set.zip", "0" * 32, tmp_path / "d", local=folder, subfolder="omniglot")
+        SET.fetch("https://example.org/set.zip", "0" * 32, tmp_path / "d", folder)
     message = str(caught.value)
     place = f"{folder}/omniglot" if folder else "FOLDER/omniglot with data.local_dir (or DPFEDBENCH_DATA)"
     assert "set.zip" in message and "https://example.org/set.zip" in message and place in message

@@ -9,8 +9,7 @@ import pytest
 from dpfedbench.data.text_tasks import KnownText, TextPartition, TextTasks, make_text_partition
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.text import Text
-from dpfedbench.settings.vocabularies.private import Private
-from dpfedbench.settings.vocabularies.vocabulary import SeenText, Vocabulary
+from dpfedbench.settings.vocabularies.vocabulary import Private, SeenText, Vocabulary
 from tests.data.text import SECRET, tiny_texts
 
 TEXT = Text(words=4, record=5)

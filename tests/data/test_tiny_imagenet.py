@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpfedbench.data.sources import find_local
+from dpfedbench.data.sources import Source
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet, read_tiny_imagenet_100
 from dpfedbench.errors import BenchError
 
@@ -78,14 +78,14 @@ def _check(raw: Any, side: int = 64) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_the_release_has_its_validation_images_last(tmp_path: Path, zipped: bool) -> None:
     _write(tmp_path / "tiny-imagenet", "tiny-imagenet-200", _release(), zipped=zipped)
-    _check(read_tiny_imagenet(tmp_path, tmp_path / "download", classes=5, examples=12))
+    _check(read_tiny_imagenet(tmp_path, tmp_path / "download", count=5, examples=12))
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize("side", [64, 32])
 def test_the_subset(tmp_path: Path, zipped: bool, side: int) -> None:
     _write(tmp_path / "tiny-imagenet-100", "tiny-imagenet-100", _subset(), zipped=zipped)
-    _check(read_tiny_imagenet_100(tmp_path, tmp_path, size=side, classes=5, examples=12), side)
+    _check(read_tiny_imagenet_100(tmp_path, tmp_path, size=side, count=5, examples=12), side)
 
 
 def _without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
@@ -104,18 +104,18 @@ def _without(files: dict[str, bytes], *names: str) -> dict[str, bytes]:
 def test_a_damaged_copy_says_what_is_wrong(tmp_path: Path, change: Any, what: str) -> None:
     _write(tmp_path, "tiny-imagenet-100", change(_subset()), zipped=True)
     with pytest.raises(BenchError, match=what) as caught:
-        read_tiny_imagenet_100(tmp_path, tmp_path, classes=5, examples=12)
+        read_tiny_imagenet_100(tmp_path, tmp_path, count=5, examples=12)
     assert "tiny-imagenet-100.zip" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_release_without_annotations_or_cut_short_is_refused(tmp_path: Path) -> None:
     _write(tmp_path, "tiny-imagenet-200", _without(_release(), "val/val_annotations.txt"), zipped=True)
     with pytest.raises(BenchError, match=r"val/val_annotations\.txt is missing"):
-        read_tiny_imagenet(tmp_path, tmp_path, classes=5, examples=12)
+        read_tiny_imagenet(tmp_path, tmp_path, count=5, examples=12)
     path = tmp_path / "tiny-imagenet-200.zip"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(BenchError, match=r"tiny-imagenet-200\.zip is damaged"):
-        read_tiny_imagenet(tmp_path, tmp_path, classes=5, examples=12)
+        read_tiny_imagenet(tmp_path, tmp_path, count=5, examples=12)
 
 
 def test_without_a_copy_the_release_is_fetched_and_the_subset_is_asked_for(
@@ -133,10 +133,11 @@ def test_without_a_copy_the_release_is_fetched_and_the_subset_is_asked_for(
 
 def test_the_real_subset() -> None:
     local = os.environ.get("DPFEDBENCH_DATA")
-    path = find_local(Path(local) if local else None, ("tiny-imagenet-100",), ("tiny-imagenet-100.zip",))
-    if path is None:
+    source = Source(name="Tiny-ImageNet", places=("tiny-imagenet-100",))
+    copy = source.find(Path(local) if local else None, "tiny-imagenet-100.zip")
+    if copy is None:
         pytest.skip("DPFEDBENCH_DATA has no tiny-imagenet-100.zip")
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(copy.path) as archive:
         members = [name for name in archive.namelist() if name.endswith(".JPEG")]
         assert len(members) == 100 * 200
         assert len({name.split("/")[1] for name in members}) == 100

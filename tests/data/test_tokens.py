@@ -33,13 +33,13 @@ def test_the_published_numbers_of_tasks_are_rounded_up_shares(
     tasks: int, test: float, wanted: tuple[int, int, int]
 ) -> None:
     texts = [(str(number), ["a"]) for number in range(tasks)]
-    raw = cut_into_tasks(texts, words=1, test=test, validation=0.1, public_text="", versions={}, called="x")
+    raw = cut_into_tasks(texts, words=1, test=test, validation=0.1, called="x")
     assert tuple(raw.splits.count(split) for split in ("train", "validation", "test")) == wanted
 
 
 def test_a_task_is_the_first_words_of_its_own_text() -> None:
     texts = [(f"text {number}", [f"{number}-{place}" for place in range(5)]) for number in range(6)]
-    raw = cut_into_tasks(texts, words=3, test=0.1, validation=0.1, public_text="", versions={}, called="x")
+    raw = cut_into_tasks(texts, words=3, test=0.1, validation=0.1, called="x")
     assert raw.tasks == tuple((name, tuple(words[:3])) for name, words in texts)
     assert not raw.public  # what a task leaves of its text is nobody's, and not public
 
@@ -48,7 +48,7 @@ def test_too_few_texts_for_three_splits() -> None:
     with pytest.raises(BenchError, match="plays has 2 texts of at least 3 words: training, validation and test"):
         cut_into_tasks(
             [("a", list("xyz")), ("b", list("xyz")), ("c", list("xy"))], words=3, test=0.1, validation=0.1,
-            public_text="", versions={}, called="plays",
+            called="plays",
         )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ import torch
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
-from dpfedbench.evaluation.held_out import HeldOutMeasures, evaluate_in_pieces, held_out
+from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out, measured_in_pieces
 from dpfedbench.kernels import choose
+from dpfedbench.models.gradients import Choice, Found, Workers
 from dpfedbench.models.members import save_members
 from tests.federation.conftest import LOTS, make_config
 
@@ -53,15 +54,19 @@ def test_validation_is_the_loss_on_the_records_declared_public(silos):
 
 
 def test_records_are_taken_in_pieces_of_one_size():
-    """600 records: 256, 256 and 88, and the results in their order."""
+    """600 records: 256, 256 and 88, and the results in their order, whatever the threads."""
     sizes = []
 
-    def evaluated(images, labels):
-        sizes.append(len(labels))
-        return images[:, 0] * 1.0, labels * 1.0
+    class Told:
+        def evaluate(self, theta, images, labels):
+            sizes.append(len(labels))
+            return Found(images[:, 0] * 1.0, labels * 1.0, np.ones(len(labels)))
 
-    losses, right = evaluate_in_pieces(evaluated, np.arange(600)[:, None], np.arange(600) % 2)
-    assert sizes == [256, 256, 88] and losses.tolist() == list(range(600)) and right.sum() == 300
+    for threads in (1, 3):
+        workers = Workers(Choice("told", Told, "cpu"), lambda gradients: gradients, threads=threads)
+        losses, right = measured_in_pieces(workers, np.zeros(1), np.arange(600)[:, None], np.arange(600) % 2)
+        assert losses.tolist() == list(range(600)) and right.sum() == 300
+    assert sizes[:3] == [256, 256, 88] and sorted(sizes) == [88, 88, *[256] * 4]
 
 
 def test_the_validation_split_is_the_same_for_every_seed_and_in_no_test(silos):

@@ -8,10 +8,8 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfedbench.data.fragments import make_fragments
-from dpfedbench.data.images import RawImages, load_dataset, save_dataset
-from dpfedbench.data.partition import make_partition
-from dpfedbench.data.records import RawRecords, load_any_records, load_records, save_records
+from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.records import RawRecords, load_any_records, load_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation import engine
@@ -20,6 +18,7 @@ from dpfedbench.methods import METHODS, read_run
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.settings.layers import lay, merge, resolve
 from dpsum.ledger import Ledger
+from tests.partitions import make_fragments, make_partition
 
 RUN = {
     "method": "dp-agr",
@@ -206,7 +205,7 @@ def federation(tmp_path_factory):
         splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
         versions={},
     )
-    save_dataset(root / "data", raw, {"name": "glyphs"})
+    raw.save(root / "data", {"name": "glyphs"})
     clients = make_partition(
         load_dataset(root / "data"), clients=48, ways=3, examples_per_class=4, kind="shared", seed=0
     )
@@ -232,7 +231,7 @@ def silos(tmp_path_factory):
         train_images=train_images, train_labels=train_labels, test_images=test_images, test_labels=test_labels,
         class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
     )  # fmt: skip
-    save_records(root / "data", raw, {"name": "digits"})
+    raw.save(root / "data", {"name": "digits"})
     make_fragments(load_records(root / "data"), clients=4, fragments=20, seed=0).save(root / "clients")
     return root / "data", root / "clients"
 

@@ -11,15 +11,14 @@ import torch
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
-from dpfedbench.federation import rounds as rounds_file
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice, Found
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.clipping.rule import Constant
+from dpfedbench.parts.noise.noise import Fixed
+from dpfedbench.parts.optimizers.optimizer import Adam
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum import randomness
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PlainSum, PrivateSum
@@ -164,7 +163,7 @@ def test_no_stream_of_noise_is_used_twice_and_the_ledger_names_each(name, wide, 
     config = make_config({"method": name}, *NOISY[name], wide, general=GENERAL.get(name, RUN))
     drawn, named = [], randomness.stream
     # The threshold of noise alone grows without end, and the model with it, which nobody looks at here.
-    monkeypatch.setattr(rounds_file, "check_finite", lambda *_, **__: None)
+    monkeypatch.setattr(Rounds, "_refuse_not_finite", lambda *_, **__: None)
     monkeypatch.setattr(randomness, "stream", lambda *given, kept=drawn: kept.append(given) or named(*given))
     rounds = rounds_without_data(config)
     place = {entry.sum.stream: entry._indices for entry in rounds.budget.mechanisms if entry.sum.private}

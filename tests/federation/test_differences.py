@@ -7,12 +7,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from dpfedbench.data.dirichlet import make_dirichlet
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpsum.ledger import read_ledger
 from dpsum.randomness import stream
+from tests.partitions import make_dirichlet
 
 from . import conftest
 from .conftest import DIFFERENCE, rounds_of, stop_before, train
@@ -110,13 +110,6 @@ def test_clients_of_unequal_size_count_alike_in_the_mean(silos, tmp_path):
     trained = load_file(tmp_path / "run" / "model.safetensors")
     found = net.flatten({name.removeprefix("member1/"): tensor for name, tensor in trained.items()})
     assert np.allclose(found, (theta - 0.1 * sum(steps) / 4).detach().numpy(), rtol=1e-3, atol=1e-6)
-
-
-def test_lots_at_one_rate_and_clients_of_unequal_size_are_refused():
-    with pytest.raises(BenchError, match=r"clients\.partition is dirichlet, .* local-steps draws lots at one rate"):
-        conftest.make_config({"clients": {"partition": "dirichlet", "concentration": 0.1}}, general=conftest.LOTS)
-    with pytest.raises(BenchError, match=r"clients\.concentration is null"):
-        make_config({"clients": {"partition": "dirichlet"}})
 
 
 def test_threads_and_restarts_change_no_bit(silos, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.models.gradients import Choice, Found
-from dpfedbench.parts.summed import Parties
+from dpfedbench.parts.client_updates.summed_steps import Parties
 
 from . import test_lots, test_search
 from .conftest import Flat

@@ -21,7 +21,7 @@ from dpfedbench.evaluation.few_shot import FewShotMeasures
 from dpfedbench.federation import engine
 from dpfedbench.models.members import load_members
 from dpfedbench.parts.client_updates import maml
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import Step
 from dpsum import mechanism, randomness
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PlainSum, PrivateSum

@@ -54,7 +54,7 @@ def test_threads_change_no_bit_and_torch_only_the_last_ones(silos, tmp_path):
 
 def test_the_rate_of_local_steps_follows_its_schedule(silos, tmp_path):
     """Each client takes each planned round at the rate of the half cosine from the first rate to the final one."""
-    from dpfedbench.parts.optimizers.sgd import Sgd
+    from dpfedbench.parts.optimizers.optimizer import Sgd
 
     rates, step = [], Sgd.step
     with pytest.MonkeyPatch.context() as patch:

@@ -9,17 +9,18 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.noise.decaying import Decaying
+from dpfedbench.parts.noise.noise import Decaying
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum.accounting import calibration
 from dpsum.accounting.account import account
 from dpsum.accounting.analyses.poisson import upper_epsilon
-from dpsum.accounting.budgets import planned
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.accounting.context import AccountContext
 from dpsum.accounting.filters import HOLDING_ORDERS
 from dpsum.accounting.renyi import epsilon_of, renyi
+from dpsum.clipping import Constant
 from dpsum.ledger import read_ledger
+from dpsum.sums import Sum, Together
 from tests.privacy.test_ledger import EVENT
 
 from .conftest import accounted, rounds_of, stop_before, train
@@ -171,8 +172,11 @@ def test_the_order_of_a_filter_is_chosen_before_the_first_lot():
     multipliers.pop()
 
     budget = Budget(epsilon=limit, delta=delta, profile="holds")
-    given = {"claims": CLAIMS, "counted": True, "uncounted": 0, "stepwise": True}
-    plan = planned(Decaying(multiplier=4.0), budget, sampler.describe(), **given)
+    sum_ = Sum(
+        name="sum", unit="record", observer="server", budget=budget, noise=Decaying(multiplier=4.0),
+        clipping=Constant(threshold=1.0),
+    )  # fmt: skip
+    plan = Together((sum_,)).plan(sampler.describe(), claims=CLAIMS, counted=True, stepwise=True)
     for number, z in enumerate(multipliers):
         plan.noise_multiplier = z
         assert plan.allows(number + 1) == (number < len(multipliers) - 1)

@@ -5,7 +5,7 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates import maml
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import Step
 from tests.federation.conftest import LOTS, PLAIN, make_config, train
 
 ONE_ROUND = {"participation": {"rounds": 1}}

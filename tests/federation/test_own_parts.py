@@ -10,10 +10,8 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import account_of
 from dpfedbench.methods import METHODS
 from dpfedbench.methods.dp_agr import DpAgr
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.clipping.rule import CohortRule
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.clipping.rule import CohortRule, Constant
+from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.settings.part import setting
 
 from .conftest import given_rounds, make_config, seen_of

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dpfedbench.audit.report import audit
-from dpfedbench.data.fragments import RecordPartition, make_fragments
-from dpfedbench.data.images import RawImages, load_dataset, save_dataset
+from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_any_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -19,6 +19,7 @@ from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
+from tests.partitions import make_fragments
 
 from . import conftest
 from .conftest import accounted, rounds_of, train
@@ -40,9 +41,7 @@ def images(tmp_path_factory):
     root = tmp_path_factory.mktemp("images")
     drawn = np.random.default_rng(0).integers(0, 256, size=(8, EXAMPLES, 16, 16, 1), dtype=np.uint8)
     names = tuple(f"class{i}" for i in range(8))
-    save_dataset(
-        root / "data", RawImages(images=drawn, class_names=names, splits=SPLITS, versions={}), {"name": "glyphs"}
-    )
+    RawImages(images=drawn, class_names=names, splits=SPLITS, versions={}).save(root / "data", {"name": "glyphs"})
     make_fragments(load_any_records(root / "data"), clients=1, fragments=1, seed=0).save(root / "clients")
     return root / "data", root / "clients"
 

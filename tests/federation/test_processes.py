@@ -39,6 +39,7 @@ CASES = {
     "records": ("silos", make_config(SHORT, {"clipping": {"kind": "norm-of-release"}}, general=LOTS)),
     "records without privacy": ("silos", make_config({"method": "fedavg"}, SHORT, general=LOTS)),
     "model differences": ("silos", make_config(SHORT, general=DIFFERENCE)),
+    "control variates": ("silos", make_config({"method": "dp-scaffold"}, SHORT, general=DIFFERENCE)),
     "search": ("silos", make_config(SEARCH, general=LOTS)),
 }  # fmt: skip
 

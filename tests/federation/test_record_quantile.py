@@ -15,7 +15,7 @@ from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.noise.noise import Fixed
 from dpsum.accounting.analyses.poisson import upper_epsilon
 from dpsum.ledger import read_ledger
 from dpsum.mechanism import Mechanism

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from dpfedbench.data.fragments import RecordPartition
+from dpfedbench.data.partition import RecordPartition
 from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
@@ -24,9 +24,9 @@ from dpfedbench.methods import METHODS, read_run
 from dpfedbench.methods.dp_fnas import DpFnas
 from dpfedbench.models.torch_gradients import TorchGradients
 from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
-from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
-from dpfedbench.parts.summed import Parties
-from dpfedbench.reporting.found_cells import write_cells
+from dpfedbench.parts.client_updates.summed_steps import Parties
+from dpfedbench.parts.clipping.mean_norms import NormOfRelease
+from dpfedbench.reporting.cells import write_cells
 from dpsum.accounting.account import account
 from dpsum.ledger import chain_of, read_ledger
 from dpsum.private_sum import PrivateSum
@@ -130,8 +130,8 @@ def test_the_history_says_of_parties_what_follows_from_their_sum(silos, tmp_path
     """
     party = Parties._party
 
-    def told(self, phase, places, theta, index, client):
-        released, losses, raw = party(self, phase, places, theta, index, client)
+    def told(self, phase, theta, index, client):
+        released, losses, raw = party(self, phase, theta, index, client)
         return torch.full_like(released, 0.75 + apart * (-1) ** client), losses, raw
 
     monkeypatch.setattr(Parties, "_party", told)
@@ -169,8 +169,8 @@ def clip_the_batch(monkeypatch):
 def divide_by_the_realised_lot(monkeypatch):
     party = Parties._party
 
-    def realised(self, phase, places, theta, index, client):
-        released, losses, raw = party(self, phase, places, theta, index, client)
+    def realised(self, phase, theta, index, client):
+        released, losses, raw = party(self, phase, theta, index, client)
         return released * phase.lots.size / max(len(phase.lots.lot(index, 0, client)), 1), losses, raw
 
     monkeypatch.setattr(Parties, "_party", realised)

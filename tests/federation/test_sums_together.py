@@ -27,11 +27,10 @@ from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.client_update import Clients
 from dpfedbench.parts.client_updates.maml import SUPPORT, Maml
 from dpfedbench.parts.client_updates.summed_steps import SummedSteps
-from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.correlated import Correlated
-from dpfedbench.parts.noise.decaying import Decaying
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.noise.noise import Decaying, Fixed
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpfedbench.settings.part import setting
 from dpsum.accounting.account import account
 from dpsum.ledger import read_ledger

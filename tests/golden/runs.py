@@ -23,10 +23,8 @@ from safetensors.numpy import load_file
 
 from dpfedbench.audit.report import audit
 from dpfedbench.compiled import processor
-from dpfedbench.data.fragments import make_fragments
-from dpfedbench.data.images import RawImages, load_dataset, save_dataset
-from dpfedbench.data.partition import make_partition
-from dpfedbench.data.records import RawRecords, load_any_records, save_records
+from dpfedbench.data.images import RawImages, load_dataset
+from dpfedbench.data.records import RawRecords, load_any_records
 from dpfedbench.evaluation import evaluate
 from dpfedbench.federation.accounts import account_run
 from dpfedbench.federation.engine import train
@@ -36,6 +34,7 @@ from dpfedbench.methods import METHODS, read_run
 from dpfedbench.settings.layers import merge
 from dpsum.accounting.tuning import Search
 from dpsum.ledger import read_ledger
+from tests.partitions import make_fragments, make_partition
 
 PARTS = ("model", "ledger", "metrics", "account", "history", "audit")
 
@@ -348,7 +347,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
         images=images, class_names=tuple(f"class{i}" for i in range(12)), versions={},
         splits=("train",) * 6 + ("validation",) * 3 + ("test",) * 3,
     )  # fmt: skip
-    save_dataset(root / "images", drawn, {"name": "glyphs"})
+    drawn.save(root / "images", {"name": "glyphs"})
     for folder, kind, count in (("few-shot", "shared", 24), ("few-shot-disjoint", "disjoint", 4)):
         held = make_partition(
             load_dataset(root / "images"), clients=count, ways=3, examples_per_class=4, kind=kind, seed=0
@@ -358,7 +357,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
 
     patterns = rng.random((12, 1, 26, 26, 3)) > 0.6
     images = (255 * np.clip(patterns + 0.3 * rng.normal(size=(12, 10, 26, 26, 3)), 0, 1)).astype(np.uint8)
-    save_dataset(root / "colour-images", dataclasses.replace(drawn, images=images), {"name": "glyphs"})
+    dataclasses.replace(drawn, images=images).save(root / "colour-images", {"name": "glyphs"})
     make_partition(
         load_dataset(root / "colour-images"), clients=24, ways=3, examples_per_class=4, kind="shared", seed=0
     ).save(root / "colour")
@@ -376,7 +375,7 @@ def make_data(root: Path) -> dict[str, tuple[Path, Path]]:
         train_images=records["train"], train_labels=labels["train"].astype(np.int64), test_images=records["test"],
         test_labels=labels["test"].astype(np.int64), class_names=tuple(f"pattern{i}" for i in range(10)), versions={},
     )  # fmt: skip
-    save_records(root / "records", digits, {"name": "digits"})
+    digits.save(root / "records", {"name": "digits"})
     make_fragments(load_any_records(root / "records"), clients=4, fragments=20, seed=0).save(root / "silos")
     places = {name: (root / "images", root / name) for name in ("few-shot", "few-shot-disjoint", "holder")}
     places |= {name: (root / "colour-images", root / name) for name in ("colour", "colour-holder")}

@@ -75,3 +75,15 @@ def test_it_is_chosen_and_measures_as_torch_does(net):
         chosen.make().evaluate(theta, x, y), TorchGradients(net).evaluate(theta, x, y), strict=True
     ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("net", [NET, BARE], ids=["constants", "none"])
+def test_the_whole_sum_is_that_of_torch_and_a_lot_may_be_empty(net):
+    """`added` in one piece; and the lot of a small client, in which nobody may be."""
+    theta, x, y = given(net=net)
+    room = torch.empty((8, net.dimension))
+    wanted = TorchGradients(net).added(theta, x, y, room)
+    np.testing.assert_allclose(LinearHeadGradients(net).added(theta, x, y, room), wanted, rtol=1e-4, atol=1e-5)
+    sum_ = PrivateSum(dimension=net.dimension, threshold=0.3, noise_multiplier=1.0)
+    _, norms = LinearHeadGradients(net).add_each(theta, x[:0], y[:0], sum_)
+    assert norms.shape == (0,) and not sum_.release(Silent()).any()

@@ -82,6 +82,12 @@ BASES: dict[str, Any] = {
     "dp-fedavg adam": make_config(
         {"method": "dp-fedavg", "client_update": {"optimizer": "adam"}}, general=DIFFERENCE
     ),
+    **{
+        f"dp-agr {kind}": make_config({"clients": {"partition": kind}}) for kind in ("disjoint", "alphabets")
+    },
+    "dp-fedavg dirichlet": make_config(
+        {"method": "dp-fedavg", "clients": {"partition": "dirichlet", "concentration": 0.5}}, general=DIFFERENCE
+    ),
     "dp-fedavg proximal": make_config(
         {"method": "dp-fedavg", "client_update": {"kind": "proximal"}}, general=DIFFERENCE
     ),
@@ -95,10 +101,10 @@ FIXED_BY_OTHERS = {
     ("MedianOfRun", "threshold"), ("MedianOfRun", "kind"), ("BallsAndBins", "cohort"), ("BallsAndBins", "rounds"),
     ("LstmModel", "kind"), ("LocalSteps", "kind"), ("ModelDifference", "kind"), ("Maml", "kind"), ("Reptile", "kind"),
     ("Average", "kind"), ("Step", "kind"), ("PoissonLots", "kind"), ("Correlated", "kind"),
-    ("Skellam", "kind"),
+    ("Skellam", "kind"), ("Scaffold", "kind"),
     ("SummedSteps", "kind"), ("SearchSteps", "kind"), ("DartsSearch", "kind"),
     # Another kind needs what the base has not: a file, a run, a threshold of 1.
-    ("RandomInitial", "kind"), ("AsTheyAre", "kind"),
+    ("RandomInitial", "kind"), ("AsTheyAre", "kind"), ("Fragments", "partition"), ("Dirichlet", "partition"),
 }  # fmt: skip
 
 
@@ -131,7 +137,7 @@ def other_kinds(part: Section) -> Iterator[dict[str, Any]]:
     family = next(base for base in reversed(type(part).__mro__) if getattr(base, "place", ""))
     for kind, cls in kinds_of(family).items():
         if cls is not type(part):
-            yield {key: value for key, value in part.plain().items() if key in cls.model_fields} | {"kind": kind}
+            yield {key: value for key, value in part.plain().items() if key in cls.model_fields} | {cls.tag: kind}
 
 
 def sections(value: Section, prefix: str = "") -> Iterator[tuple[str, Section]]:
@@ -158,10 +164,10 @@ def changes(name: str) -> dict[tuple[str, str], tuple[str, Method]]:
             value = getattr(section, key)
             if isinstance(value, Section) or prefix + key == "method":
                 continue
-            for other in other_kinds(section) if key == "kind" else others(value):
+            for other in other_kinds(section) if key == getattr(section, "tag", "kind") else others(value):
                 if other == value:
                     continue
-                where = prefix.removesuffix(".") if key == "kind" else prefix + key
+                where = prefix.removesuffix(".") if key == getattr(section, "tag", "kind") else prefix + key
                 try:
                     changed = read_run(set_key(values, where, other))
                 except BenchError:

@@ -14,6 +14,7 @@ from tests.federation.conftest import DIFFERENCE, LOTS, RUN, make_config
 GENERAL = {
     **dict.fromkeys(("adap-dp-fl", "dp-fl", "fedavg", "fnas", "dp-fnas", "cells", "dp-cells"), LOTS),
     "dp-fedavg": DIFFERENCE,
+    "dp-scaffold": DIFFERENCE,
 }
 SIZES = {"transfer", "dp-transfer"}
 FILE = {"kind": "file", "path": "model.safetensors", "sha256": "0" * 64, "source": "drawings", "public": True}
@@ -145,6 +146,7 @@ def test_privacy_is_read_off_the_sums() -> None:
     expected = {
         "random": [], "public-alone": [], "maml": [], "reptile": [], "transfer": [], "fedavg": [],
         "dp-agr": [clients], "dp-agr-ftrl": [clients], "dp-maml": [clients], "dp-fedavg": [clients],
+        "dp-scaffold": [clients, clients],
         "dp-agrlr": [within, within, clients], "dp-maml-sample": [within_everyone, ("record", "everyone", True)],
         "dp-reptile": [within], "dp-fl": [server], "adap-dp-fl": [server],
         "dp-transfer": [("record", "everyone", True)], "local-reptile": [("client", "server", False)],

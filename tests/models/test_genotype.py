@@ -7,7 +7,7 @@ import pytest
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import write_json
-from dpfedbench.models.genotype import OPERATIONS, Genotype, Space, read_genotype
+from dpfedbench.models.genotype import OPERATIONS, Genotype, Space, edge, read_genotype
 from dpfedbench.models.genotypes.random import RandomGenotype
 from dpfedbench.models.genotypes.same import SameGenotype
 from dpfedbench.models.genotypes.stated import StatedGenotype
@@ -20,14 +20,14 @@ def weights(**shares):
     found = np.full((2, SMALL.edges, 3), 1 / 3)
     for place, row in shares.items():
         kind, node, state = place.split("_")
-        found[("normal", "reduction").index(kind), SMALL.edge(int(node), int(state))] = row
+        found[("normal", "reduction").index(kind), edge(int(node), int(state))] = row
     return np.log(np.maximum(found, 1e-30)).ravel()
 
 
 def test_sizes_are_those_of_darts():
     # Four nodes with 2, 3, 4 and 5 inputs, eight operations, two kinds of cells (Liu et al. 2018, Section 2).
     assert Space().edges == 14 and Space().size == 2 * 14 * 8
-    assert [Space().edge(node, 0) for node in range(4)] == [0, 2, 5, 9]
+    assert [edge(node, 0) for node in range(4)] == [0, 2, 5, 9]
 
 
 def test_the_strongest_two_inputs_are_kept_and_none_is_not():

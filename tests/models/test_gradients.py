@@ -19,7 +19,7 @@ RECORD = {
     "group norm": of(lambda: layers(nn.GroupNorm(2, 4))),
     "attention": of(Attending),
     "own loss": of(OwnLoss, shape=(8, 8, 2)),
-    "lstm": of(Recurrent, shape=(6,), outputs=7, vocabulary=7),
+    "lstm": of(Recurrent, shape=(6,), outputs=7),
     "looks at numbers": of(Careful),
     "a parameter of its own": of(Ordered),
 }

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.loading import load_module
 from dpfedbench.models.net import Net
+from dpfedbench.models.zoo.own_module import OwnModule
 
 from .nets import Ordered, OwnLoss, Recurrent, cnn, conv4, layers, of
 
@@ -144,7 +144,7 @@ def test_networks_that_mix_records_are_refused_for_records_by_the_layer(net, lay
     "net",
     [
         cnn(), conv4(normalisation="record"), of(lambda: layers(nn.GroupNorm(1, 4))), of(Ordered),
-        of(lambda: layers(nn.InstanceNorm2d(4, affine=True))), of(Recurrent, (6,), 7, vocabulary=7),
+        of(lambda: layers(nn.InstanceNorm2d(4, affine=True))), of(Recurrent, (6,), 7),
     ],
 )  # fmt: skip
 def test_networks_whose_records_stand_alone_are_taken(net):
@@ -205,8 +205,13 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+def own_net(path, arguments):
+    own = OwnModule.read({"kind": "module", "module": path, "arguments": arguments}, "model")
+    return own.net(input_shape=(8, 8, 2), outputs=3)
+
+
 def test_a_forward_pass_that_fails_is_said_with_its_file_and_line(own):
-    net = of(load_module("mine_of_test.nets:Failing", {"width": 4}, input_shape=(8, 8, 2), outputs=3))
+    net = own_net("mine_of_test.nets:Failing", {"width": 4})
     with pytest.raises(BenchError, match=r"Failing fails on records .*nets\.py, line 11: 'Tensor' object has"):
         net.check()
 
@@ -222,7 +227,7 @@ def test_a_model_of_text_without_losses_is_told_what_it_needs():
         def forward(self, x):
             return self.embedding(x)
 
-    net = Net(Words, input_shape=(5,), outputs=9, vocabulary=9)
+    net = Net(Words, input_shape=(5,), outputs=9)
     with pytest.raises(BenchError) as refused:
         net.check()
     assert str(refused.value) == (
@@ -232,8 +237,7 @@ def test_a_model_of_text_without_losses_is_told_what_it_needs():
 
 
 def test_a_module_by_its_path(own):
-    build = load_module("mine_of_test.nets:Small", {"width": 4}, input_shape=(8, 8, 2), outputs=3)
-    net = of(build)
+    net = own_net("mine_of_test.nets:Small", {"width": 4})
     net.check()
     assert net.dimension == 129 * 4 + 5 * 3 and net.head == ("body.2.weight", "body.2.bias")
 
@@ -241,7 +245,7 @@ def test_a_module_by_its_path(own):
 @pytest.mark.parametrize(
     ("path", "arguments", "message"),
     [
-        ("mine_of_test.nets", {}, "write package.file:Class"),
+        ("mine_of_test.nets", {}, 'model.module is "mine_of_test.nets": expected text like'),
         ("mine_of_test.none:Small", {}, "mine_of_test.none cannot be imported"),
         ("mine_of_test.broken:Small", {}, r"cannot be imported \(.*broken\.py, line 1: ModuleNot.*no_such_package"),
         ("mine_of_test.nets:Large", {}, "mine_of_test.nets has no Large"),
@@ -253,7 +257,7 @@ def test_a_module_by_its_path(own):
 )
 def test_a_path_that_leads_to_no_module_is_refused(own, path, arguments, message):
     with pytest.raises(BenchError, match=message) as refused:
-        of(load_module(path, arguments, input_shape=(8, 8, 2), outputs=3))
+        own_net(path, arguments)
     assert "\n" not in str(refused.value)
 
 

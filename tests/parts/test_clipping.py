@@ -7,14 +7,10 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
-from dpfedbench.parts.clipping.noised_mean_norm import NoisedMeanNorm
-from dpfedbench.parts.clipping.norm_of_release import NormOfRelease
-from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
-from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.mean_norms import MeanOfRawNorms, NoisedMeanNorm, NormOfRelease
+from dpfedbench.parts.clipping.percentiles import PercentileOfRawNorms, PercentileOfReleases
 from dpfedbench.parts.clipping.private_quantile import PrivateQuantile
-from dpfedbench.parts.clipping.rule import ClippingRule
+from dpfedbench.parts.clipping.rule import ClippingRule, Constant
 from dpfedbench.settings.part import kinds_of
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD, Seen
 from tests.federation.conftest import LOTS, make_config

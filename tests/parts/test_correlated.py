@@ -9,11 +9,11 @@ import torch
 from scipy import stats
 
 from dpfedbench.errors import BenchError
+from dpfedbench.parts.factorisations.factorisation import SquareRoot
 from dpfedbench.parts.factorisations.optimised import Optimised
-from dpfedbench.parts.factorisations.square_root import SquareRoot
 from dpfedbench.parts.noise.correlated import Correlated
-from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.parts.server.server_step import Step
 from dpsum.accounting.gaussian import gaussian_epsilon
 from dpsum.factorisations import inverted
 from dpsum.ledger import read_ledger

@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.factorisations.factorisation import Factorisation
+from dpfedbench.parts.factorisations.banded import Banded
+from dpfedbench.parts.factorisations.factorisation import Factorisation, SquareRoot
 from dpfedbench.parts.factorisations.optimised import Optimised, response
-from dpfedbench.parts.factorisations.square_root import SquareRoot
-from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.parts.schedules.cosine import Cosine
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.optimizers.optimizer import Sgd
+from dpfedbench.parts.schedules.schedule import Cosine
+from dpfedbench.parts.server.server_step import Step
 from dpfedbench.settings.part import kinds_of
+from dpsum.accounting.several import sensitivity
 from dpsum.factorisations import inverted
 from tests.federation.conftest import make_config
 
 STEP = Step(rate=1.0, optimizer=Sgd(momentum=0.9))
-ALL = [SquareRoot(), SquareRoot(band=3), Optimised(), Optimised(workload="server")]
+ALL = [
+    SquareRoot(), SquareRoot(band=3), Optimised(), Optimised(workload="server"), Banded(bands=3, workload="server"),
+]  # fmt: skip
 
 
 def test_these_are_all_there_are():
-    assert set(kinds_of(Factorisation)) == {"square-root", "optimised"}
+    assert set(kinds_of(Factorisation)) == {"square-root", "optimised", "banded"}
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 40])
@@ -87,9 +90,11 @@ def test_the_optimised_is_better_than_the_square_root():
 def test_threads_change_no_bit():
     """In processes of their own, since a library takes its threads when it is loaded."""
     code = (
+        "from dpfedbench.parts.factorisations.banded import Banded; "
         "from dpfedbench.parts.factorisations.optimised import Optimised; "
-        "from dpfedbench.parts.server.step import Step; import hashlib, sys; "
-        "print(hashlib.sha256(Optimised().weights(120, Step()).tobytes()).hexdigest(), 'torch' in sys.modules)"
+        "from dpfedbench.parts.server.server_step import Step; import hashlib, sys; "
+        "found = (one.weights(120, Step()).tobytes() for one in (Optimised(), Banded(bands=20))); "
+        "print(*(hashlib.sha256(one).hexdigest() for one in found), 'torch' in sys.modules)"
     )
     found = {
         subprocess.run(
@@ -100,6 +105,49 @@ def test_threads_change_no_bit():
     }  # fmt: skip
     # Nothing but what the environment names has threads here.
     assert len(found) == 1 and found.pop().endswith("False\n")
+
+
+@pytest.mark.parametrize("workload", ["prefix", "server"])
+@pytest.mark.parametrize("bands", [1, 2, 5, 12])
+def test_a_banded_encoder_has_its_bands_and_columns_of_norm_one(workload, bands):
+    encoder = inverted(Banded(bands=bands, workload=workload).weights(12, STEP))
+    apart = np.subtract.outer(np.arange(12), np.arange(12))
+    assert np.abs(encoder[(apart >= bands) | (apart < 0)]).max(initial=0) < 1e-12
+    assert np.linalg.norm(encoder, axis=0) == pytest.approx(1, abs=2e-3 if bands == 12 else 1e-4)
+    if bands == 1:
+        assert encoder == pytest.approx(np.eye(12), rel=1e-9)
+
+
+def test_the_banded_encoder_of_two_rounds_by_hand():
+    """Prefix sums of two rounds and C = [[cos a, 0], [sin a, 1]], the only form: the error is least by a search over a.
+
+    Of three rounds and two bands there are two angles.
+    """
+    prefix = np.tril(np.ones((3, 3)))
+
+    def error(*angles):
+        count = len(angles) + 1
+        encoder = np.diag([*np.cos(angles), 1.0]) + np.diag(np.sin(angles), -1)
+        return float(((prefix[:count, :count] @ np.linalg.inv(encoder)) ** 2).sum())
+
+    grid = np.linspace(0.0, 1.2, 241)
+    least = {2: min(error(a) for a in grid), 3: min(error(a, b) for a in grid for b in grid)}
+    for rounds, wanted in least.items():
+        found = ((prefix[:rounds, :rounds] @ Banded(bands=2).weights(rounds, STEP)) ** 2).sum()
+        assert wanted * (1 - 1e-4) < found < wanted * (1 + 1e-3)
+
+
+def test_more_bands_leave_less_noise_and_cost_their_overlap():
+    """Ten rounds apart, four participations: ten bands move a client by 2, the eleventh moves it further."""
+    moved, errors = response(STEP, 40), []
+    for bands in (1, 3, 10, 40):
+        errors.append(((moved @ Banded(bands=bands, workload="server").weights(40, STEP)) ** 2).sum())
+    assert errors == sorted(errors, reverse=True) and errors[2] < 0.2 * errors[0]
+    assert errors[-1] == ((moved @ Optimised(workload="server").weights(40, STEP)) ** 2).sum()
+    for bands, most in ((10, 2.0), (11, None)):
+        encoder = inverted(Banded(bands=bands, workload="server").weights(40, STEP))
+        low, high = sensitivity(encoder.T @ encoder, 10, 4)
+        assert (low == high == pytest.approx(2.0, rel=1e-4)) if most else high >= low > 2.002
 
 
 def test_what_the_servers_steps_make_of_a_unit():
@@ -124,6 +172,11 @@ def test_a_schedule_that_falls_to_nothing_is_covered():
         (
             {"kind": "optimised", "workload": "server"},
             "noise.factorisation.workload is server, but server.optimizer ad",
+        ),
+        ({"kind": "banded", "bands": 0}, "noise.factorisation.bands is 0: expected a whole number"),
+        (
+            {"kind": "banded", "workload": "server"},
+            "noise.factorisation.workload is server, but server.optimizer adam takes steps that are not linear",
         ),
         ({"kind": "optimised", "band": 3}, "unknown key noise.factorisation.band: optimised has no band, square-root"),
     ],

@@ -8,19 +8,20 @@ import pytest
 from dpfedbench.errors import BenchError
 from dpfedbench.parts import noise as noise_parts
 from dpfedbench.parts.budget import Budget
+from dpfedbench.parts.clipping.mean_norms import NoisedMeanNorm
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.correlated import Planned
-from dpfedbench.parts.noise.decaying import Decaying
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.noise.noise import Decaying, Fixed, Noise
 from dpfedbench.parts.noise.skellam import Skellam
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.settings import part
+from dpfedbench.settings import families
 from dpfedbench.settings.part import kinds_of
 from dpsum.accounting.analyses import find
-from dpsum.accounting.budgets import BudgetPlan, DecayingBudget, planned
+from dpsum.accounting.budgets import BudgetPlan, DecayingBudget
 from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
+from dpsum.sums import Sum, Together
 from tests.federation.conftest import LOTS, make_config
 
 SAMPLER = PoissonLots(cohort=8, rounds=12).lots(clients=4, seed=0, steps=1, records=100).describe()
@@ -28,7 +29,12 @@ GIVEN = {"claims": {"poisson-lots": WHOLE_ORDERS}, "counted": True, "stepwise": 
 
 
 def plan(noise, budget=None, *, uncounted=0):
-    return planned(noise, budget or Budget(delta=1e-4), SAMPLER, uncounted=uncounted, **GIVEN)
+    rule = NoisedMeanNorm() if uncounted else Constant()
+    sum_ = Sum(
+        name="gradient-sum", unit="record", observer="server", clipping=rule, noise=noise,
+        budget=budget or Budget(delta=1e-4),
+    )  # fmt: skip
+    return Together((sum_,)).plan(SAMPLER, **GIVEN)
 
 
 def test_independent_noise_is_drawn_from_the_rounds_own_stream():
@@ -110,7 +116,7 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     """A file in the folder of noise parts, as one would add it: whoever reads a plan looks there."""
     (tmp_path / "laplacian.py").write_text(
         "from typing import Literal\n"
-        "from dpfedbench.parts.noise.fixed import Fixed\n"
+        "from dpfedbench.parts.noise.noise import Fixed\n"
         "class Laplacian(Fixed):\n"
         "    kind: Literal['laplacian'] = 'laplacian'\n"
         "    def standard(self, stream_of, index, dimension):\n"
@@ -118,7 +124,7 @@ def test_a_plan_is_refused_with_one_line(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(noise_parts, "__path__", [*noise_parts.__path__, str(tmp_path)])
     with pytest.raises(BenchError) as caught:
-        part._family.__wrapped__(Noise)
+        families._family.__wrapped__(Noise)
     assert str(caught.value) == (
         "dpfedbench.parts.noise.laplacian.Laplacian has a standard of its own, but the mechanism 'gaussian' of Noise, "
         "whose analyses are of other code: name another mechanism there"

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.optimizers.adam import Adam
 from dpfedbench.parts.optimizers.adam_bc import AdamBC
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer, Sgd
 from dpfedbench.settings.part import kinds_of
 from tests.federation.conftest import DIFFERENCE, LOTS, given_rounds, make_config
 

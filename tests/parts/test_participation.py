@@ -187,7 +187,7 @@ def test_numbers_that_do_not_go_together_are_refused(kind, numbers):
             "participation.cohort (5) does not divide clients.count (48), as min-",
         ),
         ({"kind": "poisson", "cohort": 0}, "participation.cohort is 0: expected a whole number at least 1"),
-        ({"kind": "one-pas"}, 'participation.kind is "one-pas": expected one of one-pass, '),
+        ({"kind": "one-pas"}, 'participation.kind is "one-pas": expected one of balls-and-bins, '),
     ],
 )
 def test_a_run_that_they_do_not_fit_is_refused_in_one_line(values, line):

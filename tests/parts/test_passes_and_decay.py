@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.participation.passes import Passes
-from dpfedbench.parts.schedules.exponential import Exponential
+from dpfedbench.parts.participation.cohorts import Passes
+from dpfedbench.parts.schedules.schedule import Exponential
 from dpsum.accounting.analyses import find
 from dpsum.private_sum import PrivateSum
 

@@ -7,12 +7,9 @@ import torch
 
 from dpfedbench.errors import BenchError
 from dpfedbench.kernels.adding import add_to
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.cosine import Cosine
-from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.optimizers.optimizer import Adam, Sgd
+from dpfedbench.parts.schedules.schedule import ConstantRate, Cosine
+from dpfedbench.parts.server.server_step import Average, Step
 from tests.federation.conftest import make_config
 
 COSINE = Step(rate=0.01, optimizer=Adam(), schedule=Cosine(final_rate=0.001))

@@ -11,9 +11,9 @@ from scipy.linalg import hadamard
 import dpsum
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.skellam import Skellam
-from dpfedbench.parts.participation.one_pass import OnePass
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.mechanism import Mechanism
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream

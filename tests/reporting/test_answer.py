@@ -87,7 +87,7 @@ def test_a_claim_that_holds_needs_no_repair() -> None:
     valid = row("published", 85, (3.0, 3.4), claimed=3.5)
     (found,) = answer.read([valid, row("worse", 70, (1.0, 1.0))])
     assert found.repair is valid
-    (shown,) = answer.fields([found], {})
+    (shown,) = answer.listing([found], {}).rows
     assert shown["best valid repair"].text == "none needed: the claim holds"
 
 
@@ -105,16 +105,16 @@ def test_what_a_repair_mends_answers_for_its_paper() -> None:
 
 def test_without_a_claim_the_table_says_why_it_is_empty() -> None:
     unclaimed = answer.read([row("unclaimed", 50, (9.0, 9.0), method="dp-maml", paper="dp-maml")])
-    text = answer.to_markdown(unclaimed, {}, "snakemake x")
+    text = answer.listing(unclaimed, {}).markdown("snakemake x")
     assert unclaimed == [] and "|" not in text
     assert text == f"# {answer.TITLE}\n\n- {answer.NO_CLAIM}\n- Made by `snakemake x`.\n"
-    assert answer.NO_CLAIM not in answer.to_markdown(answer.read([PUBLISHED]), {}, "snakemake x")
+    assert answer.NO_CLAIM not in answer.listing(answer.read([PUBLISHED]), {}).markdown("snakemake x")
     assert list(answer.tidy(unclaimed)) == list(answer.tidy(answer.read([PUBLISHED])))
 
 
 def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     found = answer.read([PUBLISHED, row("low", 70, (1.4, 1.5))])
-    (shown,) = answer.fields(found, {"dp-fedmeta": "DP-FedMeta"})
+    (shown,) = answer.listing(found, {"dp-fedmeta": "DP-FedMeta"}).rows
     assert {name: value.line.replace("\u00a0", " ") for name, value in shown.items()} == {
         "paper": "DP-FedMeta (DP-AGR; glyphs, 5-way 1-shot; of a client, δ = 1e-06)",
         "ε claimed": "3.5 (printed: 1.5)",
@@ -126,5 +126,5 @@ def test_the_row_says_claim_range_accuracy_and_repair() -> None:
     (record,) = answer.tidy(found).to_dict("records")
     assert (record["epsilon_claimed"], record["epsilon_holds_low"], record["epsilon_holds"]) == (3.5, 4.8, 4.9)
     assert (record["repair_variant"], record["repair_epsilon_holds"], record["repair_accuracy"]) == ("low", 1.5, 70)
-    (nothing,) = answer.fields(answer.read([PUBLISHED]), {})
+    (nothing,) = answer.listing(answer.read([PUBLISHED]), {}).rows
     assert nothing["repair reaches, %"].text == "none here" and nothing["paper"].text == "dp-fedmeta"

@@ -14,7 +14,7 @@ import pytest
 from dpfedbench.audit.report import _entry
 from dpfedbench.experiments.plan import Plan
 from dpfedbench.reporting import answer, page, privacy, privacy_figure, tables
-from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, parts_of
+from dpfedbench.reporting.audited import LEVEL, Audits, beside, marked, read_audits
 from dpfedbench.reporting.described import Item, Private
 from dpsum.accounting.account import Account
 from dpsum.audit.bounds import Bound
@@ -114,7 +114,7 @@ def test_the_table_of_privacy_leaves_no_proved_beside_it_unmarked(
     assert set(above.loc[above["method"] == "dp-agrlr", "holds_status"]) == {f"proved, {BY_CHANCE}"}
     rest = table.drop(above.index)
     assert set(rest["holds_status"]) == {"proved"}
-    text = privacy.to_markdown(rows, "it")
+    text = privacy.listing(rows).markdown("it")
     assert f"4.89 ({LEAK})" in text and f"4.89 (proved, {BY_CHANCE})" in text
     figure = privacy_figure.draw(rows)
     drawn = [label.get_text() for axes in figure.axes for label in axes.get_yticklabels()]
@@ -150,10 +150,10 @@ def test_the_answer_takes_no_repair_that_is_refuted_and_marks_what_is_above() ->
     (found,) = answer.read([PUBLISHED, row("good", 70, (1.4, 1.5)), dataclasses.replace(better, **chance)])
     assert found.repair is not None and found.repair.entry.variant == "better"
     assert answer.tidy([found])["repair_holds_status"].tolist() == [f"proved, {BY_CHANCE}"]
-    (fields,) = answer.fields([found], {})
+    (fields,) = answer.listing([found], {}).rows
     assert fields["best valid repair"].note == f"ε\u00a0=\u00a01.5 holds, {BY_CHANCE}"
     published = dataclasses.replace(PUBLISHED, holds=marked(PUBLISHED.holds, AUDIT | {"chance": 1e-12}, 92))
-    assert answer.fields(answer.read([published]), {})[0]["ε that holds"].note == LEAK
+    assert answer.listing(answer.read([published]), {}).rows[0]["ε that holds"].note == LEAK
 
 
 def test_an_account_in_python_says_it_of_every_profile(plan: Plan, results: Path, tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_account_in_python_says_it_of_every_profile(plan: Plan, results: Path
     audited(tmp_path / "results", entry, epsilon=9.0, epsilon_holds=4.887, chance=1e-12)
     run = tmp_path / "results" / "runs" / entry.folders[0]
     account = Account.read(run / "privacy.json")
-    found = beside(account, parts_of(run / "audit.json"))
+    found = beside(account, read_audits(run / "audit.json"))
     assert {name: one.status for name, one in found.profiles.items()} == {"as_claimed": "void", "holds": LEAK}
     assert found.profiles["holds"].epsilon_high == account.profiles["holds"].epsilon_high
     assert beside(account, {}) == account and math.isfinite(found.profiles["holds"].epsilon_high)

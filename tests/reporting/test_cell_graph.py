@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch
 
 from dpfedbench.models.genotype import Space
-from dpfedbench.reporting.cell_graph import draw_cells
+from dpfedbench.reporting.cells import draw_cells
 
 
 def test_a_panel_a_cell_and_a_named_line_an_edge(tmp_path):

@@ -139,7 +139,7 @@ def test_the_table_for_people_reads_its_own_csv(item: Item, tmp_path: Path) -> N
     import pandas as pd
 
     text = values.csv_text(frontier.tidy(frontier.read(item, tmp_path)))
-    lines = frontier.to_markdown(pd.read_csv(io.StringIO(text)), "it").splitlines()
+    lines = frontier.listing(pd.read_csv(io.StringIO(text))).markdown("it").splitlines()
     (raw,) = [line for line in lines if line.startswith("| the raw |")]
     assert "| 2 | ∞ | client |" in raw
     (repair, _) = [line for line in lines if line.startswith("| the repair |")]

@@ -117,9 +117,11 @@ def test_an_audit_that_did_not_see_the_mechanism_is_marked(
     for another in (False, True):
         place.write_text(json.dumps(json.loads(place.read_text()) | {"another_mechanism": another}))
         rows = privacy.read([entry], tmp_path, published)
-        (line,) = (line for line in privacy.to_markdown(rows, "it").splitlines() if line.startswith("| dp-fedmeta |"))
+        (line,) = (
+            line for line in privacy.listing(rows).markdown("it").splitlines() if line.startswith("| dp-fedmeta |")
+        )
         assert (f" ({note}) |" in line) == another
-        assert privacy.fields(rows)[0]["ε audited"].note == note * another
+        assert privacy.for_page(rows).rows[0]["ε audited"].note == note * another
         assert (f"f-DP by ranks, 95 % confidence, {note}" in csv_text(rows)) == another
 
 
@@ -148,7 +150,7 @@ def test_an_audit_of_the_same_mechanism_is_named_and_of_another_refused(
 
 
 def test_markdown_has_a_line_a_row(entries: list[Private], results: Path, published: Path) -> None:
-    text = privacy.to_markdown(privacy.read(entries, results, published), "uv run snakemake")
+    text = privacy.listing(privacy.read(entries, results, published)).markdown("uv run snakemake")
     assert sum(line.startswith("| dp-fedmeta |") for line in text.splitlines()) == len(entries) + two_fold(entries)
     assert "(repaired)" in text and "uv run snakemake" in text
 

@@ -12,7 +12,7 @@ import yaml
 from dpfedbench.errors import BenchError
 from dpfedbench.models.zoo.own_module import OwnModule
 from dpfedbench.settings.layers import leaves, set_key
-from dpfedbench.settings.run import Run
+from dpfedbench.settings.run import Run, read_yaml
 
 VALUES = """
 method: toy
@@ -79,17 +79,17 @@ def test_a_config_without_a_key_that_came_later_is_the_same_run(tmp_path: Path) 
     base = Run.read(values(evaluation={"tasks": 50}))
     path = tmp_path / "config.yaml"
     path.write_text(base.to_yaml(), encoding="utf-8")
-    assert Run.from_yaml(path) == base
+    assert Run.read(read_yaml(path)) == base
     older = {key: value for key, value in base.plain().items() if key != "validation"}
     path.write_text(yaml.safe_dump(older), encoding="utf-8")
-    assert Run.from_yaml(path).key == base.key
+    assert Run.read(read_yaml(path)).key == base.key
 
 
 def test_folders_can_be_read() -> None:
     run = Run.read(values(seed=2))
     assert run.folder == f"toy/glyphs/5way-1shot/{run.key}/seed2"
     assert run.clients_folder == "glyphs/5way-4000clients-7examples-shared-seed2"
-    assert run.task_name == "5-way 1-shot" and run.notices == ()
+    assert run.task_name == "5-way 1-shot"
     used = Run.read(values(task__shots=0, clients__partition="fragments", clients__fragments=8000))
     assert used.folder.split("/")[2] == "5class"
     assert used.clients_folder == "glyphs/4000clients-8000fragments-seed0"
@@ -128,11 +128,11 @@ def test_a_damaged_config_file_is_refused_in_one_line(tmp_path: Path) -> None:
     for text in ("a: [", "", "- 1", "local: null\nclipping: {rule: constant}"):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(BenchError, match=r"config\.yaml") as caught:
-            Run.from_yaml(path)
+            Run.read(read_yaml(path))
         assert "\n" not in str(caught.value)
     assert "an older format" in str(caught.value)
     with pytest.raises(BenchError, match="is missing"):
-        Run.from_yaml(tmp_path / "absent.yaml")
+        read_yaml(tmp_path / "absent.yaml")
 
 
 def test_settings_load_neither_numpy_nor_torch() -> None:

@@ -177,7 +177,7 @@ KIND = '    kind: Literal["mine"] = "mine"\n'
         ("parts/clipping/mine.py", f"{RULE}\n    def f(:\n", r"line 12: SyntaxError: invalid syntax"),
         ("parts/noise/unused.py", "import dpfedbench.parts.noise.fixd\n", r"line 1: ModuleNotFoundError: No modu"),
         ("clipping/mine.py", RULE, r"is not looked for there: move it to .*mycode/parts/clipping/mine\.py"),
-        ("parts/clipping/constant.py", RULE, r"has the name of a file that dpfedbench comes with: give it another"),
+        ("parts/clipping/rule.py", RULE, r"has the name of a file that dpfedbench comes with: give it another"),
         ("data/mine.py", "def red(local, download_dir, progress=None): ...\n", r"has no function read, which makes th"),
         ("data/mine.py", "1 / 0\n", r"line 1: ZeroDivisionError: division by zero"),
     ],

@@ -91,13 +91,14 @@ def test_a_plan_needs_nothing_but_snakemake() -> None:
         "from dpfedbench.experiments.configuration import Configuration, overlaid\n"
         "from dpfedbench.experiments.datasets import known_datasets\n"
         "from dpfedbench.experiments.expand import make_plan\n"
+        "import dpfedbench.data\n"
         "import dpfedbench.cluster, dpfedbench.jobs, dpfedbench.results_format, dpfedbench.experiments.targets\n"
         f"root = Path({str(ROOT)!r})\n"
         "files = [root / 'config' / 'config.yaml', *root.glob('config/experiments/*.yaml')]\n"
         "own = {'mine': {'reader': 'image-folder', 'options': {'folder': 'x', 'size': 28, 'channels': 1}}}\n"
         "read = [yaml.safe_load(file.read_text(encoding='utf-8')) for file in files]\n"
         "configuration = Configuration.read(overlaid(*read, {'datasets': own}))\n"
-        "found = known_datasets(root / 'config' / 'datasets.tsv', configuration)\n"
+        "found = known_datasets(dpfedbench.data.DATASETS_TABLE, configuration)\n"
         "print('mine' in found, len(make_plan(configuration, datasets=found).private()) > 10)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import Partition, make_partition
+from dpfedbench.data.partition import Partition
 from dpfedbench.files import write_text
 from dpfedbench.method import Method
 from tests.federation.conftest import make_config, train
+from tests.partitions import made_clients, make_partition
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "workflow" / "scripts"
 Places = tuple[Path, Path]
@@ -98,8 +99,10 @@ def test_the_account_has_the_declared_search_and_the_partition(
 
 def test_a_partition_has_the_rules_sizes_and_seed(federation: Places, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"clients": 9, "ways": 3, "examples_per_class": 4, "kind": "shared", "seed": 5}
+    part = made_clients("shared", count=9, examples_per_class=4)
     call(
-        "partition", tmp_path, input={"images": federation[0] / "images.npy"}, params=sizes | {"fragments": None},
+        "partition", tmp_path, input={"images": federation[0] / "images.npy"},
+        params={"drawn_from": part.drawn_from(3), "text": part.text, "seed": 5},
         output={"clients": tmp_path / "clients.npz"}, wildcards=SimpleNamespace(dataset="glyphs", clients="nine"),
     )  # fmt: skip
     found, wanted = Partition.load(tmp_path), make_partition(load_dataset(federation[0]), **sizes)

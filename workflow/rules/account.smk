@@ -11,8 +11,8 @@ rule account:
         config=rules.configure.output,
         ledger=rules.train.output.ledger,
         training=rules.train.output.training,
-        clients=partition_for_account,
-        references=references_of,
+        clients=PLANNED.partition_for_account,
+        references=PLANNED.references_of,
     output:
         f"{RUN}/privacy.json",
     log:
@@ -25,7 +25,7 @@ rule account:
         runtime=60,
         gpu=0,
     params:
-        search=search_of,
-        code=code_for("account"),
+        search=lambda wildcards: PLANNED.search_for(run_of(wildcards)),
+        code=PLANNED.code_for("account"),
     script:
         "../scripts/account.py"

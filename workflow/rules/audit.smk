@@ -12,9 +12,9 @@ localrules:
 rule audit:
     """Put canaries through the runs' own rounds and bound ε by what their releases tell of them; a batch of runs."""
     input:
-        configs=files_of_batch("config.yaml"),
-        ledgers=files_of_batch("ledger.jsonl"),
-        trainings=files_of_batch("training.json"),
+        configs=PLANNED.files_of_batch("config.yaml"),
+        ledgers=PLANNED.files_of_batch("ledger.jsonl"),
+        trainings=PLANNED.files_of_batch("training.json"),
     output:
         directory(f"{REPORT}/audits/{{method}}-{{batch}}"),
     log:
@@ -24,10 +24,10 @@ rule audit:
     threads: 1
     resources:
         mem_mb=2000,
-        runtime=lambda wildcards: 60 * len(audited_together(wildcards)),
+        runtime=lambda wildcards: 60 * len(PLANNED.audited_together(wildcards)),
         gpu=0,
     params:
-        code=code_for("audit", audited_together),
+        code=PLANNED.code_for("audit", PLANNED.audited_together),
     script:
         "../scripts/audit.py"
 
@@ -35,7 +35,7 @@ rule audit:
 rule audited:
     """Put a run's audit into its folder, and its manifest, which tells whether the copy is the audit."""
     input:
-        batch_of,
+        PLANNED.batch_of,
     output:
         f"{RUN}/audit.json",
     log:

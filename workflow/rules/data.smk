@@ -1,7 +1,7 @@
-"""From a data set's name to clients.
+"""From a data set's name to clients, and to what models read of its records.
 
 Requires nothing but, for real data, a network or a local folder (data.local_dir, DPFEDBENCH_DATA).
-Makes results/data/DATASET/ and results/clients/DATASET/PARTITION/.
+Makes results/data/DATASET/, results/clients/DATASET/PARTITION/ and results/features/DATASET/KEY/.
 """
 
 
@@ -43,13 +43,28 @@ rule partition:
         runtime=30,
         gpu=0,
     params:
-        clients=lambda wildcards: partition_of(wildcards).clients.count,
-        ways=lambda wildcards: partition_of(wildcards).task.ways,
-        examples_per_class=lambda wildcards: partition_of(
-            wildcards
-        ).clients.examples_per_class,
-        kind=lambda wildcards: partition_of(wildcards).clients.partition,
-        fragments=lambda wildcards: partition_of(wildcards).clients.cut,
+        drawn_from=lambda wildcards: partition_of(wildcards).drawn_from,
+        text=lambda wildcards: partition_of(wildcards).clients.text,
         seed=lambda wildcards: partition_of(wildcards).seed,
     script:
         "../scripts/partition.py"
+
+
+rule features:
+    """Compute what a model reads of all records, a fixed map of each: once for all runs that read the same."""
+    input:
+        rules.prepare.output,
+    output:
+        features=f"{FEATURES}/features.npy",
+        summary=f"{FEATURES}/features.json",
+    log:
+        f"{FEATURES}/logs/features.log",
+    conda:
+        "../envs/dpfedbench.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+        gpu=0,
+    script:
+        "../scripts/features.py"

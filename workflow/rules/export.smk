@@ -10,7 +10,7 @@ from dpfedbench.experiments.targets import check_targets
 rule export_table:
     """Make a table in LaTeX, to be included as it is."""
     input:
-        files_of_runs("metrics.json", "privacy.json", "training.json"),
+        PLANNED.files_of_runs("metrics.json", "privacy.json", "training.json"),
         published=ROOT / "config/published.csv",
     output:
         f"{REPORT}/export/{{paper}}/{{item}}.tex",
@@ -24,16 +24,20 @@ rule export_table:
         runtime=10,
         gpu=0,
     params:
-        description=described,
-        code=code_for("export", lambda wildcards: item_of(wildcards).runs),
+        description=PLANNED.described,
+        code=PLANNED.code_for(
+            "export", lambda wildcards: PLANNED.item_of(wildcards).runs
+        ),
     script:
         "../scripts/export.py"
 
 
 use rule export_table as export_figure with:
     input:
-        files_of_runs("metrics.json", "privacy.json", "training.json", "history.csv"),
-        tests_of_runs,
+        PLANNED.files_of_runs(
+            "metrics.json", "privacy.json", "training.json", "history.csv"
+        ),
+        PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",
     output:
         f"{REPORT}/export/{{paper}}/{{item}}.pdf",

@@ -30,7 +30,7 @@ for LIBRARY, SOURCE in LIBRARIES.items():
         params:
             library=LIBRARY,
             environment=Path(ENVIRONMENT).name,
-            code=lambda wildcards, library=LIBRARY: code(
+            code=lambda wildcards, library=LIBRARY: PLANNED.code(
                 f"libraries/{library}",
                 more=("workflow/scripts/rows.py", f"workflow/envs/{library}.yaml"),
             ),
@@ -63,6 +63,6 @@ rule libraries_table:
         runtime=10,
         gpu=0,
     params:
-        code=code("libraries_table"),
+        code=PLANNED.code("libraries_table"),
     script:
         "../scripts/libraries_table.py"

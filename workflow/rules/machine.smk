@@ -83,7 +83,9 @@ rule cost:
             f"{DATA.format(dataset=name)}/images.npy"
             for name in sorted({run.dataset for run in PLAN.runs.values()})
         ],
-        clients=[f"results/clients/{folder}/clients.npz" for folder in PARTITIONS],
+        clients=[
+            f"results/clients/{folder}/clients.npz" for folder in PLANNED.partitions
+        ],
     log:
         "results/logs/cost.log",
     localrule: True
@@ -119,6 +121,6 @@ rule verify:
         gpu=0,
     params:
         deep=DEEP,
-        searches={folder: search_for(run) for folder, run in PLAN.runs.items()},
+        searches={folder: PLANNED.search_for(run) for folder, run in PLAN.runs.items()},
     script:
         "../scripts/verify.py"

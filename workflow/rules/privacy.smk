@@ -9,28 +9,34 @@ one paper the same in its folders.
 rule privacy:
     """Make the table of privacy, its figure, and the answer for each paper."""
     input:
-        files_of_private,
+        PLANNED.files_of_private,
         published=ROOT / "config/published.csv",
     output:
         csv=report(
             f"{REPORT}/tables/{{of}}privacy.csv",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=privacy_labels,
+            labels=PLANNED.privacy_labels(
+                "privacy", "Three ε beside every private number"
+            ),
         ),
         markdown=f"{REPORT}/tables/{{of}}privacy.md",
         image=report(
             f"{REPORT}/figures/{{of}}privacy.png",
             caption="../report/privacy.rst",
             category="Privacy",
-            labels=privacy_labels,
+            labels=PLANNED.privacy_labels(
+                "privacy", "Three ε beside every private number"
+            ),
         ),
         drawn=f"{REPORT}/figures/{{of}}privacy.csv",
         answer=report(
             f"{REPORT}/tables/{{of}}answer.csv",
             caption="../report/answer.rst",
             category="Privacy",
-            labels=answer_labels,
+            labels=PLANNED.privacy_labels(
+                "answer", "What papers claim, and what holds"
+            ),
         ),
         answer_markdown=f"{REPORT}/tables/{{of}}answer.md",
     log:
@@ -43,15 +49,15 @@ rule privacy:
         runtime=10,
         gpu=0,
     params:
-        entries=entries_of,
+        entries=PLANNED.entries_of,
         papers=lambda wildcards: {
             name: CONFIGURATION.experiments[name].title for name in PAPERS
         },
-        code=code_for(
+        code=PLANNED.code_for(
             "privacy",
             lambda wildcards: [
                 folder
-                for entry in entries_of(wildcards)
+                for entry in PLANNED.entries_of(wildcards)
                 for folder in entry["folders"]
             ],
         ),

@@ -4,7 +4,7 @@ Requires metrics, accounts and histories of the runs shown. Makes tables/, figur
 below results/, or below results/PRESET/. A paper's own page is PAPER.html there.
 """
 
-PAGE_CODE = code_for(
+PAGE_CODE = PLANNED.code_for(
     "page", lambda wildcards: PLAN.runs, more=("src/dpfedbench/reporting/templates/*",)
 )
 
@@ -20,15 +20,15 @@ localrules:
 rule table:
     """Make a table: tidy CSV, and Markdown for people."""
     input:
-        files_of_runs("metrics.json", "privacy.json", "training.json"),
+        PLANNED.files_of_runs("metrics.json", "privacy.json", "training.json"),
         published=ROOT / "config/published.csv",
     output:
         csv=report(
             f"{REPORT}/tables/{{paper}}/{{item}}.csv",
             caption="../report/table.rst",
-            category=category_of,
+            category=PLANNED.category_of,
             subcategory="tables",
-            labels=labels_of,
+            labels=PLANNED.labels_of,
         ),
         markdown=f"{REPORT}/tables/{{paper}}/{{item}}.md",
     log:
@@ -41,8 +41,8 @@ rule table:
         runtime=10,
         gpu=0,
     params:
-        description=described,
-        code=code("table"),
+        description=PLANNED.described,
+        code=PLANNED.code("table"),
     script:
         "../scripts/table.py"
 
@@ -50,16 +50,18 @@ rule table:
 rule figure:
     """Draw a figure, and write down the numbers that were drawn."""
     input:
-        files_of_runs("metrics.json", "privacy.json", "training.json", "history.csv"),
-        tests_of_runs,
+        PLANNED.files_of_runs(
+            "metrics.json", "privacy.json", "training.json", "history.csv"
+        ),
+        PLANNED.tests_of_runs,
         published=ROOT / "config/published.csv",
     output:
         image=report(
             f"{REPORT}/figures/{{paper}}/{{item}}.png",
             caption="../report/figure.rst",
-            category=category_of,
+            category=PLANNED.category_of,
             subcategory="figures",
-            labels=labels_of,
+            labels=PLANNED.labels_of,
         ),
         csv=f"{REPORT}/figures/{{paper}}/{{item}}.csv",
     log:
@@ -72,8 +74,10 @@ rule figure:
         runtime=10,
         gpu=0,
     params:
-        description=described,
-        code=code_for("figure", lambda wildcards: item_of(wildcards).runs),
+        description=PLANNED.described,
+        code=PLANNED.code_for(
+            "figure", lambda wildcards: PLANNED.item_of(wildcards).runs
+        ),
     script:
         "../scripts/figure.py"
 
@@ -81,13 +85,13 @@ rule figure:
 rule frontier_table:
     """Put what all frontiers show into one table."""
     input:
-        [f"{path}.csv" for path in FRONTIERS],
+        PLANNED.frontiers("csv"),
     output:
         csv=report(
             f"{REPORT}/tables/frontier.csv",
             caption="../report/frontier.rst",
             category="Privacy",
-            labels=frontier_labels,
+            labels=PLANNED.frontier_labels,
         ),
         markdown=f"{REPORT}/tables/frontier.md",
     log:
@@ -100,7 +104,7 @@ rule frontier_table:
         runtime=10,
         gpu=0,
     params:
-        code=code("frontier"),
+        code=PLANNED.code("frontier"),
     script:
         "../scripts/frontier.py"
 
@@ -127,7 +131,7 @@ rule cells:
 rule provenance:
     """Note the versions, the machine and the revision that made the tables and figures."""
     input:
-        targets(),
+        PLANNED.targets(),
     output:
         f"{REPORT}/provenance.json",
     log:
@@ -141,14 +145,14 @@ rule provenance:
         gpu=0,
     params:
         preset=CONFIGURATION.preset,
-        stand_ins=stand_ins(),
+        stand_ins=PLANNED.stand_ins(),
     script:
         "../scripts/provenance.py"
 
 
 use rule provenance as provenance_of_paper with:
     input:
-        lambda wildcards: targets(wildcards.paper),
+        lambda wildcards: PLANNED.targets(wildcards.paper),
     output:
         f"{REPORT}/tables/{{paper}}/provenance.json",
     log:
@@ -158,11 +162,11 @@ use rule provenance as provenance_of_paper with:
 rule page:
     """Make the page of results: one HTML file, opened by double click."""
     input:
-        targets(),
-        files_for_page(),
+        PLANNED.targets(),
+        PLANNED.files_for_page(),
         provenance=rules.provenance.output,
         published=ROOT / "config/published.csv",
-        datasets=ROOT / "config/datasets.tsv",
+        datasets=DATASETS_TABLE,
     output:
         f"{REPORT}/index.html",
     log:
@@ -175,13 +179,9 @@ rule page:
         runtime=10,
         gpu=0,
     params:
-        shown=page_items(),
-        private=PRIVATE,
-        papers={
-            name: {"title": paper.title, "source": paper.source}
-            for name, paper in CONFIGURATION.experiments.items()
-            if name in PAPERS
-        },
+        shown=PLANNED.page_items(),
+        private=PLANNED.private[""],
+        papers=PLANNED.page_papers(*PAPERS),
         code=PAGE_CODE,
     script:
         "../scripts/page.py"
@@ -189,22 +189,17 @@ rule page:
 
 use rule page as page_of_paper with:
     input:
-        lambda wildcards: targets(wildcards.paper),
-        lambda wildcards: files_for_page(wildcards.paper),
+        lambda wildcards: PLANNED.targets(wildcards.paper),
+        lambda wildcards: PLANNED.files_for_page(wildcards.paper),
         provenance=rules.provenance_of_paper.output,
         published=ROOT / "config/published.csv",
-        datasets=ROOT / "config/datasets.tsv",
+        datasets=DATASETS_TABLE,
     output:
         f"{REPORT}/{{paper}}.html",
     log:
         f"{REPORT}/logs/page-{{paper}}.log",
     params:
-        shown=lambda wildcards: page_items(wildcards.paper),
-        private=lambda wildcards: PRIVATE_OF[wildcards.paper],
-        papers=lambda wildcards: {
-            wildcards.paper: {
-                "title": category_of(wildcards),
-                "source": CONFIGURATION.experiments[wildcards.paper].source,
-            }
-        },
+        shown=lambda wildcards: PLANNED.page_items(wildcards.paper),
+        private=lambda wildcards: PLANNED.private[wildcards.paper],
+        papers=lambda wildcards: PLANNED.page_papers(wildcards.paper),
         code=PAGE_CODE,

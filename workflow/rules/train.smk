@@ -53,7 +53,7 @@ rule train:
         data=[rules.prepare.output.classes, rules.prepare.output.summary],
         clients=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/clients.npz",
         summary=lambda wildcards: f"results/clients/{run_of(wildcards).clients_folder}/summary.json",
-        references=references_of,
+        references=PLANNED.made_for,
     output:
         model=f"{RUN}/model.safetensors",
         history=f"{RUN}/history.csv",

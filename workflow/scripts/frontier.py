@@ -1,29 +1,16 @@
-"""Put what all frontiers show into one table."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""Put what all frontiers show into one table: tidy CSV, and Markdown for people."""
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
 
-
-def table(drawn: Sequence[str], *, command: str, csv: Path, markdown: Path) -> None:
-    """Write the table as tidy CSV and as Markdown."""
-    import pandas as pd
-
-    from dpfedbench.reporting import frontier, values
-
-    whole = pd.concat([pd.read_csv(path) for path in drawn])
-    write_text(csv, values.csv_text(whole))
-    write_text(markdown, frontier.to_markdown(whole, command))
-
-
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of frontiers"):
-        table(
-            snakemake.input,
-            command=snakemake.config["command"].replace("{target}", "frontier"),
-            csv=Path(snakemake.output.csv),
-            markdown=Path(snakemake.output.markdown),
-        )
+        import pandas as pd
+
+        from dpfedbench.reporting import frontier, values
+
+        table = pd.concat([pd.read_csv(path) for path in snakemake.input])
+        command = snakemake.config["command"].replace("{target}", "frontier")
+        write_text(snakemake.output.csv, values.csv_text(table))
+        write_text(snakemake.output.markdown, frontier.listing(table).markdown(command))

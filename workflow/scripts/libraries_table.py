@@ -1,27 +1,13 @@
-"""Put the rows of other libraries into one table."""
-
-from collections.abc import Sequence
-from pathlib import Path
+"""Put the rows of other libraries into one table: tidy CSV, and Markdown for people."""
 
 from dpfedbench.files import write_text
 from dpfedbench.manifest import rule_job
 
-
-def table(made: Sequence[str], *, command: str, csv: Path, markdown: Path) -> None:
-    """Write the table as tidy CSV and as Markdown."""
-    from dpfedbench.reporting import libraries, values
-
-    rows = libraries.read(made)
-    write_text(csv, values.csv_text(rows))
-    write_text(markdown, libraries.to_markdown(rows, command))
-
-
 if __name__ == "__main__":
     snakemake = globals()["snakemake"]
     with rule_job(snakemake, "table of libraries"):
-        table(
-            snakemake.input,
-            command=snakemake.config["command"].replace("{target}", "libraries"),
-            csv=Path(snakemake.output.csv),
-            markdown=Path(snakemake.output.markdown),
-        )
+        from dpfedbench.reporting import libraries, values
+
+        table, command = libraries.read(snakemake.input), snakemake.config["command"].replace("{target}", "libraries")
+        write_text(snakemake.output.csv, values.csv_text(table))
+        write_text(snakemake.output.markdown, libraries.listing(table).markdown(command))

@@ -25,13 +25,13 @@ from dpfedbench.manifest import rule_job
 
 def pins(environment: Path) -> list[str]:
     """The pip section of an environment's file."""
-    found = yaml.safe_load(environment.read_text(encoding="utf-8"))["dependencies"]
-    return list(next(part["pip"] for part in found if isinstance(part, dict)))
+    dependencies = yaml.safe_load(environment.read_text(encoding="utf-8"))["dependencies"]
+    return list(next(section["pip"] for section in dependencies if isinstance(section, dict)))
 
 
 def lacking(wanted: Sequence[str]) -> list[str]:
     """Those of some pins that this Python has not, as they are."""
-    found = []
+    missing = []
     for pin in wanted:
         name, _, version = pin.partition("==")
         try:
@@ -39,8 +39,8 @@ def lacking(wanted: Sequence[str]) -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             here = ""
         if not here or (version and here.partition("+")[0] != version):
-            found.append(pin)
-    return found
+            missing.append(pin)
+    return missing
 
 
 def layer(package: str, wanted: Sequence[str], folder: Path) -> list[Path]:

@@ -12,10 +12,5 @@ if __name__ == "__main__":
 
         target = snakemake.wildcards.get("paper", "").replace("-", "_")
         command = snakemake.config["command"].replace("{target}", target).replace("  ", " ").strip()
-        found = provenance(
-            Path(snakemake.scriptdir).resolve().parents[1],
-            command,
-            preset=snakemake.params.preset,
-            stand_ins=snakemake.params.stand_ins,
-        )
-        write_json(snakemake.output[0], found)
+        root, given = Path(snakemake.scriptdir).resolve().parents[1], dict(snakemake.params.items())
+        write_json(snakemake.output[0], provenance(root, command, **given))

@@ -59,14 +59,14 @@ def row(
 
 def main(source: Path, told: Path) -> None:
     """Make all rows of a library, in this process."""
-    library, found = runpy.run_path(str(source)), []
+    library, rows = runpy.run_path(str(source)), []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # libraries leave files
         for run in library["runs"](Path(folder)):
-            found.append(row(**run))
-            print("{what}: claimed {claimed}, holds {holds}, audited {audited}".format(**found[-1]), flush=True)
+            rows.append(row(**run))
+            print("{what}: claimed {claimed}, holds {holds}, audited {audited}".format(**rows[-1]), flush=True)
     package = library["PACKAGE"]
-    text = {"package": package, "version": importlib.metadata.version(package), "rows": found}
+    text = {"package": package, "version": importlib.metadata.version(package), "rows": rows}
     told.write_text(json.dumps(text, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

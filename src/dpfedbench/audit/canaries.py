@@ -11,7 +11,6 @@ the published seed of the run would tell.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpfedbench.audit.decorrelated import Decorrelated, SecretRounds
+from dpfedbench.audit.scores import Decorrelated, RoundByRound, Scores, SecretRounds
 from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
@@ -30,13 +29,12 @@ from dpfedbench.models.gradients import Found as Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn
-from dpsum.audit.tally import Tally
 from dpsum.clipping import Extra
 from dpsum.ledger import Ledger, Release
 from dpsum.progress import Progress
 from dpsum.randomness import stream
 from dpsum.sums import Sum
-from dpsum.total import Observer, Released
+from dpsum.total import Observer
 
 _STEPS = 1000
 """Lots, of all clients together, up to which more than one client is audited."""
@@ -51,10 +49,10 @@ _CHUNK = 256
 
 
 class ClientSource(Clients):
-    """Clients with given contributions, for a sum that the server takes."""
+    """Clients with given contributions, for a sum that the server takes; each of several messages is the same."""
 
     def __init__(self, net: Coordinates, units: Units, *, each: int = 1) -> None:
-        self.net, self.units, self.each = net, units, each
+        self.net, self.units, self.each, self.messages = net, units, each, 1
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Their contributions, whatever the model and the round are."""
@@ -62,7 +60,9 @@ class ClientSource(Clients):
             ids = cohort[start : start + _CHUNK]
             out = np.zeros((len(ids) * self.each, self.net.dimension), np.float32)
             self.units.fill(ids, out[:: self.each])  # of a client that makes several, the first counts
-            yield torch.from_numpy(out), np.zeros(len(ids)), np.zeros(len(ids))
+            rows = torch.from_numpy(out)
+            told = rows if self.messages == 1 else rows.expand(self.messages, -1, -1)
+            yield told, np.zeros(len(ids)), np.zeros(len(ids))
 
 
 class RecordSource:
@@ -97,7 +97,7 @@ def nothing(count: int) -> Measured:
 
 
 def gradients_of(source: Any) -> Choice:
-    """The way to take gradients that a source stands for."""
+    """Gradients that a source gives in place of a model's."""
     return Choice("audit", lambda: source, "cpu")
 
 
@@ -117,18 +117,17 @@ def run_rounds(
     plan: Any = None,
     progress: Progress | None = None,
 ) -> None:
-    """Let a run's own rounds take place over a source's contributions, and show an observer the releases.
+    """Run so many of a run's own rounds over a source's contributions, and show an observer each release.
 
     Args:
         run: with the audit's seed.
         source: in place of the clients, or of what they hold.
-        observer: sees each release.
-        rounds: how many.
         first: the first threshold, where the run finds it on its data.
         multipliers: z of each round, for noise that follows a public loss, which an audit does not have.
         plan: in place of the run's participation plan.
-        progress: told of each round.
     """
+    if isinstance(source, ClientSource):
+        source.messages = 1 + len(run.further_sums())
     # The observer is shown each line as it is written; a file of them would be made and removed thousands of times.
     made = Rounds(
         run, net=source.net, held=source, gradients=gradients_of(source), measures=NoMeasures(),
@@ -145,60 +144,13 @@ def run_rounds(
             progress.step(index + 1, 1)
 
 
-class Scores:
-    """What an observer makes of a sum's releases (`dpsum.audit.tally`), at the noise that the ledger states.
-
-    Args:
-        net: which coordinates are reserved.
-        name: of the sum.
-        holders: 1 for clients, or how many clients have canaries among their records.
-        members: the canaries that are in each round, where that is known.
-        once: whether each is in one round.
-        added: how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
-            are the first client's then.
-    """
-
-    def __init__(
-        self, net: Coordinates, *, name: str, holders: int = 1,
-        members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
-    ) -> None:  # fmt: skip
-        self._own, self._name, self._added = net.own, name, added
-        self._tally = Tally((holders, net.reserved), members=members, once=once)
-        self.seen: list[Release] = []
-
-    @property
-    def scores(self) -> np.ndarray:
-        """Float64 [holders, reserved]."""
-        return self._tally.scores
-
-    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
-        """Take note of a line of the ledger and of what left."""
-        self.seen.append(line)
-        if line.name != self._name:
-            return
-        # In units of C: the observer knows the denominator and the thresholds.
-        values = np.stack([mean[self._own] for _, mean in made])
-        x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
-        z, rate = line.noise_multiplier, line.sampler["rate"]
-        if self._added:
-            x, z = x[: self._added].sum(axis=0, keepdims=True), z * self._added**0.5
-        self._tally.add(line.round, x, z, rate)
-
-    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Scores [holders, reserved] of draws of what the lines of the ledger state."""
-        lines = [line for line in self.seen if line.name == self._name]
-        done = [(line.round, line.noise_multiplier * max(1, self._added) ** 0.5) for line in lines]
-        sampler = lines[0].sampler
-        return self._tally.ideal(coins, done, generator, rate=sampler["rate"], rounds=int(sampler["rounds"]))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
-    """A one-run experiment.
+class Experiment:
+    """One run with canaries.
 
     Attributes:
         coins: bool [m], whether each canary was in.
-        scores: float64 [m], see `Scores`.
+        scores: float64 [m], see `audit.scores`.
         releases: the ledger of the audit's own run.
         holders: clients that had canaries among their records; 1 where clients are canaries.
         ideal: draws scores of the same canaries by the ledger alone; None: that was not asked.
@@ -231,18 +183,18 @@ def one_run(
     canaries: int,
     rounds: int,
     threshold: float,
-    records: int = 0,
+    records: int | Sequence[int] = 0,
     steps: int = 1,
     multipliers: Sequence[float] = (),
     inserted: bool = True,
     added: int = 0,
     dimension: int | None = None,
     progress: Progress | None = None,
-) -> Found:
-    """Run the mechanism once with canaries.
+) -> Experiment:
+    """Run the mechanism of a sum once, with canaries.
 
-    Clients that sum over their own records are alike, and no record is at two of them, so that of a long run only
-    some are audited: a record's privacy is that of its own client's releases.
+    Clients that sum over their own records are alike, and no record is at two of them. So of a long run only some
+    clients are audited: a record's privacy is that of its own client's releases.
 
     Args:
         run: the run.
@@ -251,57 +203,58 @@ def one_run(
         canaries: m; of records, as many for each client (rounded down), and at most three quarters of them.
         rounds: how many.
         threshold: the first C of the run, which a run that finds it on random data has in its ledger.
-        records: those that a client holds, where it takes the sum.
+        records: those that a client holds, where it takes the sum; of clients that differ, each one's: all are audited.
         steps: releases of the sum that a client makes in a round.
         multipliers: z of each round, see `run_rounds`.
         inserted: false: no canary is ever inserted, whatever its coin (a null).
-        added: of how many clients' releases the observer sees the sum alone, see `Scores`.
+        added: of how many clients' releases the observer sees the sum alone, see `scores.RoundByRound`.
         dimension: coordinates, where the mechanism follows from their number; None: as few as canaries need.
         progress: told of each round.
     """
     run = run.replace(seed=seed)
     assert sum_.noise is not None
-    own_sums, participation = run.own_sums(), run.participation
+    own_sums, clients = run.own_sums(), run.clients.count
     own, holders, each = sum_ in own_sums, 1, canaries
+    sizes = [records] * clients if isinstance(records, int) else list(records)
     if own:
         lots = rounds * steps
-        holders = 1 if added else min(run.clients.count, max(1, _STEPS // lots))
-        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * records // 4)
+        holders = 1 if added else min(clients, max(1, _STEPS // lots))
+        holders = holders if isinstance(records, int) else len(sizes)
+        each = min(min(canaries, max(1000, _WORK // lots)) // holders, 3 * min(sizes) // 4)
     coins = stream(seed, "audit-coins").integers(2, size=(holders, each)).astype(bool)
-    present = coins if inserted else np.zeros_like(coins)
     net = Coordinates(ordinary=ORDINARY, reserved=each, dimension=dimension)
+    plan = run.participation.plan(clients=clients, seed=seed)
     # A record is in one part of its client's, and the sum is over one of these.
-    count = records * len({one.part for one in own_sums}) if own else run.clients.count
-    places = functools.partial(run.client.places, sum_, seed=seed, records=count)
-    units = [
-        canary_units(
-            count, row, norm=threshold, seed=seed, holder=holder, places=places(client=holder) if own else None
-        )
-        for holder, row in enumerate(present)
-    ]
-    if added:
-        none = np.zeros(0, bool)
-        units += [canary_units(count, none, norm=threshold, seed=seed, holder=k) for k in range(1, run.clients.count)]
-    plan = participation.plan(clients=run.clients.count, seed=seed)
+    parts = len({own_sum.part for own_sum in own_sums})
+    counts = [size * parts for size in sizes] if own else [clients]
+
+    def units_of(row: np.ndarray, holder: int, places: np.ndarray | None = None) -> Units:
+        return canary_units(counts[holder], row, norm=threshold, seed=seed, holder=holder, places=places)
+
+    def places(holder: int) -> np.ndarray | None:
+        return run.client.places(sum_, seed=seed, client=holder, records=counts[holder]) if own else None
+
+    units = [units_of(row & inserted, holder, places(holder)) for holder, row in enumerate(coins)]
+    units += [units_of(np.zeros(0, bool), holder) for holder in range(1, clients if added else 1)]
     taking_part: np.ndarray | slice = slice(None)
     source: ClientSource | RecordSource
-    scores: Scores | Decorrelated | SecretRounds
+    scores: Scores
     if own:
-        source = RecordSource(net, units)
-        scores = Scores(net, name=sum_.name, holders=holders, added=added)
+        source, scores = RecordSource(net, units), RoundByRound(net, sum_.name, holders, added=added)
     else:
-        members = None
+        members, once = None, run.participation.once
         if find(sum_.noise.mechanism, plan.describe()["kind"]).known:
             members = [cohort[cohort < each] for cohort in map(plan.cohort, range(rounds))]
             # Who is in no round is known, and there is nothing to guess.
             taking_part = np.isin(np.arange(each), np.concatenate(members))
-        # What noise of two rounds has in common is looked for where it is not one stream's draw a round.
-        if members is not None and (sum_.noise.combines(0) is not None or sum_.noise.by_dimension):
-            scores = Decorrelated(net, name=sum_.name, members=members)
-        elif sum_.noise.combines(0) is not None and participation.once:
-            scores = SecretRounds(net, name=sum_.name, rounds=rounds)
+        correlated = sum_.noise.combines(0) is not None
+        # What the noise of two rounds has in common is looked for where it is not one stream's draw a round.
+        if members is not None and (correlated or sum_.noise.by_dimension):
+            scores = Decorrelated(net, sum_.name, members)
+        elif correlated and once:
+            scores = SecretRounds(net, sum_.name, rounds)
         else:
-            scores = Scores(net, name=sum_.name, members=members, once=participation.once)
+            scores = RoundByRound(net, sum_.name, members=members, once=once)
         query = run.task.ways * run.clients.query_per_class
         source = ClientSource(net, units[0], each=query if sum_.unit == "record" else 1)
     run_rounds(
@@ -310,10 +263,10 @@ def one_run(
     if isinstance(scores, Decorrelated):
         sent = [np.delete(plan.cohort(index), absent) for index, absent in enumerate(scores.absent)]
         taking_part = np.isin(np.arange(each), np.concatenate(sent))
-    return Found(
+    return Experiment(
         holders=holders,
         coins=coins[:, taking_part].ravel(),
         scores=scores.scores[:, taking_part].ravel(),
-        releases=lines_of(sum_, scores.seen),
+        releases=lines_of(sum_, scores.all_lines),
         ideal=lambda generator: scores.ideal(coins, generator)[:, taking_part].ravel(),
     )

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfedbench.audit.attacks import leak_of
-from dpfedbench.audit.canaries import Found, audit_seed, extra_of, lines_of, one_run
-from dpfedbench.audit.own_examples import one_own_run
-from dpfedbench.audit.own_updates import one_update_run
+from dpfedbench.audit.canaries import Experiment, audit_seed, extra_of, lines_of, one_run
+from dpfedbench.audit.own_sums import one_run_of_examples, one_run_of_updates
 from dpfedbench.audit.units import ORDINARY
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import ledger_of
@@ -37,7 +37,7 @@ from dpsum.sums import Sum
 
 CANARIES = 4000
 _MORE = 4
-"""So many times the canaries in all experiments together where clients take part in secret: each shows little."""
+"""So many times the canaries in all experiments together where clients take entry in secret: each shows little."""
 
 _WORK = 200_000_000
 """Canaries times contributions, of all experiments together, up to which there is more than one."""
@@ -63,14 +63,10 @@ def family_of(releases: Sequence[Release]) -> Family:
     return Family(analysis, schedule_of(rounds_of(releases, analysis.adjacency)), analysis.sampling_of(releases))
 
 
-def bounds_of(experiment: Found, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
-    """All one-run bounds of an experiment, the headline first.
+def bounds_of(experiment: Experiment, family: Family, *, delta: float, confidence: float, seed: int) -> list[Bound]:
+    """All one-run bounds of an experiment, each by itself at this delta and confidence, the headline first.
 
-    Args:
-        experiment: the experiment.
-        family: for the f-DP bound.
-        delta, confidence: of the bounds, each by itself.
-        seed: for the test's draws and the split.
+    The f-DP bound is of the family. Its draws, and the split of another bound, are of the seed.
     """
     coins, scores = experiment.coins, experiment.scores
     guesses = guess_surest(scores, coins, secret=not of(experiment.releases).known)
@@ -88,18 +84,13 @@ def bounds_of(experiment: Found, family: Family, *, delta: float, confidence: fl
 
 
 def audit(
-    run: Method,
-    releases: Sequence[Release],
-    *,
-    canaries: int = CANARIES,
-    confidence: float = CONFIDENCE,
+    run: Method, releases: Sequence[Release], *, canaries: int = CANARIES, confidence: float = CONFIDENCE,
     runs: int = RUNS,
-) -> dict[str, Any]:
-    """The audit of one run, as in audit.json.
+) -> dict[str, Any]:  # fmt: skip
+    """The audit of one run with this ledger, as in audit.json.
 
     Args:
-        run: the run.
-        releases: its ledger.
+        run, releases: the run and its ledger.
         canaries: of one experiment at most; clients keep a quarter that are ordinary.
         confidence: of each bound by itself. The headline is fixed beforehand: f-DP by ranks, or many runs where the
             threshold reads raw norms.
@@ -127,45 +118,60 @@ def audit(
             f"the ledger has releases of {', '.join(sorted({event.name for event in releases}))}, the code as it is "
             f"now of {', '.join(sorted(sum_.name for sum_, _ in lines))}: train the run again"
         )
-    within = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
-    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
     served = [(sum_, own) for sum_, own in lines if sum_.within_task is None]
+    updates = [(sum_, own) for sum_, own in lines if sum_.within_task is not None and sum_.unit == "client"]
+    examples = [event for sum_, own in lines if sum_.within_task is not None and sum_.unit == "record" for event in own]
     # Of several mechanisms for one unit the worst is told: each has its share of the chance to be wrong.
-    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(within))
+    shares = collections.Counter([sum_.unit for sum_, _ in served + updates] + ["record"] * bool(examples))
     each = {unit: 1 - (1 - confidence) / share for unit, share in shares.items()}
-    parts = [
-        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, seen=seen)
+    entries = [
+        _audit_served(run, sum_, own, canaries=canaries, confidence=each[sum_.unit], runs=runs, observer=observer)
         for sum_, own in served
-        for seen in ("", *others(own))
+        for observer in ("", *others(own))
     ]
-    parts += [_audit_update(run, sum_, own, canaries=canaries, confidence=each[sum_.unit]) for sum_, own in updates]
-    if within:
-        parts.append(_audit_own(run, within, canaries=canaries, confidence=each["record"]))
-    parts = [
-        part | {"confidence": confidence, "chance": min(1.0, shares[part["unit"]] * part["chance"])} for part in parts
+    by_client = functools.partial(_audit_by_client, run=run, canaries=canaries)
+    entries += [
+        by_client(
+            one_run_of_updates, releases=own, family=family_of(own), seed=audit_seed(run, 2), delta=sum_.delta,
+            confidence=each["client"],
+        )
+        for sum_, own in updates
+    ]  # fmt: skip
+    if examples:
+        assert run.own_delta is not None
+        family = own_family(examples, run.own_delta)
+        entries.append(
+            by_client(
+                one_run_of_examples, releases=examples, family=family, seed=audit_seed(run, 1), delta=run.own_delta,
+                confidence=each["record"],
+            )
+        )  # fmt: skip
+    entries = [
+        entry | {"confidence": confidence, "chance": min(1.0, shares[entry["unit"]] * entry["chance"])}
+        for entry in entries
     ]
-    if len({(part["unit"], part["observer"]) for part in parts}) == 1:
+    if len({(entry["unit"], entry["observer"]) for entry in entries}) == 1:
         # A unit is in the releases of one or of the other; what refutes either refutes the claim.
-        parts.sort(key=_worst_first)
-    if len(parts) > 2:
+        entries.sort(key=_worst_first)
+    if len(entries) > 2:
         # Of each observer the worst: first the sums' own, then the others'.
-        worst = sorted(parts, key=_worst_first)
-        parts = list({(part["unit"], part["observer"]): part for part in reversed(worst)}.values())
-        parts.sort(key=lambda part: part["observer"] != releases[0].observer)
-    report = parts[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
-    return report | ({"also": parts[1:]} if parts[1:] else {})
+        worst = sorted(entries, key=_worst_first)
+        entries = list({(entry["unit"], entry["observer"]): entry for entry in reversed(worst)}.values())
+        entries.sort(key=lambda entry: entry["observer"] != releases[0].observer)
+    report = entries[0] | {"seconds": round(time.monotonic() - started, 2), "versions": versions}
+    return report | ({"also": entries[1:]} if entries[1:] else {})
 
 
-def _audit_own(run: Method, releases: Sequence[Release], *, canaries: int, confidence: float) -> dict[str, Any]:
-    """The audit of the private sums that few-shot clients take over their own examples."""
-    delta, seed = run.own_delta, audit_seed(run, 1)
+def _audit_by_client(
+    run_once: Callable[..., Experiment], run: Method, releases: Sequence[Release], family: Family, *,
+    seed: int, canaries: int, delta: float | None, confidence: float,
+) -> dict[str, Any]:  # fmt: skip
+    """The audit of a private sum that each client takes by itself (`audit.own_sums`)."""
     assert delta is not None
-    experiment = one_own_run(run, seed=seed, canaries=canaries)
+    experiment = run_once(run, seed=seed, canaries=canaries)
     check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
-    family = own_family(releases, delta)
     bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    holds = family.epsilon(1.0, delta)
-    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
+    return _entry(bounds, releases[0], family.epsilon(1.0, delta), delta=delta, confidence=confidence) | {
         "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
     }  # fmt: skip
 
@@ -179,40 +185,22 @@ def own_family(releases: Sequence[Release], delta: float) -> Family:
     return Family(of(releases), own_records.one_client(worst.sampler, worst.noise_multiplier), worst.sampler)
 
 
-def _audit_update(
-    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float
-) -> dict[str, Any]:
-    """The audit of the private sum of a client over its own update."""
-    delta, seed = sum_.delta, audit_seed(run, 2)
-    assert delta is not None
-    experiment = one_update_run(run, seed=seed, canaries=canaries)
-    check_same_mechanism([event for event in releases if event.round == 0], experiment.releases)
-    family = family_of(releases)
-    bounds = bounds_of(experiment, family, delta=delta, confidence=confidence, seed=seed)
-    holds = family.epsilon(1.0, delta)
-    return _entry(bounds, releases[0], holds, delta=delta, confidence=confidence) | {
-        "canaries": len(experiment.coins), "rounds": 1, "clients_audited": experiment.holders,
-    }  # fmt: skip
-
-
 def _audit_served(
-    run: Method,
-    sum_: Sum,
-    releases: Sequence[Release],
-    *,
-    canaries: int,
-    confidence: float,
-    runs: int,
-    seen: str = "",
+    run: Method, sum_: Sum, releases: Sequence[Release], *, canaries: int, confidence: float, runs: int, observer: str
 ) -> dict[str, Any]:
-    """The audit of the server's private sum, or of those of clients that hold records; as `seen` by somebody else."""
+    """The audit of the server's private sum, or of those of clients that hold records.
+
+    `observer` is another one than the sum's own; "": none.
+    """
     rule, delta, seed = sum_.clipping, sum_.delta, audit_seed(run)
     assert rule is not None and delta is not None
     first, rounds, own = releases[0], rounds_of(releases), sum_ in run.own_sums()
     steps = int(first.sampler["rounds"]) // run.participation.rounds
-    threshold, records = float(np.atleast_1d(first.threshold)[0]), int(first.sampler.get("records", 0))
+    threshold = float(np.atleast_1d(first.threshold)[0])
+    records = first.sampler.get("sizes") or int(first.sampler.get("records", 0))
+    every = sum(records) if isinstance(records, list) else records * run.clients.count
     # A client or record that is a canary is not an ordinary one, and there should be both.
-    most = records * run.clients.count if own else run.clients.count
+    most = every if own else run.clients.count
     dimension = first.dimension if sum_.noise is not None and sum_.noise.by_dimension else None
     each = min(canaries, 3 * most // 4, canaries if dimension is None else dimension - ORDINARY)
     work = each * len(rounds) * int(first.sampler["cohort"])
@@ -221,7 +209,7 @@ def _audit_served(
         one_run(
             run, sum_, seed=audit_seed(run, 0, index) if index else seed, canaries=each, dimension=dimension,
             rounds=len(rounds) // steps, threshold=threshold, records=records, steps=steps,
-            added=others(releases).get(seen, 0),
+            added=others(releases).get(observer, 0),
             multipliers=[_charged(sum_, threshold, events) for events in rounds][::steps],
             progress=Progress(f"audit {run.folder}, {index + 1} of {repeats}", len(rounds) // steps, unit="rounds"),
         )
@@ -229,13 +217,13 @@ def _audit_served(
     ]  # fmt: skip
     experiment = dataclasses.replace(
         experiments[0],
-        coins=np.concatenate([one.coins for one in experiments]),
-        scores=np.concatenate([one.scores for one in experiments]),
-        ideal=lambda generator: np.concatenate([one.ideal(generator) for one in experiments if one.ideal is not None]),
+        coins=np.concatenate([each.coins for each in experiments]),
+        scores=np.concatenate([each.scores for each in experiments]),
+        ideal=lambda generator: np.concatenate([each.ideal(generator) for each in experiments if each.ideal]),
     )
     check_same_mechanism(releases, experiment.releases)
-    if seen:
-        releases = [seen_by(event, others(releases)[seen], seen) for event in releases]
+    if observer:
+        releases = [seen_by(event, others(releases)[observer], observer) for event in releases]
         first, rounds = releases[0], rounds_of(releases)
         experiment = dataclasses.replace(experiment, releases=releases)
     family = family_of(releases)
@@ -293,16 +281,16 @@ def _is_another(headline: Bound) -> bool:
     return min(headline.chances.values(), default=1.0) < _ANOTHER / 2
 
 
-def _worst_first(part: dict[str, Any]) -> tuple[bool, float]:
-    """In what order the audits of a unit are told: first what was not seen, then by their bounds."""
-    return not part["another_mechanism"], -part["epsilon"]
+def _worst_first(entry: dict[str, Any]) -> tuple[bool, float]:
+    """In what order the audits of a unit are told: first those of another mechanism, then by their bounds."""
+    return not entry["another_mechanism"], -entry["epsilon"]
 
 
 def _knows(first: Release) -> str:
     told = "the releases, thresholds, noise multipliers and the canaries' directions, not the noise seed"
     if of([first]).known:
         return f"{told}; who is in which block"
-    return f"{told}, nor who takes part when"
+    return f"{told}, nor who takes entry when"
 
 
 def _status(headline: Bound, holds: float, chance: float) -> str:

@@ -17,12 +17,12 @@ LARGE = 1e30
 
 
 class Coordinates:
-    """In place of a model: so many weights, all zero at the start.
+    """Stands in for a model: a vector of weights, all zero at the start.
 
     Args:
         ordinary: coordinates of ordinary gradients.
-        reserved: coordinates without any but canaries'.
-        dimension: of both and of coordinates that stay empty; None: there are none of these.
+        reserved: coordinates of canaries alone, one each.
+        dimension: of all, if there are others, which stay empty; None: there are none.
 
     Attributes:
         own: where the canaries' are.

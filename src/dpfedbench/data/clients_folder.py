@@ -1,15 +1,16 @@
 """The folder of a client partition: clients.npz, preview.csv for people, summary.json."""
 
+from __future__ import annotations
+
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, defused, read_json, sha256, write_json, write_table
+from dpfedbench.lazy import np
 
 PREVIEW = 20
 """Clients that the preview shows."""

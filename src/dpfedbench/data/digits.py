@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.glyphs import BOLD_FACES, LICENCE, LIGHT_FACES, SIZE, SOURCE, WIDE, library_versions, render, trace
-from dpfedbench.data.images import Progress
+from dpfedbench.data.glyphs import BOLD_FACES, LIGHT_FACES, SIZE, WIDE, Bends, library_versions, render, trace
+from dpfedbench.data.images import Progress, told
 from dpfedbench.data.mnist import DIGITS
 from dpfedbench.data.records import SPLITS, RawRecords
 from dpsum.randomness import stream
@@ -30,7 +29,6 @@ SEED = 20240
 
 _FACES = LIGHT_FACES + BOLD_FACES
 _BLOCK = 250  # records drawn from one stream; part of the definition
-_KNOTS = 5
 
 # How records differ; chosen so that the CNN of Adap DP-FL, trained on all records without privacy, comes near its
 # accuracy on MNIST: 98.4 % after six epochs of Adam (rate 0.001, batches of 128).
@@ -47,16 +45,13 @@ _LENGTH, _HALF_WIDTH = (2.0, 11.0), (0.4, 1.0)  # pixels
 
 def read_digits(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawRecords:
     """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
-    del local, download_dir
     blocks: dict[str, Any] = {}
-    for done, split in enumerate(SPLITS):
-        images = np.empty((len(DIGITS), COUNTS[split], SIZE, SIZE, 1), dtype=np.uint8)
-        for digit in range(len(DIGITS)):
-            images[digit, ..., 0] = draw_digit(digit, split, COUNTS[split])
-            if progress:
-                progress("drawing digits", done * len(DIGITS) + digit + 1, len(SPLITS) * len(DIGITS))
-        labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), COUNTS[split])
-        blocks |= {f"{split}_images": images.reshape(-1, SIZE, SIZE, 1), f"{split}_labels": labels}
+    for split, count in COUNTS.items():
+        drawn = [
+            draw_digit(digit, split, count) for digit in told(range(len(DIGITS)), progress, f"drawing {split} digits")
+        ]
+        labels = np.repeat(np.arange(len(DIGITS), dtype=np.int64), count)
+        blocks |= {f"{split}_images": np.concatenate(drawn)[..., None], f"{split}_labels": labels}
     return RawRecords(**blocks, class_names=DIGITS, versions=library_versions())
 
 
@@ -80,19 +75,12 @@ def draw_digit(digit: int, split: str, count: int) -> np.ndarray:
 
 def _draw(rng: np.random.Generator, fields: np.ndarray) -> np.ndarray:
     """One block of records of the digit whose faces' distances are `fields`."""
-    spreads = np.array([[_ROTATION], [_SHEAR], [_LOG_SCALE], [_LOG_ASPECT]])
-    angle, shear, log_scale, log_aspect = rng.standard_normal((4, _BLOCK)) * spreads
-    elastic = rng.standard_normal((_BLOCK, 2, _KNOTS, _KNOTS)) * _ELASTIC
-    face = rng.integers(len(fields), size=_BLOCK)
+    bends = Bends.drawn(rng, _BLOCK, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC)
+    faces = rng.integers(len(fields), size=_BLOCK)
     bolder = rng.uniform(*_BOLDER, _BLOCK)
     room = WIDE - SIZE
     start = np.clip(np.rint(room / 2 + rng.standard_normal((2, _BLOCK, 1)) * _SHIFT).astype(int), 0, room)[..., 0]
-    ink = np.empty((_BLOCK, SIZE, SIZE))
-    for first in range(0, _BLOCK, 25):  # whose numbers fit into a processor's cache
-        few = slice(first, first + 25)
-        scale, aspect = np.exp(log_scale[few]), np.exp(log_aspect[few])
-        given = fields[face[few]], angle[few], shear[few], scale, aspect, elastic[few], bolder[few]
-        ink[few] = trace(*given, start[:, few], SIZE)
+    ink = trace(fields, faces, bends, bolder, start.T, SIZE)
     ink *= 1 - _strokes(rng, _GAPS)
     np.maximum(ink, _strokes(rng, _STRAY), out=ink)
     ink += rng.uniform(0, 1, (_BLOCK, 1, 1)) * (ndimage.gaussian_filter(ink, (0, 1, 1)) - ink)
@@ -129,14 +117,4 @@ def _fields(character: str) -> np.ndarray:
     return signed - np.sign(signed) / 2
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="digits",
-        holds="records 60000/10000 of 28x28x1",
-        source=SOURCE,
-        licence=LICENCE,
-        read=read_digits,
-        stands_in_for="fashion-mnist",
-        recorded_sha256="6908f96b8597f1e10d20de6946ff07c41df1ccb19f47bba3b3fbd06da73fc815",
-    ),
-)
+READERS = {"digits": read_digits}

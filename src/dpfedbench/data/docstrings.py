@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress
+from dpfedbench.data.images import Progress, told
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_of
 from dpfedbench.errors import BenchError
 
@@ -77,8 +76,7 @@ def read_docstrings(local: Path | None, download_dir: Path, progress: Progress |
     try:
         return cut_into_tasks(
             _apart(_texts(paths, progress)), words=WORDS, test=0.1, validation=0.1, called="the installed packages",
-            public_text=f"the modules of fewer than {WORDS} words, which are no task",
-            versions={package: importlib.metadata.version(package) for package in PACKAGES},
+            unit="modules", versions={package: importlib.metadata.version(package) for package in PACKAGES},
         )  # fmt: skip
     finally:
         if collecting:
@@ -86,15 +84,13 @@ def read_docstrings(local: Path | None, download_dir: Path, progress: Progress |
 
 
 def _texts(paths: list[tuple[str, Path]], progress: Progress | None) -> Iterator[tuple[str, list[str]]]:
-    for number, (name, path) in enumerate(paths, start=1):
+    for name, path in told(paths, progress, "docstrings: reading modules"):
         try:
             words = words_of(documentation(path.read_text(encoding="utf-8")))
         except (SyntaxError, ValueError, OSError) as error:
             raise BenchError(f"{path} cannot be read ({error}): install its package again") from error
         if words:
             yield name, words
-        if progress is not None and (number % 500 == 0 or number == len(paths)):
-            progress("docstrings: reading modules", number, len(paths))
 
 
 def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
@@ -120,23 +116,12 @@ def _grams(places: list[int]) -> set[int]:
     Of several million sequences two have one number with a chance of about a millionth.
     """
     windows = np.lib.stride_tricks.sliding_window_view(np.array(places, np.uint64), _GRAM)
-    found = np.zeros(len(windows), np.uint64)
+    numbers = np.zeros(len(windows), np.uint64)
     for word in windows.T:
         # A polynomial would let small places cancel: each step is a bijection that mixes all bits (splitmix64).
-        found = (found + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
-        found ^= found >> np.uint64(31)
-    return set(found.tolist())
+        numbers = (numbers + word + np.uint64(0x9E3779B97F4A7C15)) * np.uint64(0xBF58476D1CE4E5B9)
+        numbers ^= numbers >> np.uint64(31)
+    return set(numbers.tolist())
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="docstrings",
-        version="2",
-        holds="texts",
-        source="the documentation strings of " + ", ".join(PACKAGES) + " as installed",
-        licence="read where they are installed, under each package's licence; nothing is redistributed",
-        read=read_docstrings,
-        stands_in_for="shakespeare-800",
-        recorded_sha256="98ab06fb03a4c45d8de1b37ba001f1f97c2dd028a1a50b140a1e2cb8596392b0",
-    ),
-)
+READERS = {"docstrings": read_docstrings}

@@ -19,8 +19,7 @@ import numpy as np
 from numba import njit
 
 from dpfedbench.data import glyphs
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
 from dpfedbench.errors import BenchError
 from dpsum.randomness import stream
 
@@ -28,16 +27,6 @@ SPLIT_COUNTS = (64, 16, 20)
 """Train, validation, test classes: those of CIFAR-FS and mini-ImageNet."""
 SEED = 20163
 """Of the scenes; part of the data set's definition, apart from any run's seed."""
-
-# Chosen once from the letters of `glyphs` without marks whose skeletons are 60 to 150 pixels long: in the order of
-# their code points, each that is less than 0.66 like (`tools/choose_letters.py`) all before it; of these the first 100.
-_LETTERS = """
-    0041-0043 0048 004B 004D 0051 0054 0056-0057 005A 0068 006D 0070 0079 00E6 00F0 0141 0152 0186 0188
-    019B-019C 01BA 01C1-01C2 0224 0235 023F 0241 025D 0264 026E 0274 0277 02A2 02A4 02A9 02AC-02AD 02AF 0377
-    03A8 03C0 03E0 0402 040A 042B 043F 046B 0478 04B6 0504 053F 0556 0633 0637 0641-0643 0645 066F 0693 06AA
-    06B2 06D0 07E2 0E8D 0E9F 0EB0 10B0 10D3 10DA 10EB 140A 1418 1425 142B 142D 1467 1485 14C1 14C4 14C9 14CB
-    1557 1565 157B 1581 1585 158E 1595-1596 15AA 15AC 166F 1D01 1D13 1EFA 2D04
-"""
 
 _BLOCK = 50  # images drawn from one stream; part of the definition
 _KNOTS, _COARSE, _FINE = 5, 6, 20  # of the letter's bending, and of the ground's two grids of random numbers
@@ -84,33 +73,27 @@ def read(
     """Draw the whole set; takes no data from anywhere, so that the folders are not used.
 
     Args:
-        local, download_dir, progress: as of every reader (`entry.DatasetEntry`).
+        local, download_dir, progress: as of every reader (`registry.Reader`).
         size: side of an image in pixels: 32 or 84, which are data sets of their own.
         images_per_class: how many; those of a smaller number are the first of a larger one.
 
     Raises:
         BenchError: another size.
     """
-    del local, download_dir
     if size not in SIZES:
         raise BenchError(f"glyph scenes of {size} pixels are not defined: take {' or '.join(map(str, SIZES))}")
-    letters = read_letters()
+    letters = glyphs.listed("glyph_scenes.txt")
     images = np.empty((len(letters), images_per_class, size, size, 3), dtype=np.uint8)
-    for index, letter in enumerate(letters):
-        draw_scenes(letter, size, images[index])
-        if progress:
-            progress(f"drawing scenes of {size}x{size} pixels, class", index + 1, len(letters))
+    for scenes, letter in zip(
+        images, told(letters, progress, f"drawing scenes of {size}x{size} pixels, class"), strict=True
+    ):
+        draw_scenes(letter, size, scenes)
     return RawImages(
         images=images,
         class_names=glyphs.class_names(letters),
         splits=shuffled_splits(len(letters), SPLIT_COUNTS),
         versions=glyphs.library_versions(),
     )
-
-
-def read_letters() -> tuple[str, ...]:
-    """The letters of the classes, ascending."""
-    return glyphs.letters_of(_LETTERS)
 
 
 def draw_scenes(letter: str, size: int, out: np.ndarray, recipe: Recipe = Recipe()) -> None:
@@ -238,26 +221,8 @@ def _draw(
                     out[n, i, j, c] = np.uint8(255 * min(1.0, max(0.0, value)) + 0.5)
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="glyph-scenes-32",
-        version="2",
-        holds="classes 64/16/20 x 600 of 32x32x3",
-        source=glyphs.SOURCE,
-        licence=glyphs.LICENCE,
-        read=partial(read, size=32, images_per_class=600),
-        stands_in_for="cifar-fs",
-        recorded_sha256="651f49ee1549b65b9a54fae9700ff56d5c00f36c160307047f5165eabd724876",
-    ),
-    DatasetEntry(
-        name="glyph-scenes-84",
-        version="2",
-        holds="classes 64/16/20 x 200 of 84x84x3",
-        # 600 would be 1.3 GB, read whole to check it before each run.
-        source=f"{glyphs.SOURCE}; 200 images a class where mini-ImageNet has 600",
-        licence=glyphs.LICENCE,
-        read=partial(read, size=84, images_per_class=200),
-        stands_in_for="mini-imagenet",
-        recorded_sha256="66bfa47666d60cacd830891bfb26fb8e7684bd077bfa663293731c3ed095a546",
-    ),
-)
+READERS = {
+    "glyph-scenes-32": partial(read, size=32, images_per_class=600),
+    # 600 a class would be 1.3 GB, read whole to check it before each run.
+    "glyph-scenes-84": partial(read, size=84, images_per_class=200),
+}

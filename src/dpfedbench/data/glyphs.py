@@ -5,16 +5,20 @@ face's skeleton, bends it with an affine map and a smooth elastic field of its o
 of its own width. Letters come from Latin, Greek, Cyrillic, Armenian, Georgian, Hebrew, Arabic, Lao, Lisu,
 Tifinagh, Canadian syllabics and more; of those that look alike (Latin A, Greek Alpha, Cyrillic A) one stays.
 
+glyph-symbols are symbols, digits and punctuation, drawn in the same way: public data, from a model of which a
+federation on `glyphs` may start. None is a letter, none looks like a character of `glyphs`, and no two look alike. So
+no class of a client or of a test is among them. `tools/choose_letters.py` chose the characters of both sets once.
+
 Every pixel follows from the fonts, this file and a fixed seed. Skeletons are computed from FreeType's
 rendering, so another FreeType (it comes inside Pillow) may move a few pixels; summary.json records the
 versions and says whether the checksum is the recorded one.
 """
 
 import unicodedata
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -24,15 +28,12 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageFilter, ImageFont, features
 from scipy import ndimage
 
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import Progress, RawImages, shuffled_splits, told
 from dpsum.randomness import stream
 
-SOURCE = "drawn by dpfedbench from matplotlib's DejaVu fonts"
-LICENCE = "Bitstream Vera and Arev font licences (fonts); MIT (drawings)"
-"""Of all data sets that are drawn from the fonts."""
-LETTERS, DRAWINGS, SIZE = 1623, 20, 28
-SPLIT_COUNTS = (1150, 50, 423)
+DRAWINGS, SIZE = 20, 28
+LETTERS, SYMBOLS = "glyph_letters.txt", "glyph_symbols.txt"
+SPLIT_COUNTS, SYMBOL_SPLIT_COUNTS = (1150, 50, 423), (500, 50, 50)
 SEED = 20150
 """Of the drawings; part of the data set's definition, apart from any run's seed."""
 
@@ -60,41 +61,32 @@ _SHIFT = 1.2  # pixels
 _PEN = (0.62, 0.86)  # half widths, pixels
 
 
-def read_glyphs(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
-    """Draw the whole set; takes no data from anywhere, so that the folders are not used."""
-    del local, download_dir
-    return draw_all(read_letters(), SPLIT_COUNTS, "letters", progress)
-
-
 def draw_all(
-    letters: Sequence[str], counts: tuple[int, int, int], called: str, progress: Progress | None
+    listed_in: str, counts: tuple[int, int, int], local: Path | None, download_dir: Path,
+    progress: Progress | None = None,
 ) -> RawImages:  # fmt: skip
-    """All drawings of all letters, so many of them for each split."""
-    images = np.empty((len(letters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
-    for index, letter in enumerate(letters):
-        images[index, ..., 0] = draw_letter(letter)
-        if progress:
-            progress(f"drawing {called}", index + 1, len(letters))
-    splits = shuffled_splits(len(letters), counts)
-    return RawImages(images=images, class_names=class_names(letters), splits=splits, versions=library_versions())
+    """Draw all characters of a set; takes no data from anywhere.
 
-
-def read_letters() -> tuple[str, ...]:
-    """The letters of the set, ascending: what `tools/choose_letters.py` chose once."""
-    return listed("glyph_letters.txt")
+    Args:
+        listed_in: the file of this folder that lists them.
+        counts: characters of each split.
+        local, download_dir: not used.
+        progress: told after each character.
+    """
+    characters = listed(listed_in)
+    images = np.empty((len(characters), DRAWINGS, SIZE, SIZE, 1), dtype=np.uint8)
+    for drawings, character in zip(images, told(characters, progress, "drawing characters"), strict=True):
+        drawings[..., 0] = draw_letter(character)
+    splits = shuffled_splits(len(characters), counts)
+    return RawImages(images=images, class_names=class_names(characters), splits=splits, versions=library_versions())
 
 
 def listed(name: str) -> tuple[str, ...]:
-    """The characters that a file beside this one lists."""
+    """The characters that a file of this folder lists, ascending: by code points in hexadecimal, runs as first-last."""
     text = resources.files("dpfedbench.data").joinpath(name).read_text(encoding="ascii")
-    return letters_of(" ".join(line.partition("#")[0] for line in text.splitlines()))
-
-
-def letters_of(ranges: str) -> tuple[str, ...]:
-    """The letters of code points in hexadecimal, runs of them as first-last."""
     codes: list[int] = []
-    for part in ranges.split():
-        first, _, last = part.partition("-")
+    for run in " ".join(line.partition("#")[0] for line in text.splitlines()).split():
+        first, _, last = run.partition("-")
         codes.extend(range(int(first, 16), int(last or first, 16) + 1))
     return tuple(map(chr, codes))
 
@@ -109,22 +101,17 @@ def draw_letter(letter: str) -> np.ndarray:
     rng = stream(SEED, "glyphs", ord(letter))
     # Every face is used before one is used again.
     faces = np.concatenate([rng.permutation(len(fields)) for _ in range(-(-DRAWINGS // len(fields)))])[:DRAWINGS]
-    spreads = np.array([[_ROTATION], [_SHEAR], [_LOG_SCALE], [_LOG_ASPECT]])
-    angle, shear, log_scale, log_aspect = rng.standard_normal((4, DRAWINGS)) * spreads
-    elastic = rng.standard_normal((DRAWINGS, 2, _KNOTS, _KNOTS)) * _ELASTIC
+    bends = Bends.drawn(rng, DRAWINGS, (_ROTATION, _SHEAR, _LOG_SCALE, _LOG_ASPECT), _ELASTIC)
     shift = rng.standard_normal((DRAWINGS, 2)) * _SHIFT
     pen = rng.uniform(*_PEN, DRAWINGS)
-    scale, aspect = np.exp(log_scale), np.exp(log_aspect)
     ink = np.empty((DRAWINGS, WIDE, WIDE))
     todo = np.arange(DRAWINGS)
     while len(todo):
-        ink[todo] = trace(
-            fields[faces[todo]], angle[todo], shear[todo], scale[todo], aspect[todo], elastic[todo], pen[todo]
-        )
+        ink[todo] = trace(fields, faces[todo], bends.of(todo), pen[todo])
         first, extent = _extent(ink)
         largest = extent.max(axis=1)
         todo = np.flatnonzero(largest > _ROOM)
-        scale[todo] *= 0.98 * _ROOM / largest[todo]
+        bends.scale[todo] *= 0.98 * _ROOM / largest[todo]
     # Centre, shift at random, and keep the ink one pixel away from the edge.
     start = np.rint(first + (extent - SIZE) / 2 - shift).astype(int)
     start = np.clip(start, first + extent + 1 - SIZE, first - 1)
@@ -147,71 +134,79 @@ def library_versions() -> dict[str, str]:
     }
 
 
-def class_names(letters: Sequence[str]) -> tuple[str, ...]:
+def class_names(letters: tuple[str, ...]) -> tuple[str, ...]:
     """Code points and Unicode's names."""
     return tuple(f"U+{ord(letter):04X} {unicodedata.name(letter, '')}".strip() for letter in letters)
 
 
-def trace(
-    fields: np.ndarray,
-    angle: np.ndarray,
-    shear: np.ndarray,
-    scale: np.ndarray,
-    aspect: np.ndarray,
-    elastic: np.ndarray,
-    pen: np.ndarray,
-    start: np.ndarray | None = None,
-    size: int = WIDE,
-) -> np.ndarray:
-    """Trace shapes on canvases of 40×40 pixels, each bent and mapped in its own way, or on a part of each canvas.
+class Bends(NamedTuple):
+    """How n drawings are bent.
 
-    Args:
-        fields: [n, 56, 56], how far each source pixel is from the line to be traced; from `render`'s shapes.
+    Attributes:
         angle: [n], radians.
         shear: [n], columns per row.
         scale: [n], 1 for a longer side of 20 pixels.
         aspect: [n], the square root of height by width.
         elastic: [n, 2, 5, 5], how far the rows and columns at each knot are moved, in pixels.
+    """
+
+    angle: np.ndarray
+    shear: np.ndarray
+    scale: np.ndarray
+    aspect: np.ndarray
+    elastic: np.ndarray
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, count: int, spreads: tuple[float, ...], elastic: float) -> "Bends":
+        """At random; `spreads` are the deviations of angle, shear, and the logarithms of scale and aspect."""
+        angle, shear, log_scale, log_aspect = rng.standard_normal((4, count)) * np.array(spreads)[:, None]
+        knots = rng.standard_normal((count, 2, _KNOTS, _KNOTS)) * elastic
+        return cls(angle, shear, np.exp(log_scale), np.exp(log_aspect), knots)
+
+    def of(self, some: np.ndarray | slice) -> "Bends":
+        """Those of some drawings."""
+        return Bends(*(values[some] for values in self))
+
+
+def trace(
+    fields: np.ndarray, faces: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray | None = None,
+    size: int = WIDE,
+) -> np.ndarray:  # fmt: skip
+    """Trace shapes on canvases of 40×40 pixels, or on a part of each canvas.
+
+    Args:
+        fields: [faces, 56, 56], how far each source pixel is from the line to be traced; from `render`'s shapes.
+        faces: int [n], which of them each drawing takes.
+        bends: of each drawing.
         pen: [n], half widths, in pixels.
-        start: int [2, n], the first row and column of the part; the canvas's if left out.
+        start: int [n, 2], the first row and column of the part; the canvas's if left out.
         size: rows and columns of the part.
 
     Returns:
         Ink in [0, 1], [n, size, size].
     """
-    start = np.zeros((2, len(pen)), int) if start is None else start
-    given = fields, angle, shear, scale, aspect, elastic, pen, start.T
+    start = np.zeros((len(pen), 2), int) if start is None else start
     pieces = [slice(first, first + _TOGETHER) for first in range(0, len(pen), _TOGETHER)]
-    return np.concatenate([_trace(*(values[piece] for values in given), size=size) for piece in pieces])
+    return np.concatenate(
+        [_trace(fields[faces[some]], bends.of(some), pen[some], start[some], size) for some in pieces]
+    )
 
 
-def _trace(
-    fields: np.ndarray,
-    angle: np.ndarray,
-    shear: np.ndarray,
-    scale: np.ndarray,
-    aspect: np.ndarray,
-    elastic: np.ndarray,
-    pen: np.ndarray,
-    start: np.ndarray,
-    *,
-    size: int,
-) -> np.ndarray:
-    """As `trace`, all pictures at once, with `start` turned: int [n, 2]."""
+def _trace(fields: np.ndarray, bends: Bends, pen: np.ndarray, start: np.ndarray, size: int) -> np.ndarray:
     at = np.arange(size) + start.T[:, :, None]
     down, across = _knot_weights()[at]
-    bend = np.einsum("ndpj,nqj->ndpq", np.einsum("npi,ndij->ndpj", down, elastic), across)
+    bend = np.einsum("ndpj,nqj->ndpq", np.einsum("npi,ndij->ndpj", down, bends.elastic), across)
     row_offset, column_offset = at - (WIDE - 1) / 2
     rows = row_offset[:, :, None] + bend[:, 0]
     columns = column_offset[:, None, :] + bend[:, 1]
     # From a drawing's pixel back to the skeleton's: rotate, shear, scale.
-    cosine, sine = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    tall, wide = (scale * aspect)[:, None, None], (scale / aspect)[:, None, None]
+    angle, shear, scale, aspect = (values[:, None, None] for values in bends[:4])
+    cosine, sine = np.cos(angle), np.sin(angle)
     middle = (_CANVAS - 1) / 2
-    back_rows = (cosine * rows + sine * columns) / tall * _SCALE
-    back_columns = (cosine * columns - sine * rows) / wide * _SCALE + shear[:, None, None] * back_rows
+    back_rows = (cosine * rows + sine * columns) / (scale * aspect) * _SCALE
+    back_columns = (cosine * columns - sine * rows) / (scale / aspect) * _SCALE + shear * back_rows
     distance = _interpolate(fields, back_rows + middle, back_columns + middle)
-    distance *= scale[:, None, None] / _SCALE
+    distance *= scale / _SCALE
     return np.clip(pen[:, None, None] + 0.5 - distance, 0, 1)
 
 
@@ -222,12 +217,8 @@ def _interpolate(fields: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> n
     down, right = inside_rows - row, inside_columns - column
     flat = fields.ravel()
     at = (np.arange(len(fields), dtype=np.int32)[:, None, None] * _CANVAS + row) * _CANVAS + column
-
-    def value(step: int) -> np.ndarray:
-        return flat[at + step]
-
-    upper = value(0) * (1 - right) + value(1) * right
-    lower = value(_CANVAS) * (1 - right) + value(_CANVAS + 1) * right
+    upper = flat[at] * (1 - right) + flat[at + 1] * right
+    lower = flat[at + _CANVAS] * (1 - right) + flat[at + _CANVAS + 1] * right
     return upper * (1 - down) + lower * down + abs(rows - inside_rows) + abs(columns - inside_columns)
 
 
@@ -334,14 +325,7 @@ def _thinning_tables() -> tuple[np.ndarray, np.ndarray]:
     return tables[0], tables[1]
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="glyphs",
-        holds="classes 1150/50/423 x 20 of 28x28x1",
-        source=SOURCE,
-        licence=LICENCE,
-        read=read_glyphs,
-        stands_in_for="omniglot",
-        recorded_sha256="eb553dbdb038f58e89c3c1f895cebef5387036518eac58020bcd54d4a4699c9a",
-    ),
-)
+READERS = {
+    "glyphs": partial(draw_all, LETTERS, SPLIT_COUNTS),
+    "glyph-symbols": partial(draw_all, SYMBOLS, SYMBOL_SPLIT_COUNTS),
+}

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from dpfedbench.data.clients_folder import check_made_for
-from dpfedbench.data.fragments import RecordPartition
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import Partition, TaskBatch, gather
+from dpfedbench.data.partition import Partition, RecordPartition, TaskBatch, gather
 from dpfedbench.data.records import load_any_records
 
 
@@ -41,7 +40,8 @@ class Records:
         data_dir, clients_dir: prepared records, or classes taken as labels, and a partition of the records.
 
     Attributes:
-        images, labels: each client's records, in the data set's order.
+        places: of each client's records in the data set, int64 [n] each, ascending.
+        images, labels: its records, in that order.
 
     Raises:
         BenchError: data missing or damaged.
@@ -50,6 +50,6 @@ class Records:
     def __init__(self, data_dir: Path, clients_dir: Path) -> None:
         self.dataset, partition = load_any_records(data_dir), RecordPartition.load(clients_dir)
         check_made_for(self.dataset.name, self.dataset.summary, partition.summary)
-        own = [np.sort(records[records >= 0]) for records in partition.records]
-        self.images = [np.asarray(self.dataset.images[records]) for records in own]
-        self.labels = [np.asarray(self.dataset.labels[records]) for records in own]
+        self.places = [np.sort(records[records >= 0]) for records in partition.records]
+        self.images = [np.asarray(self.dataset.images[records]) for records in self.places]
+        self.labels = [np.asarray(self.dataset.labels[records]) for records in self.places]

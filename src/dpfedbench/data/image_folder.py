@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits
+from dpfedbench.data.images import SPLITS, Progress, RawImages, shuffled_splits, told
 from dpfedbench.data.records import RawRecords
-from dpfedbench.data.sources import decoded_image, listed
+from dpfedbench.data.sources import datasets, decoded_image, listed
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable
 from dpfedbench.settings.part import Settings, setting
@@ -18,12 +18,10 @@ from dpsum.randomness import stream
 if TYPE_CHECKING:
     import PIL
     from PIL import Image, ImageOps
-    from torchvision import datasets
 else:
     from dpsum.lazy import Lazy
 
     PIL, Image, ImageOps = Lazy("PIL"), Lazy("PIL.Image"), Lazy("PIL.ImageOps")
-    datasets = Lazy("torchvision.datasets")  # slow to import
 
 
 class SplitClasses(Settings):
@@ -43,9 +41,6 @@ class Options(Settings):
     images_per_class: int | None = setting(None, ge=2, doc="how many pictures of each class are used; null: all")
     test_images: int | None = setting(None, ge=1, doc="pictures of each class that are test records")
     split_classes: SplitClasses | None = setting(None, doc="of a few-shot data set, in place of test_images")
-
-
-_NAMED = 3  # unreadable files that an error names
 
 
 def read(
@@ -75,39 +70,34 @@ def read(
     Raises:
         BenchError: no such folder, one class, a picture that cannot be read, or numbers that do not fit.
     """
-    del download_dir
     if (split_classes is None) == (test_images is None):
         raise BenchError(f"{folder}: give split_classes (split by class) or test_images (split by record), one of them")
     root = _find(folder, local)
     files = _list(root, images_per_class)
     if split_classes is not None:
         _check_classes(root, files, split_classes)
-        pixels, facts = _read_all(root, files, size, channels, progress)
-        counts = (split_classes["train"], split_classes["validation"], split_classes["test"])
-        return RawImages(
-            images=np.stack(pixels),
-            class_names=tuple(files),
-            splits=shuffled_splits(len(files), counts),
-            versions={"pillow": PIL.__version__},
-            facts=facts,
-        )
-    assert test_images is not None
     for name, pictures in files.items():
-        if len(pictures) <= test_images:
+        if test_images is not None and len(pictures) <= test_images:
             raise BenchError(
                 f"{root / name} has {len(pictures)} pictures, but test_images is {test_images}: lower test_images, or "
                 "add pictures"
             )
-    pixels, facts = _read_all(root, files, size, channels, progress)
+    pixels, sizes = _read_all(root, files, size, channels, progress)
+    facts: dict[str, Any] = {
+        "class_names": tuple(files),
+        "versions": {"pillow": PIL.__version__},
+        "facts": {"source_sizes": {f"{width}x{height}": count for (width, height), count in sorted(sizes.items())}},
+    }
+    if split_classes is not None:
+        counts = (split_classes["train"], split_classes["validation"], split_classes["test"])
+        return RawImages(images=np.stack(pixels), splits=shuffled_splits(len(files), counts), **facts)
     labels = [np.full(len(pictures), label, dtype=np.int64) for label, pictures in enumerate(pixels)]
     return RawRecords(
         train_images=np.concatenate([pictures[test_images:] for pictures in pixels]),
         train_labels=np.concatenate([pictures[test_images:] for pictures in labels]),
         test_images=np.concatenate([pictures[:test_images] for pictures in pixels]),
         test_labels=np.concatenate([pictures[:test_images] for pictures in labels]),
-        class_names=tuple(files),
-        versions={"pillow": PIL.__version__},
-        facts=facts,
+        **facts,
     )
 
 
@@ -129,16 +119,16 @@ def _find(folder: str, local: Path | None) -> Path:
 def _list(root: Path, images_per_class: int | None) -> dict[str, list[Path]]:
     """The pictures of each class, in random but fixed order."""
     try:
-        held = datasets.ImageFolder(str(root), allow_empty=True)
+        tree = datasets.ImageFolder(str(root), allow_empty=True)
     except FileNotFoundError as error:
         raise BenchError(f"{root} has no sub-folders: put the pictures of each class in a sub-folder") from error
-    if len(held.classes) < 2:
+    if len(tree.classes) < 2:
         raise BenchError(
-            f"{root} has one class ({held.classes[0]}): at least two are needed, each in a sub-folder of {root}"
+            f"{root} has one class ({tree.classes[0]}): at least two are needed, each in a sub-folder of {root}"
         )
-    files: dict[str, list[Path]] = {name: [] for name in held.classes}
-    for path, label in held.samples:
-        files[held.classes[label]].append(Path(path))
+    files: dict[str, list[Path]] = {name: [] for name in tree.classes}
+    for path, label in tree.samples:
+        files[tree.classes[label]].append(Path(path))
     for name, pictures in files.items():
         wanted = len(pictures) if images_per_class is None else images_per_class
         if not pictures or len(pictures) < wanted:
@@ -171,32 +161,27 @@ def _check_classes(root: Path, files: Mapping[str, list[Path]], split_classes: M
 
 def _read_all(
     root: Path, files: Mapping[str, list[Path]], size: int, channels: int, progress: Progress | None
-) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Each class's pictures, uint8 [pictures, size, size, channels], and the sizes that were found."""
-    total, done = sum(map(len, files.values())), 0
-    sizes: Counter[tuple[int, int]] = Counter()
-    unreadable, pixels = [], []
-    for pictures in files.values():
-        images = np.zeros((len(pictures), size, size, channels), dtype=np.uint8)
-        for place, path in enumerate(pictures):
-            try:
-                images[place], source = _decode(path, size, channels)
-                sizes[source] += 1
-            except _Unreadable as error:
-                unreadable.append(f"{path.relative_to(root)} ({error})")
-            done += 1
-            if progress:
-                progress(f"reading {root.name}", done, total)
-        pixels.append(images)
+) -> tuple[list[np.ndarray], Counter[tuple[int, int]]]:
+    """Each class's pictures, uint8 [pictures, size, size, channels]; and how many had which width and height."""
+    pixels = [np.zeros((len(pictures), size, size, channels), dtype=np.uint8) for pictures in files.values()]
+    images = (image for own in pixels for image in own)
+    paths = [path for pictures in files.values() for path in pictures]
+    sizes, unreadable = Counter[tuple[int, int]](), list[str]()
+    for image, path in zip(images, told(paths, progress, f"reading {root.name}"), strict=True):
+        try:
+            image[:], source = _decode(path, size, channels)
+            sizes[source] += 1
+        except _Unreadable as error:
+            unreadable.append(f"{path.relative_to(root)} ({error})")
     if unreadable:
         raise BenchError(
-            f"{len(unreadable)} of the {total} pictures in {root} cannot be read: "
-            f"{listed(unreadable, _NAMED)}: replace or remove them"
+            f"{len(unreadable)} of the {len(paths)} pictures in {root} cannot be read: "
+            f"{listed(unreadable)}: replace or remove them"
         )
     if progress and set(sizes) != {(size, size)}:
-        progress(f"pictures of {len(sizes)} sizes, cut to their middle square and resized to {size}", total, total)
-    facts = {"source_sizes": {f"{width}x{height}": count for (width, height), count in sorted(sizes.items())}}
-    return pixels, facts
+        said = f"pictures of {len(sizes)} sizes, cut to their middle square and resized to {size}"
+        progress(said, len(paths), len(paths))
+    return pixels, sizes
 
 
 class _Unreadable(Exception):
@@ -206,18 +191,18 @@ class _Unreadable(Exception):
 def _decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]]:
     """The picture, uint8 [size, size, channels], and its width and height before."""
     try:
-        upright = ImageOps.exif_transpose(decoded_image(path))
+        picture = ImageOps.exif_transpose(decoded_image(path))
     except BenchError:
         raise
-    except Exception as error:  # so can its orientation
+    except Exception as error:  # of its orientation too
         raise _Unreadable(f"{type(error.__cause__ or error).__name__}") from error
-    if upright.mode[0] in "IF":
-        raise _Unreadable(f"its pixels are not of 8 bits, but {upright.mode}")
-    if upright.has_transparency_data:
-        upright = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-    side, (width, height) = min(upright.size), upright.size
+    if picture.mode[0] in "IF":
+        raise _Unreadable(f"its pixels are not of 8 bits, but {picture.mode}")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    side, (width, height) = min(picture.size), picture.size
     left, top = (width - side) // 2, (height - side) // 2
-    square = upright.convert("L" if channels == 1 else "RGB").crop((left, top, left + side, top + side))
+    square = picture.convert("L" if channels == 1 else "RGB").crop((left, top, left + side, top + side))
     resized = square.resize((size, size), Image.Resampling.LANCZOS)
     return np.asarray(resized).reshape(size, size, channels), (width, height)

@@ -1,40 +1,115 @@
 """A prepared data set: one array of images, a list of classes, a summary; saved, checked and loaded here."""
 
+from __future__ import annotations
+
+import contextlib
 import csv
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar, TypeVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import atomic_path, read_json, sha256, write_json, write_table, writing
+from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
 SPLITS = ("train", "validation", "test")
 
+_CHARACTER = re.compile(r"U\+[0-9A-F]{4,} (\w+)")
+"""A class that is called by its code point and Unicode's name, whose first word is the script."""
+
 Progress = Callable[[str, int, int], None]
 """Called with (what is being done, steps done, steps in all)."""
 
+Item = TypeVar("Item")
+
+
+def told(items: Collection[Item], progress: Progress | None, what: str) -> Iterator[Item]:
+    """The items, one after another; `progress` is told after each."""
+    for done, item in enumerate(items, start=1):
+        yield item
+        if progress:
+            progress(what, done, len(items))
+
+
+Content = tuple["np.ndarray", Mapping[str, Iterable[Sequence[Any]]], dict[str, Any]]
+"""What goes into a data set's folder: images.npy; the rows of each table, its head first, by the table's name; and what
+summary.json says of the array."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class RawImages:
-    """What a reader hands over before anything is written.
+class Raw:
+    """What a reader hands over before anything is written: base of `RawImages`, `RawRecords` and `RawTexts`.
+
+    Attributes:
+        versions: of the libraries whose version can change a pixel or a word.
+        facts: what else summary.json is to say of it.
+    """
+
+    kind: ClassVar[str]
+    """What a loader asks for: "classes", "records" or "texts"."""
+
+    versions: dict[str, str]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def content(self) -> Content:
+        """What is written; one of its tables is "classes"."""
+        raise NotImplementedError
+
+    def save(self, folder: Path, facts: dict[str, Any]) -> None:
+        """Write images.npy, the tables and, last, summary.json, each whole or not at all.
+
+        The old summary goes first and the new one comes last, so that a data set whose writing was cut short
+        has no summary, and is refused by `open_files`.
+
+        Args:
+            folder: where they go; made if missing.
+            facts: what is known of the data set before it is prepared: name, source, licence, version, stand_in, ...
+
+        Raises:
+            BenchError: the folder cannot be written to.
+        """
+        array, tables, counts = self.content()
+        with writing(folder / "summary.json"):
+            (folder / "summary.json").unlink(missing_ok=True)
+        with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
+            np.save(handle, array, allow_pickle=False)
+        for name, rows in tables.items():
+            write_table(folder / f"{name}.csv", rows)
+        digest, facts = sha256(folder / "images.npy"), facts | self.facts
+        recorded = facts.get("recorded_sha256")
+        write_json(
+            folder / "summary.json",
+            {
+                **facts,
+                "kind": self.kind,
+                "sha256": digest,
+                "matches_record": None if recorded is None else digest == recorded,
+                **{f"{name}_sha256": sha256(folder / f"{name}.csv") for name in tables if name != "classes"},
+                **counts,
+                **({"mean_pixel": round(float(array.mean(dtype=np.float64)), 4)} if array.dtype == np.uint8 else {}),
+                "made_with": self.versions,
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawImages(Raw):
+    """Images by class, as a reader hands them over.
 
     Attributes:
         images: uint8 [classes, examples per class, height, width, channels].
         class_names: one unique name per class, in the order of `images`.
         splits: one of "train", "validation", "test" per class.
-        versions: of the libraries whose version can change a pixel.
-        facts: what else summary.json is to say of it.
     """
+
+    kind: ClassVar[str] = "classes"
 
     images: np.ndarray
     class_names: tuple[str, ...]
     splits: tuple[str, ...]
-    versions: dict[str, str]
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check shapes and names; a fault here is ours, not the user's."""
@@ -42,21 +117,41 @@ class RawImages:
             raise ValueError(
                 f"images must be uint8 [classes, examples, H, W, C], not {self.images.dtype} {self.images.shape}"
             )
-        if not len(self.images) == len(self.class_names) == len(set(self.class_names)) == len(self.splits):
-            raise ValueError("one unique name and one split per class are needed")
-        if not set(self.splits) <= set(SPLITS):
-            raise ValueError(f"unknown split among {sorted(set(self.splits))}")
+        check_splits(len(self.images), self.class_names, self.splits)
+
+    def content(self) -> Content:
+        classes, examples, *shape = self.images.shape
+        counts = {
+            "classes": classes,
+            "examples_per_class": examples,
+            "image_shape": shape,
+            "split_classes": {split: self.splits.count(split) for split in SPLITS},
+        }
+        return self.images, {"classes": class_table(self.class_names, split=self.splits)}, counts
+
+
+def check_splits(classes: int, names: Sequence[str], splits: Sequence[str]) -> None:
+    """Check that so many classes (or tasks) have unique names, and each a split; a fault is ours, not the user's."""
+    if not classes == len(names) == len(set(names)) == len(splits):
+        raise ValueError("one unique name and one split per class are needed")
+    if not set(splits) <= set(SPLITS):
+        raise ValueError(f"unknown split among {sorted(set(splits))}")
+
+
+def class_table(names: Sequence[str], **columns: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The rows of classes.csv, its head first."""
+    return [("index", "name", *columns), *zip(range(len(names)), names, *columns.values(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageDataset:
-    """A data set as the rest of the library sees it.
+class Prepared:
+    """A prepared data set of images: base of `ImageDataset` and `RecordDataset`.
 
     Attributes:
         name: the registry's name; a stand-in never bears the name of what it stands in for.
-        images: uint8 [classes, examples per class, height, width, channels], memory-mapped, read-only.
-        splits: class indices (int64, ascending) of "train", "validation" and "test"; disjoint.
-        class_names: one per class.
+        images: uint8 [..., height, width, channels], memory-mapped, read-only.
+        splits: for each split the indices (int64, ascending) of its classes or records; disjoint.
+        class_names: one per class or label.
         summary: the content of summary.json.
     """
 
@@ -69,13 +164,27 @@ class ImageDataset:
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels)."""
-        _, _, height, width, channels = self.images.shape
+        height, width, channels = self.images.shape[-3:]
         return height, width, channels
+
+
+class ImageDataset(Prepared):
+    """A data set of classes, each in one of "train", "validation" and "test".
+
+    `images` are uint8 [classes, examples per class, height, width, channels].
+    """
 
     @property
     def examples_per_class(self) -> int:
         """How many images each class has."""
         return int(self.images.shape[1])
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The group of each class: what its name has before the last "/", or the script of a character; "" for none."""
+        return tuple(
+            named[1] if (named := _CHARACTER.match(name)) else name.rpartition("/")[0] for name in self.class_names
+        )
 
 
 def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ...]:
@@ -98,79 +207,11 @@ def shuffled_splits(classes: int, counts: tuple[int, int, int]) -> tuple[str, ..
     return tuple(str(name) for name in names)
 
 
-def save_dataset(folder: Path, raw: RawImages, facts: dict[str, Any]) -> None:
-    """Write images.npy, classes.csv and summary.json; see `write_files`.
-
-    Args:
-        folder: where the three files go; made if missing.
-        raw: the images.
-        facts: what summary.json says besides the counts: name, source, licence, version, stand_in, ...
-    """
-    classes, examples, *_ = raw.images.shape
-    counts = {
-        "classes": classes,
-        "examples_per_class": examples,
-        "image_shape": list(raw.images.shape[2:]),
-        "split_classes": {split: raw.splits.count(split) for split in SPLITS},
-    }
-    rows = zip(range(classes), raw.class_names, raw.splits, strict=True)
-    table = [("index", "name", "split"), *rows]
-    write_files(folder, "classes", raw.images, table, facts | raw.facts, counts, raw.versions)
-
-
-def write_files(
-    folder: Path,
-    kind: str,
-    images: np.ndarray,
-    table: Sequence[Sequence[Any]],
-    facts: dict[str, Any],
-    counts: dict[str, Any],
-    versions: dict[str, str],
-    **beside: Iterable[Sequence[Any]],
-) -> None:
-    """Write images.npy, classes.csv and, last, summary.json, each whole or not at all.
-
-    The old summary goes first and the new one comes last, so that a data set whose writing was cut short
-    has no summary, and is refused by `open_files`.
-
-    Args:
-        folder: where the three files go; made if missing.
-        kind: "classes", "records" or "texts".
-        images: the array.
-        table: the rows of classes.csv, its head first.
-        facts: what is known of the data set before it is prepared.
-        counts: what summary.json says of the array.
-        versions: of the libraries whose version can change a pixel.
-        beside: further tables, by name; summary.json has their checksums.
-    """
-    with writing(folder / "summary.json"):
-        (folder / "summary.json").unlink(missing_ok=True)
-    with atomic_path(folder / "images.npy") as temporary, open(temporary, "wb") as handle:
-        np.save(handle, images, allow_pickle=False)
-    for name, rows in {"classes": table, **beside}.items():
-        write_table(folder / f"{name}.csv", rows)
-    digest = sha256(folder / "images.npy")
-    recorded = facts.get("recorded_sha256")
-    write_json(
-        folder / "summary.json",
-        {
-            **facts,
-            "kind": kind,
-            "sha256": digest,
-            "matches_record": None if recorded is None else digest == recorded,
-            **{f"{name}_sha256": sha256(folder / f"{name}.csv") for name in beside},
-            **counts,
-            **({"mean_pixel": round(float(images.mean(dtype=np.float64)), 4)} if images.dtype == np.uint8 else {}),
-            "made_with": versions,
-        },
-    )
-
-
 def load_dataset(folder: Path | str) -> ImageDataset:
-    """Open a prepared data set, checking that it is whole.
+    """Open a prepared data set of classes, checking that it is whole.
 
     Raises:
-        BenchError: a file is missing, or is not what was written there; or it is a data set of records.
+        BenchError: a file is missing, or is not what was written there; or the data set is of another kind.
     """
     folder = Path(folder)
     summary, images = open_files(folder, "classes", ("classes", "examples_per_class"))
@@ -189,23 +230,17 @@ def open_files(folder: Path, kind: str, sizes: tuple[str, ...]) -> tuple[dict[st
     Raises:
         BenchError: a file is missing, or is not what was written there; or the data set is of another kind.
     """
+    texts = kind == "texts"
     summary = read_json(folder / "summary.json")
-    try:
+    with whole(folder / "summary.json", "does not describe a data set"):
         name, digest, stored = summary["name"], summary["sha256"], summary.get("kind", "classes")
         if stored != kind:
             raise BenchError(_WRONG_KIND[kind].format(name=name, folder=folder))
-        shape = (*(summary[size] for size in sizes), *([] if kind == "texts" else summary["image_shape"]))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise foreign_summary(folder, f"no {error}") from error
-    path, number = folder / "images.npy", np.int32 if kind == "texts" else np.uint8
-    try:
+        shape = (*(summary[size] for size in sizes), *([] if texts else summary["image_shape"]))
+    with whole(folder / "images.npy") as path:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
-        if images.shape != shape or images.dtype != number or sha256(path) != digest:
+        if images.shape != shape or images.dtype != (np.int32 if texts else np.uint8) or sha256(path) != digest:
             raise ValueError("its content is not what its summary says")
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend(folder)}") from error
-    except (ValueError, OSError, EOFError) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend(folder)}") from error
     return summary, images
 
 
@@ -215,17 +250,10 @@ def read_classes(folder: Path, classes: int) -> list[dict[str, str]]:
     Raises:
         BenchError: it is missing, or does not list classes 0 to `classes` - 1.
     """
-    path = folder / "classes.csv"
-    try:
-        with open(path, newline="", encoding="utf-8") as handle:
-            rows = list(csv.DictReader(handle))
-        whole = [int(row["index"]) for row in rows] == list(range(classes)) and all(row["name"] for row in rows)
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend(folder)}") from error
-    except (KeyError, ValueError, TypeError) as error:
-        raise damaged_classes(folder, f"no readable column {error}") from error
-    if not whole:
-        raise damaged_classes(folder, f"it should list classes 0 to {classes - 1} with their names")
+    with whole(folder / "classes.csv") as path:
+        rows = read_table(path)
+        if [int(row["index"]) for row in rows] != [*range(classes)] or not all(row["name"] for row in rows):
+            raise ValueError(f"it should list classes 0 to {classes - 1} with their names")
     return rows
 
 
@@ -238,23 +266,31 @@ def read_splits(folder: Path, classes: int) -> tuple[dict[str, np.ndarray], tupl
     rows = read_classes(folder, classes)
     stated = np.array([row.get("split") for row in rows])
     if not set(stated) <= set(SPLITS):
-        raise damaged_classes(folder, f"it should give each of them one of the splits {', '.join(SPLITS)}")
+        with whole(folder / "classes.csv"):
+            raise ValueError(f"it should give each of them one of the splits {', '.join(SPLITS)}")
     return {split: np.flatnonzero(stated == split) for split in SPLITS}, tuple(row["name"] for row in rows)
 
 
-def foreign_summary(folder: Path, what: str) -> BenchError:
-    """The error for a summary.json that some other program, or an editor, may have written."""
-    return BenchError(f"{folder / 'summary.json'} does not describe a data set ({what}): {mend(folder)}")
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by its head; whatever is wrong with them is for the caller to find."""
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
 
 
-def damaged_classes(folder: Path, what: str) -> BenchError:
-    """The error for a classes.csv whose content is wrong."""
-    return BenchError(f"{folder / 'classes.csv'} is damaged ({what}): {mend(folder)}")
+@contextlib.contextmanager
+def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
+    """Raise what shows that a file of a data set is not what was written there, as one line that names it.
 
-
-def mend(folder: Path) -> str:
-    """What to do where a data set's files are not whole."""
-    return f"delete {folder} and run the workflow again"
+    Raises:
+        BenchError: it is missing, or its content is `wrong`.
+    """
+    try:
+        yield path
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: delete {path.parent} and run the workflow again") from error
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, EOFError) as error:
+        said = f"no {error}" if isinstance(error, KeyError) else error
+        raise BenchError(f"{path} {wrong} ({said}): delete {path.parent} and run the workflow again") from error
 
 
 # What a loader says that meets another kind than its own.

@@ -5,20 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import PIL
-from PIL import Image
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import SPLITS, Progress, RawImages
-from dpfedbench.data.sources import Source, decoded_image, find_local, listed, place_for, read_pickle
+from dpfedbench.data.sources import Copy, Source, by_class, listed, read_pickle
 from dpfedbench.errors import BenchError
 
 EXAMPLES = 600
 SIZE = 84
-SUBFOLDER = "mini-imagenet"
 _SPELLINGS = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
-_SUFFIXES = {".jpg", ".jpeg", ".png"}
-_NAMED = 5  # classes that an error names
-_SOURCE = Source(name="mini-ImageNet", fetched=False)
+_SOURCE = Source(name="mini-ImageNet", places=("mini-imagenet", "miniimagenet"), fetched=False)
 
 _SPLIT_TEXT = {
     "train": """
@@ -65,108 +60,76 @@ def read_mini_imagenet(
     Raises:
         BenchError: no copy; or a copy that is damaged or incomplete.
     """
-    del download_dir
     classes = classes or SPLIT_CLASSES
-    images, names, splits = [], [], []
+    everything = {name for split in SPLITS for name in classes[split]}
+    images, names, splits = [], list[str](), list[str]()
     for done, split in enumerate(SPLITS, start=1):
-        wanted = sorted(classes[split])
-        path = _find(local, split, classes)
-        if path.is_dir():
-            pictures = _read_folder(
-                path, wanted, {name for split in SPLITS for name in classes[split]}, examples, progress
-            )
+        copy, wanted = _find(local, split, everything), sorted(classes[split])
+        if copy.path.is_dir():
+            split_folder = any(copy.path.name in spellings for spellings in _SPELLINGS.values())
+            images.append(_read_folder(copy, wanted, set(wanted) if split_folder else everything, examples, progress))
         else:
-            pictures = _read_cache(path, wanted, examples)
+            images.append(_read_cache(copy, wanted, examples))
             if progress:
                 progress("reading mini-ImageNet", done, len(SPLITS))
-        for name in wanted:
-            images.append(pictures[name])
-            names.append(name)
-            splits.append(split)
+        names += wanted
+        splits += [split] * len(wanted)
     return RawImages(
-        images=np.stack(images), class_names=tuple(names), splits=tuple(splits), versions={"pillow": PIL.__version__}
+        images=np.concatenate(images),
+        class_names=tuple(names),
+        splits=tuple(splits),
+        versions={"pillow": PIL.__version__},
     )
 
 
-def _find(local: Path | None, split: str, classes: Mapping[str, Sequence[str]]) -> Path:
+def _find(local: Path | None, split: str, everything: set[str]) -> Copy:
     """The split's pickle or folder, or the folder of all classes."""
     spellings = _SPELLINGS[split]
     pickles = tuple(f"mini-imagenet-cache-{spelling}.pkl" for spelling in spellings)
-    places = (SUBFOLDER, "miniimagenet")
-    path = find_local(local, places, pickles + spellings)
-    if path is None:
-        any_class = find_local(local, places, tuple(name for names in classes.values() for name in names))
-        path = any_class.parent if any_class else None
-    if path is None:
-        raise _missing(pickles[0], spellings[0], local)
-    return path
-
-
-def _check_classes(path: Path, present: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
-    """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
-    missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
-    if missing:
-        raise _SOURCE.damaged(path, f"of its {len(wanted)} classes {listed(missing, _NAMED)} are missing")
-    if strange:
-        raise _SOURCE.damaged(path, f"{listed(strange, _NAMED)} are not among its {len(allowed)} classes")
-
-
-def _read_cache(path: Path, wanted: Sequence[str], examples: int) -> dict[str, np.ndarray]:
-    content = read_pickle(path, str(path))
-    try:
-        pixels = np.asarray(content["image_data"])
-        rows = {str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _SOURCE.damaged(path, f"no image_data and class_dict: {error}") from error
-    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
-        raise _SOURCE.damaged(path, f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
-    _check_classes(path, set(rows), wanted, set(wanted))
-    for name, indices in rows.items():
-        if indices.shape != (examples,) or indices.min() < 0 or indices.max() >= len(pixels):
-            raise _SOURCE.damaged(path, f"class {name} has not {examples} images")
-    return {name: pixels[indices] for name, indices in rows.items()}
-
-
-def _read_folder(
-    path: Path, wanted: Sequence[str], known: set[str], examples: int, progress: Progress | None
-) -> dict[str, np.ndarray]:
-    """The wanted classes of a folder of one split, or (`known`) of all classes."""
-    folders = {entry.name for entry in path.iterdir() if entry.is_dir()}
-    split_folder = any(path.name in spellings for spellings in _SPELLINGS.values())
-    _check_classes(path, folders, wanted, set(wanted) if split_folder else known)
-    classes: dict[str, np.ndarray] = {}
-    for name in wanted:
-        files = sorted(file for file in (path / name).iterdir() if file.suffix.lower() in _SUFFIXES)
-        if len(files) != examples:
-            raise _SOURCE.damaged(path / name, f"it has {len(files)} images, not {examples}")
-        classes[name] = np.stack([_decode(file) for file in files])
-        if progress:
-            progress(f"reading mini-ImageNet's classes from {path.name}", len(classes), len(wanted))
-    return classes
-
-
-def _decode(path: Path) -> np.ndarray:
-    try:
-        return np.asarray(decoded_image(path).convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS))
-    except (OSError, ValueError) as error:
-        raise _SOURCE.damaged(path, str(error)) from error
-
-
-def _missing(pickle_name: str, folder_name: str, local: Path | None) -> BenchError:
-    return BenchError(
-        f"{pickle_name} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
+    if copy := _SOURCE.find(local, *pickles, *spellings):
+        return copy
+    if any_class := _SOURCE.find(local, *everything):
+        return Copy(_SOURCE, any_class.path.parent)
+    raise BenchError(
+        f"{pickles[0]} is missing, and is not fetched, since ImageNet's terms ask for consent: agree to "
         f"them at https://image-net.org, get the three mini-imagenet-cache files of the Ravi and "
         f"Larochelle split (for instance https://zenodo.org/record/7978538) and put them, or a folder "
-        f"{folder_name} of one folder per class (or the 100 folders side by side), in {place_for(local, SUBFOLDER)}"
+        f"{spellings[0]} of one folder per class (or the 100 folders side by side), in {_SOURCE.place(local)}"
     )
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="mini-imagenet",
-        holds="classes 64/16/20 x 600 of 84x84x3",
-        source="https://image-net.org",
-        licence="ImageNet terms of access: non-commercial research",
-        read=read_mini_imagenet,
-    ),
-)
+def _check_classes(copy: Copy, present: set[str], wanted: Sequence[str], allowed: set[str]) -> None:
+    """That all wanted classes are there, and none that may not be: a strange class would be in no split or two."""
+    missing, strange = sorted(set(wanted) - present), sorted(present - allowed)
+    if missing:
+        raise copy.damaged(f"of its {len(wanted)} classes {listed(missing, 5)} are missing")
+    if strange:
+        raise copy.damaged(f"{listed(strange, 5)} are not among its {len(allowed)} classes")
+
+
+def _read_cache(copy: Copy, wanted: Sequence[str], examples: int) -> np.ndarray:
+    """The classes of a split's pickle, uint8 [classes, examples, 84, 84, 3]."""
+    content = read_pickle(copy.path, str(copy.path))
+    with copy.judged(wrong="no image_data and class_dict"):
+        pixels = np.asarray(content["image_data"])
+        rows = {str(name): np.asarray(indices, dtype=np.int64) for name, indices in content["class_dict"].items()}
+    if pixels.dtype != np.uint8 or pixels.shape[1:] != (SIZE, SIZE, 3):
+        raise copy.damaged(f"image_data is {pixels.dtype} {pixels.shape}, not uint8 [n, {SIZE}, {SIZE}, 3]")
+    _check_classes(copy, set(rows), wanted, set(wanted))
+    for name, indices in rows.items():
+        if indices.shape != (examples,) or indices.min() < 0 or indices.max() >= len(pixels):
+            raise copy.damaged(f"class {name} has not {examples} images")
+    return pixels[np.stack([rows[name] for name in wanted])]
+
+
+def _read_folder(
+    copy: Copy, wanted: Sequence[str], allowed: set[str], examples: int, progress: Progress | None
+) -> np.ndarray:
+    """The same of a folder of one split, or of all classes; which classes it may have is `allowed`."""
+    _check_classes(copy, {entry.name for entry in copy.path.iterdir() if entry.is_dir()}, wanted, allowed)
+    pictures = by_class(sorted(copy.files), r"(?i)^([^/]+)/[^/]+\.(?:jpe?g|png)$")
+    classes = {name: pictures.get(name, []) for name in wanted}
+    return copy.pictures(classes, examples=examples, mode="RGB", side=SIZE, progress=progress)
+
+
+READERS = {"mini-imagenet": read_mini_imagenet}

@@ -4,58 +4,42 @@ from __future__ import annotations
 
 import gzip
 import math
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress
-from dpfedbench.data.records import SPLITS, RawRecords
-from dpfedbench.data.sources import Source, fetch, find_local
-from dpfedbench.errors import BenchError
-
-if TYPE_CHECKING:
-    from torchvision import datasets
-else:
-    from dpsum.lazy import Lazy
-
-    datasets = Lazy("torchvision.datasets")  # slow to import, and not needed with a local copy
+from dpfedbench.data.images import Progress, told
+from dpfedbench.data.records import RawRecords
+from dpfedbench.data.sources import Source
 
 SIZE = 28
 FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
 }
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Set:
+class _Set(Source):
     """What tells one data set of the format from another.
 
     Attributes:
-        called: its name in messages; without "-" it is that of torchvision's class.
-        places: its subfolders of a local data folder.
         counts: records of each label; they tell its labels from another set's.
         class_names: one per label.
     """
 
-    called: str
-    places: tuple[str, ...]
     counts: dict[str, tuple[int, ...]]
     class_names: tuple[str, ...]
 
-    def damaged(self, path: Path, what: object) -> BenchError:
-        """The error for a file whose content is wrong."""
-        return Source(name=self.called).damaged(path, what)
-
 
 _MNIST = _Set(
-    called="MNIST",
+    name="MNIST",
     places=("mnist", "MNIST", "MNIST/raw"),
     counts={
         "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
@@ -64,7 +48,7 @@ _MNIST = _Set(
     class_names=DIGITS,
 )
 _FASHION_MNIST = _Set(
-    called="Fashion-MNIST",
+    name="Fashion-MNIST",
     places=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
     counts={"train": (6000,) * 10, "test": (1000,) * 10},
     class_names=GARMENTS,
@@ -126,61 +110,30 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
-def _read(which: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
-    blocks: dict[str, Any] = {}
-    for done, split in enumerate(SPLITS):
-        wanted, (image_file, label_file) = which.counts[split], FILES[split]
-        path = _find(which, image_file, local, download_dir)
-        images = _checked(path, which, (sum(wanted), SIZE, SIZE))[..., None]
-        if progress:
-            progress(f"reading {which.called}", 2 * done + 1, 4)
-        path = _find(which, label_file, local, download_dir)
-        labels = _checked(path, which, (sum(wanted),)).astype(np.int64)
-        if labels.max() >= len(wanted):
-            raise which.damaged(path, f"it has the label {labels.max()}")
-        for label, count in enumerate(np.bincount(labels, minlength=len(wanted))):
-            if count != wanted[label]:
-                raise which.damaged(path, f"label {label} occurs {count} times, not {wanted[label]}")
-        blocks |= {f"{split}_images": images, f"{split}_labels": labels}
-        if progress:
-            progress(f"reading {which.called}", 2 * done + 2, 4)
-    return RawRecords(**blocks, class_names=which.class_names, versions={})
-
-
-def _find(which: _Set, name: str, local: Path | None, download_dir: Path) -> Path:
-    path = find_local(local, which.places, (f"{name}.gz", name))
-    if path is not None:
-        return path
-    published, packed = getattr(datasets, which.called.replace("-", "")), f"{name}.gz"
-    md5 = dict(published.resources)[packed]
-    return fetch(published.mirrors[0] + packed, md5, download_dir, local=local, subfolder=which.places[0])
-
-
-def _checked(path: Path, which: _Set, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        return read_idx(path, shape)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise which.damaged(path, error) from error
+def _read(wanted: _Set, local: Path | None, download_dir: Path, progress: Progress | None) -> RawRecords:
+    arrays: dict[str, Any] = {}
+    for field, name in told(FILES.items(), progress, f"reading {wanted.name}"):
+        packed, counts = f"{name}.gz", wanted.counts[field.partition("_")[0]]
+        copy = wanted.find(local, packed, name)
+        if copy is None:
+            published = wanted.published
+            url, md5 = published.mirrors[0] + packed, dict(published.resources)[packed]
+            copy = wanted.fetch(url, md5, download_dir, local)
+        with copy.judged():
+            if field.endswith("images"):
+                arrays[field] = read_idx(copy.path, (sum(counts), SIZE, SIZE))[..., None]
+                continue
+            labels = arrays[field] = read_idx(copy.path, (sum(counts),)).astype(np.int64)
+            if labels.max() >= len(counts):
+                raise ValueError(f"it has the label {labels.max()}")
+            for label, count in enumerate(np.bincount(labels, minlength=len(counts))):
+                if count != counts[label]:
+                    raise ValueError(f"label {label} occurs {count} times, not {counts[label]}")
+    return RawRecords(**arrays, class_names=wanted.class_names, versions={})
 
 
 def _times(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "no"
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="mnist",
-        holds="records 60000/10000 of 28x28x1",
-        source="http://yann.lecun.com/exdb/mnist/",
-        licence="none stated; cite LeCun et al. 1998",
-        read=read_mnist,
-    ),
-    DatasetEntry(
-        name="fashion-mnist",
-        holds="records 60000/10000 of 28x28x1",
-        source="https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT",
-        read=read_fashion_mnist,
-        recorded_sha256="90d92e1ec361156ea1ee20b1805aa32747a53165c0c76864b4e63764ec91c4be",
-    ),
-)
+READERS = {"mnist": read_mnist, "fashion-mnist": read_fashion_mnist}

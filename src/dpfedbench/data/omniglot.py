@@ -1,37 +1,20 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people (Lake et al. 2015)."""
 
-from __future__ import annotations
-
-import re
-from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
-from PIL import Image
 
-from dpfedbench.data.entry import DatasetEntry
 from dpfedbench.data.images import Progress, RawImages, shuffled_splits
-from dpfedbench.data.sources import Source, fetch, find_local
-
-if TYPE_CHECKING:
-    from torchvision import datasets
-else:
-    from dpsum.lazy import Lazy
-
-    datasets = Lazy("torchvision.datasets")  # slow to import, and not needed with a local copy
+from dpfedbench.data.sources import Source, by_class
 
 PARTS = {"images_background": 964, "images_evaluation": 659}
 DRAWINGS = 20
 SOURCE_SIZE = 105
 SIZE = 28
-_SOURCE = Source(name="Omniglot", largest=1 << 20)  # a drawing has a few hundred bytes
+_SOURCE = Source(name="Omniglot", places=("omniglot", "omniglot-py"), largest=1 << 20)  # a drawing: some hundred bytes
 SPLIT_COUNTS = (1150, 50, 423)
 """Train, validation, test classes: Table 1 of DP-FedMeta (71 : 3 : 26)."""
-
-_MEMBER = re.compile(r"(?:^|/)(images_\w+)/([^/]+)/(character\d+)/(\d+_\d+\.png)$")
 
 
 def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | None = None) -> RawImages:
@@ -50,59 +33,25 @@ def read_omniglot(local: Path | None, download_dir: Path, progress: Progress | N
     Raises:
         BenchError: no copy and no network; or a copy that is damaged or incomplete.
     """
-    total, images, names = sum(PARTS.values()), [], []
+    images, names = [], list[str]()
     for part, characters in PARTS.items():
-        path = find_local(local, ("omniglot", "omniglot-py"), (f"{part}.zip", part))
-        if path is None:
-            url = f"{datasets.Omniglot.download_url_prefix}/{part}.zip"
-            path = fetch(url, datasets.Omniglot.zips_md5[part], download_dir, local=local, subfolder="omniglot")
-        drawings = _read(path, part)
-        _check_count(path, drawings, characters)
-        for character in sorted(drawings):
-            images.append(np.stack([_decode(path, name, read) for name, read in sorted(drawings[character])]))
-            names.append("/".join((part.removeprefix("images_"), *character)))
-            if progress:
-                progress("reading Omniglot's characters", len(names), total)
+        copy = _SOURCE.find(local, f"{part}.zip", part)
+        if copy is None:
+            published = _SOURCE.published
+            url = f"{published.download_url_prefix}/{part}.zip"
+            copy = _SOURCE.fetch(url, published.zips_md5[part], download_dir, local)
+        classes = by_class(sorted(copy.files), r"(?:^|/)([^/]+/character\d+)/\d+_\d+\.png$")
+        if len(classes) != characters:
+            raise copy.damaged(f"it has {len(classes)} characters, not {characters}")
+        grey = copy.pictures(classes, examples=DRAWINGS, mode="L", size=SOURCE_SIZE, side=SIZE, progress=progress)
+        images.append(255 - grey)
+        names += [f"{part.removeprefix('images_')}/{name}" for name in classes]
     return RawImages(
-        images=np.stack(images)[..., None],
+        images=np.concatenate(images),
         class_names=tuple(names),
-        splits=shuffled_splits(total, SPLIT_COUNTS),
+        splits=shuffled_splits(len(names), SPLIT_COUNTS),
         versions={"pillow": PIL.__version__},
     )
 
 
-_Drawings = defaultdict[tuple[str, str], list[tuple[str, Callable[[], bytes]]]]
-
-
-def _read(path: Path, part: str) -> _Drawings:
-    prefix, drawings = f"{part}/" if path.is_dir() else "", _Drawings(list)
-    for name, read in _SOURCE.files(path).items():
-        match = _MEMBER.search(prefix + name)
-        if match and match[1] == part:
-            drawings[match[2], match[3]].append((match[4], read))
-    return drawings
-
-
-def _check_count(path: Path, drawings: _Drawings, characters: int) -> None:
-    if len(drawings) != characters:
-        raise _SOURCE.damaged(path, f"it has {len(drawings)} characters, not {characters}")
-    for (alphabet, character), files in sorted(drawings.items()):
-        if len(files) != DRAWINGS:
-            raise _SOURCE.damaged(path, f"{alphabet}/{character} has {len(files)} drawings, not {DRAWINGS}")
-
-
-def _decode(path: Path, name: str, read: Callable[[], bytes]) -> np.ndarray:
-    grey = _SOURCE.picture(path, name, read, SOURCE_SIZE, "L")
-    return 255 - np.asarray(grey.resize((SIZE, SIZE), Image.Resampling.LANCZOS))
-
-
-ENTRIES = (
-    DatasetEntry(
-        name="omniglot",
-        holds="classes 1150/50/423 x 20 of 28x28x1",
-        source="https://github.com/brendenlake/omniglot",
-        licence="MIT",
-        read=read_omniglot,
-        recorded_sha256="910224a05d7f301fbb9fa895855b3a938b8eb033955546561619f310416718ab",
-    ),
-)
+READERS = {"omniglot": read_omniglot}

@@ -1,21 +1,23 @@
-"""Simulated clients and few-shot tasks: which images each one holds, and how batches are made from them.
+"""Simulated clients and few-shot tasks: which images or records each one holds, and how batches are made from them.
 
-Clients are tasks drawn from shared images, as in the papers; summary.json says how far images are shared. A
-`disjoint` partition gives no image to two clients.
+How a data set is shared out is the matter of `parts.partitions`; summary.json says how far clients share images.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS, ImageDataset
+from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpsum.randomness import stream
 
-KINDS = ("shared", "disjoint")
-_BLOCK = 4096  # clients drawn from one stream; part of what a seed means
+BLOCK = 4096
+"""Clients drawn from one stream; part of what a seed means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,32 @@ class Partition(ClientsFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordPartition(ClientsFolder):
+    """Which records each client holds.
+
+    Attributes:
+        records: int32 [clients, most records of a client], indices into the data set's images; no record is in it
+            twice, and rows of clients that hold fewer end with -1.
+        summary: what it is: dataset, kind, seed, counts, and each client's records of each label.
+    """
+
+    arrays: ClassVar[tuple[str, ...]] = ("records",)
+
+    records: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if self.records.ndim != 2 or self.records.dtype != np.int32:
+            raise ValueError(f"records must be int32 [clients, records], not {self.records.dtype} {self.records.shape}")
+
+    def preview(self) -> list[list[Any]]:
+        rows: list[list[Any]] = [["client", "label", "class_name", "records"]]
+        for client, counts in enumerate(self.summary["label_histogram"][:PREVIEW]):
+            rows += [[client, label, self.called(label), count] for label, count in enumerate(counts) if count]
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskBatch:
     """The data of n clients or tasks; images in [0, 1], examples class by class, labels 0 ... ways - 1.
 
@@ -75,41 +103,20 @@ class TaskBatch:
     query_y: np.ndarray
 
 
-def make_partition(
-    dataset: ImageDataset, *, clients: int, ways: int, examples_per_class: int, kind: str, seed: int
+def partition_of(
+    dataset: ImageDataset, classes: np.ndarray, examples: np.ndarray, *, kind: str, seed: int, own: Mapping[str, Any]
 ) -> Partition:
-    """Give each client images of a few training classes.
-
-    "shared": every client draws its classes, and its images of them, uniformly and apart from the others. The
-    first n clients do not depend on how many follow.
-    "disjoint": no image is in two clients. Classes are dealt like cards, one shuffled deck after another, so
-    that as many clients fit as can.
+    """The partition of clients that hold these examples of these training classes.
 
     Args:
-        dataset: only its training classes are used.
-        clients: how many.
-        ways: classes per client.
-        examples_per_class: images a client holds of each of its classes, support and query together.
-        kind: "shared" or "disjoint".
-        seed: the run's seed; drawn from the streams (seed, "partition", ...).
-
-    Raises:
-        BenchError: the data set has too few classes, or images per class, or (disjoint) images in all.
+        dataset: the data set.
+        classes: integers [clients, ways].
+        examples: integers [clients, ways, examples].
+        kind: the partition's name.
+        seed: the run's.
+        own: what the partition was made by, for the summary.
     """
-    if kind not in KINDS:
-        raise BenchError(f"clients.partition is {kind!r}: choose one of {', '.join(KINDS)}")
-    for name, value in (
-        ("clients.count", clients),
-        ("task.ways", ways),
-        ("clients.examples_per_class", examples_per_class),
-    ):
-        _require_positive(name, value)
-    pool = dataset.splits["train"]
-    _check_fits(dataset, "train", ways, examples_per_class)
-    if kind == "shared":
-        classes, examples = _draw(dataset, "train", clients, ways, examples_per_class, seed, "partition")
-    else:
-        classes, examples = _deal(stream(seed, "partition"), dataset, pool, clients, ways, examples_per_class)
+    (clients, ways, each), pool = examples.shape, dataset.splits["train"]
     used = np.bincount(
         (classes[:, :, None].astype(np.int64) * dataset.examples_per_class + examples).ravel(),
         minlength=dataset.images.shape[0] * dataset.examples_per_class,
@@ -122,16 +129,45 @@ def make_partition(
         "seed": seed,
         "clients": clients,
         "ways": ways,
-        "examples_per_class": examples_per_class,
-        "images_per_client": ways * examples_per_class,
+        "examples_per_class": each,
+        "images_per_client": ways * each,
         # A client holds an image at most once, so an image's uses are its clients.
         "clients_per_image": {"mean": float(used.mean()), "min": int(used.min()), "max": int(used.max())},
         "images_used": int((used > 0).sum()),
         "images_available": int(used.size),
         "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
         "split_images": {split: len(dataset.splits[split]) * dataset.examples_per_class for split in SPLITS},
+        **own,
     }
-    return Partition(classes=classes, examples=examples, summary=summary, class_names=dataset.class_names)
+    return Partition(
+        classes=classes.astype(_index_type(int(pool.max()) + 1)),
+        examples=examples.astype(_index_type(dataset.examples_per_class)),
+        summary=summary, class_names=dataset.class_names,
+    )  # fmt: skip
+
+
+def record_partition_of(
+    dataset: RecordDataset, held: Sequence[np.ndarray], *, kind: str, seed: int, own: Mapping[str, Any]
+) -> RecordPartition:
+    """The partition of clients that hold these training records; other arguments as of `partition_of`."""
+    sizes, classes = [len(records) for records in held], len(dataset.class_names)
+    padded = np.full((len(held), max(sizes)), -1, np.int32)
+    for row, records in zip(padded, held, strict=True):
+        row[: len(records)] = records
+    histogram = [np.bincount(dataset.labels[records], minlength=classes).tolist() for records in held]
+    summary = {
+        "dataset": dataset.name,
+        "dataset_sha256": dataset.summary["sha256"],
+        "split": "train",
+        "kind": kind,
+        "seed": seed,
+        "clients": len(held),
+        **own,
+        "records_per_client": sizes[0] if len(set(sizes)) == 1 else sizes,
+        "label_histogram": histogram,
+        "labels_per_client": [sum(count > 0 for count in counts) for counts in histogram],
+    }
+    return RecordPartition(records=padded, summary=summary, class_names=dataset.class_names)
 
 
 def sample_tasks(
@@ -165,10 +201,9 @@ def sample_tasks(
     """
     if split not in SPLITS:
         raise BenchError(f"there is no split {split!r}: choose one of {', '.join(SPLITS)}")
-    for name, value in (("tasks", count), ("ways", ways), ("shots", shots), ("query_per_class", query_per_class)):
-        _require_positive(name, value)
+    _require_positive({"tasks": count, "ways": ways, "shots": shots, "query_per_class": query_per_class})
     _check_fits(dataset, split, ways, shots + query_per_class)
-    classes, examples = _draw(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
+    classes, examples = drawn(dataset, split, count, ways, shots + query_per_class, seed, f"tasks-{purpose}-{split}")
     summary = {
         "dataset": dataset.name,
         "dataset_sha256": dataset.summary["sha256"],
@@ -225,9 +260,20 @@ def gather(
     return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
 
 
-def _require_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise BenchError(f"{name} is {value}: it must be at least 1")
+def check_task_sizes(dataset: ImageDataset, *, clients: int, ways: int, examples_per_class: int) -> None:
+    """Refuse clients that hold nothing, or more than the training classes have.
+
+    Raises:
+        BenchError: says which number, and what there is.
+    """
+    _require_positive({"clients.count": clients, "task.ways": ways, "clients.examples_per_class": examples_per_class})
+    _check_fits(dataset, "train", ways, examples_per_class)
+
+
+def _require_positive(values: Mapping[str, int]) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise BenchError(f"{name} is {value}: it must be at least 1")
 
 
 def _check_fits(dataset: ImageDataset, split: str, ways: int, examples: int) -> None:
@@ -246,24 +292,27 @@ def _index_type(dataset_size: int) -> type[np.signedinteger[Any]]:
     return np.int16 if dataset_size <= np.iinfo(np.int16).max else np.int32
 
 
-def _draw(
+def drawn(
     dataset: ImageDataset, split: str, clients: int, ways: int, examples_per_class: int, seed: int, purpose: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats."""
+    """Classes [clients, ways] of the split, examples [clients, ways, examples]; uniform, no repeats.
+
+    The first n clients do not depend on how many follow.
+    """
     pool, per_class = dataset.splits[split], dataset.examples_per_class
     classes = np.empty((clients, ways), dtype=_index_type(int(pool.max()) + 1))
     examples = np.empty((clients, ways, examples_per_class), dtype=_index_type(per_class))
-    for block, start in enumerate(range(0, clients, _BLOCK)):
+    for block, start in enumerate(range(0, clients, BLOCK)):
         # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
-        rng, stop = stream(seed, purpose, block), min(start + _BLOCK, clients)
-        chosen = pool[_distinct(rng, _BLOCK, len(pool), ways)]
-        picked = _distinct(rng, _BLOCK * ways, per_class, examples_per_class)
+        rng, stop = stream(seed, purpose, block), min(start + BLOCK, clients)
+        chosen = pool[distinct(rng, BLOCK, len(pool), ways)]
+        picked = distinct(rng, BLOCK * ways, per_class, examples_per_class)
         classes[start:stop] = chosen[: stop - start]
-        examples[start:stop] = picked.reshape(_BLOCK, ways, -1)[: stop - start]
+        examples[start:stop] = picked.reshape(BLOCK, ways, -1)[: stop - start]
     return classes, examples
 
 
-def _distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.ndarray:
+def distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.ndarray:
     """Rows of `take` distinct numbers below `size` in random order, each ordered choice equally likely.
 
     Floyd's sampling (Bentley and Floyd 1987) on all rows at once, then a shuffle of each row.
@@ -277,42 +326,3 @@ def _distinct(rng: np.random.Generator, rows: int, size: int, take: int) -> np.n
         taken = (chosen[:step] == pick).any(axis=0)
         chosen[step] = np.where(taken, last, pick)
     return rng.permuted(np.ascontiguousarray(chosen.T), axis=1)
-
-
-def _deal(
-    rng: np.random.Generator, dataset: ImageDataset, pool: np.ndarray, clients: int, ways: int, examples: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Deal each image to one client at most.
-
-    Each training class is cut at random into `shares` disjoint sets of images. A deck has each class once;
-    decks follow one another, and every client takes the next `ways` cards. A hand that spans two decks could
-    hold a class twice; the new deck is then rearranged so that its first cards are none of those in the hand.
-    """
-    shares = dataset.examples_per_class // examples
-    most = len(pool) * shares // ways
-    if clients > most:
-        raise BenchError(
-            f"{clients} clients of {ways} classes with {examples} images each cannot be disjoint: "
-            f"{dataset.name}'s training images are enough for {most}; lower clients.count to that, or take "
-            f"clients.partition: shared"
-        )
-    cards: list[np.ndarray] = []
-    for deck in range(shares):
-        order = rng.permutation(len(pool))
-        held = (deck * len(pool)) % ways  # cards that the current client has from the previous deck
-        if held:
-            clash = np.isin(order, cards[-1][-held:])
-            front = np.flatnonzero(clash[: ways - held])
-            spare = ways - held + np.flatnonzero(~clash[ways - held :])[: len(front)]
-            order[front], order[spare] = order[spare], order[front]
-        cards.append(order)
-    hands = np.concatenate(cards)[: clients * ways].reshape(clients, ways)
-    share = (np.arange(clients * ways) // len(pool)).reshape(clients, ways)
-    cut = rng.permuted(
-        np.broadcast_to(np.arange(dataset.examples_per_class), (len(pool), dataset.examples_per_class)), axis=1
-    )
-    places = share[:, :, None] * examples + np.arange(examples)
-    return (
-        pool[hands].astype(_index_type(int(pool.max()) + 1)),
-        cut[hands[:, :, None], places].astype(_index_type(dataset.examples_per_class)),
-    )

@@ -3,21 +3,24 @@
 It is stored in the same three files as a data set of classes (`images`): images.npy, classes.csv, summary.json.
 """
 
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
-
-from dpfedbench.data.images import damaged_classes, foreign_summary, load_dataset, open_files, read_classes, write_files
+from dpfedbench.data.images import Content, Prepared, Raw, class_table, load_dataset, open_files, read_classes, whole
+from dpfedbench.errors import BenchError
 from dpfedbench.files import read_json
+from dpfedbench.lazy import np
+from dpsum.randomness import stream
 
 SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawRecords:
-    """What a reader hands over before anything is written.
+class RawRecords(Raw):
+    """Labelled records, as a reader hands them over.
 
     Attributes:
         train_images: uint8 [training records, height, width, channels].
@@ -25,17 +28,15 @@ class RawRecords:
         test_images: uint8 [test records, height, width, channels].
         test_labels: int64 [test records].
         class_names: one unique name per label.
-        versions: of the libraries whose version can change a pixel.
-        facts: what else summary.json is to say of it.
     """
+
+    kind: ClassVar[str] = "records"
 
     train_images: np.ndarray
     train_labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
     class_names: tuple[str, ...]
-    versions: dict[str, str]
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check shapes and labels; a fault here is ours, not the user's."""
@@ -55,32 +56,35 @@ class RawRecords:
         """(split, images, labels) of each split, in the order of `SPLITS`."""
         return (("train", self.train_images, self.train_labels), ("test", self.test_images, self.test_labels))
 
+    def content(self) -> Content:
+        """Records by split (train, then test), then label, then in the order they came in.
+
+        So the counts in classes.csv say each record's split and label.
+        """
+        classes = len(self.class_names)
+        ordered = [images[np.argsort(labels, kind="stable")] for _, images, labels in self.blocks()]
+        class_records = {split: np.bincount(labels, minlength=classes).tolist() for split, _, labels in self.blocks()}
+        counts = {
+            "records": sum(map(len, ordered)),
+            "classes": classes,
+            "image_shape": list(self.train_images.shape[1:]),
+            "split_records": {split: len(labels) for split, _, labels in self.blocks()},
+            "class_records": class_records,
+        }
+        return np.concatenate(ordered), {"classes": class_table(self.class_names, **class_records)}, counts
+
 
 @dataclass(frozen=True, kw_only=True)
-class RecordDataset:
-    """A data set of records as the rest of the library sees it.
+class RecordDataset(Prepared):
+    """A data set of labelled records, split into "train" and "test".
 
     Attributes:
-        name: the registry's name; a stand-in never bears the name of what it stands in for.
-        images: uint8 [records, height, width, channels], memory-mapped, read-only.
+        images: uint8 [records, height, width, channels].
         labels: int64 [records], indices into `class_names`; -1 for a record of neither split.
-        splits: record indices (int64, ascending) of "train" and "test"; disjoint, and ordered by label.
-        class_names: one per label.
-        summary: the content of summary.json.
+        splits: records of each split, ordered by label.
     """
 
-    name: str
-    images: np.ndarray
     labels: np.ndarray
-    splits: dict[str, np.ndarray]
-    class_names: tuple[str, ...]
-    summary: dict[str, Any]
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
-        _, height, width, channels = self.images.shape
-        return height, width, channels
 
 
 def load_any_records(folder: Path | str) -> RecordDataset:
@@ -109,30 +113,23 @@ def load_any_records(folder: Path | str) -> RecordDataset:
     )
 
 
-def save_records(folder: Path, raw: RawRecords, facts: dict[str, Any]) -> None:
-    """Write images.npy, classes.csv and summary.json, as `images.save_dataset` does for classes.
+def held_out_places(dataset: RecordDataset, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Take so many records out of the test part: the same for every seed, and whether or not a run looks at them, so
+    that all are tested on the same records.
 
-    Records are stored by split (train, then test), then label, then in the order they came in, so that the
-    counts in classes.csv say each record's split and label.
+    Returns:
+        The places of the public validation split, and of what is left, both ascending.
 
-    Args:
-        folder: where the three files go; made if missing.
-        raw: the records.
-        facts: what summary.json says besides the counts: name, source, licence, version, stand_in, ...
+    Raises:
+        BenchError: that would be all of it.
     """
-    classes = len(raw.class_names)
-    ordered = [images[np.argsort(labels, kind="stable")] for _, images, labels in raw.blocks()]
-    class_records = {split: np.bincount(labels, minlength=classes).tolist() for split, _, labels in raw.blocks()}
-    counts = {
-        "records": sum(map(len, ordered)),
-        "classes": classes,
-        "image_shape": list(raw.train_images.shape[1:]),
-        "split_records": {split: len(labels) for split, _, labels in raw.blocks()},
-        "class_records": class_records,
-    }
-    rows = zip(range(classes), raw.class_names, *class_records.values(), strict=True)
-    table = [("index", "name", *class_records), *rows]
-    write_files(folder, "records", np.concatenate(ordered), table, facts | raw.facts, counts, raw.versions)
+    places = dataset.splits["test"]
+    if count >= len(places):
+        raise BenchError(
+            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
+        )
+    order = places[stream(0, "public-validation").permutation(len(places))]
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def load_records(folder: Path | str) -> RecordDataset:
@@ -143,17 +140,16 @@ def load_records(folder: Path | str) -> RecordDataset:
     """
     folder = Path(folder)
     summary, images = open_files(folder, "records", ("records",))
-    try:
+    with whole(folder / "summary.json", "does not describe a data set"):
         counts = {split: np.array(summary["class_records"][split], dtype=np.int64) for split in SPLITS}
         if len(images) != sum(int(count.sum()) for count in counts.values()):
-            raise ValueError("records that add up")
+            raise ValueError("no records that add up")
         labels = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts.values()])
-    except (KeyError, TypeError, ValueError) as error:
-        raise foreign_summary(folder, f"no {error}") from error
     rows = read_classes(folder, len(counts["train"]))
-    for split, count in counts.items():
-        if [row.get(split) for row in rows] != [str(records) for records in count]:
-            raise damaged_classes(folder, f"its column {split} is not what summary.json says")
+    with whole(folder / "classes.csv"):
+        for split, count in counts.items():
+            if [row.get(split) for row in rows] != [str(records) for records in count]:
+                raise ValueError(f"its column {split} is not what summary.json says")
     train = int(counts["train"].sum())
     splits = {"train": np.arange(train), "test": np.arange(train, len(images))}
     names = tuple(row["name"] for row in rows)

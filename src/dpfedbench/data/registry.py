@@ -1,35 +1,70 @@
 """The data sets by name: what each is, where it comes from, and how it is prepared.
 
-Those that come with dpfedbench are the `ENTRIES` of this package's modules, found by place. Others are stated in the
-configuration (`datasets`): what they are, and the module of this package whose `read` makes them.
+Those that come with dpfedbench are the rows of `data.DATASETS_TABLE`, which the `READERS` of this package's modules
+make. Others are stated in the configuration (`datasets`): what they are, and the module of this package whose `read`
+makes them.
 """
 
+import csv
 import difflib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dpfedbench import data
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress, save_dataset
-from dpfedbench.data.records import RawRecords, save_records
+from dpfedbench.data.images import Progress, Raw
 from dpfedbench.data.sources import local_folder
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.discovery import imported
 from dpfedbench.settings.part import Settings
 
-
-def _found() -> Iterator[DatasetEntry]:
-    for info in sorted(pkgutil.iter_modules(data.__path__), key=lambda info: info.name):
-        if f"{data.__name__}.{info.name}" != __name__:
-            yield from getattr(imported(f"{data.__name__}.{info.name}"), "ENTRIES", ())
+Reader = Callable[[Path | None, Path, Progress | None], Raw]
+"""Makes a data set. It is called with the local data folder, or None without one; the folder where downloads are kept;
+and what to tell how far it is, or None."""
 
 
-DATASETS = {entry.name: entry for entry in sorted(_found(), key=lambda entry: entry.name)}
+@dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+    """A data set: its row of `data.DATASETS_TABLE`, or what the configuration says of it, and what makes it."""
+
+    name: str
+    source: str
+    licence: str
+    read: Reader
+    version: str = "1"
+    stands_in_for: str | None = None
+    recorded_sha256: str | None = None
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether results on it say nothing about a published number."""
+        return self.stands_in_for is not None
+
+
+def _shipped() -> Iterator[DatasetEntry]:
+    readers: dict[str, Reader] = {}
+    for info in pkgutil.iter_modules(data.__path__, f"{data.__name__}."):
+        if info.name != __name__:
+            readers |= getattr(imported(info.name), "READERS", {})
+    with open(data.DATASETS_TABLE, newline="", encoding="utf-8") as handle:
+        for row in csv.DictReader(handle, delimiter="\t"):
+            yield DatasetEntry(
+                name=row["name"], version=row["version"], source=row["source"], licence=row["licence"],
+                read=readers[row["name"]], stands_in_for=_stated_or_none(row["stands_in_for"]),
+                recorded_sha256=_stated_or_none(row["sha256"]),
+            )  # fmt: skip
+
+
+def _stated_or_none(cell: str) -> str | None:
+    return None if cell == "-" else cell
+
+
+DATASETS = {entry.name: entry for entry in _shipped()}
 
 
 def lookup(name: str, own: Mapping[str, Mapping[str, Any] | None] | None = None) -> DatasetEntry:
@@ -106,18 +141,6 @@ def prepare(
         raw = entry.read(local_folder(local_dir), out_dir / "download", progress)
     except PermissionError as error:
         raise BenchError(f"no permission to read {error.filename}: make it readable") from error
-    facts = {
-        "name": entry.name,
-        "version": entry.version,
-        "source": entry.source,
-        "licence": entry.licence,
-        "stand_in": entry.stand_in,
-        "stands_in_for": entry.stands_in_for,
-        "recorded_sha256": entry.recorded_sha256,
-    }
-    if hasattr(raw, "save"):
-        raw.save(out_dir, facts)
-    elif isinstance(raw, RawRecords):
-        save_records(out_dir, raw, facts)
-    else:
-        save_dataset(out_dir, raw, facts)
+    names = ("name", "version", "source", "licence", "stand_in", "stands_in_for", "recorded_sha256")
+    facts = {name: getattr(entry, name) for name in names}
+    raw.save(out_dir, facts)

@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dpfedbench.data.entry import DatasetEntry
-from dpfedbench.data.images import Progress
-from dpfedbench.data.sources import ENVIRONMENT, find_local
-from dpfedbench.data.tokens import RawTexts, cut_into_tasks, decoded, text_files, words_of
+from dpfedbench.data.images import Progress, told
+from dpfedbench.data.sources import Source
+from dpfedbench.data.tokens import RawTexts, cut_into_tasks, texts_of, words_of
 from dpfedbench.errors import BenchError
 
 WORDS = 800
-_LARGEST = 64 << 20  # bytes of all texts; the plays have six million
 SOURCE = "https://www.gutenberg.org/ebooks/100"
+_PLAYS = Source(name="Shakespeare-800", places=("shakespeare",), largest=64 << 20, total=1 << 30, fetched=False)
 
 _HEADING = re.compile(r"(?:[A-Z][A-Za-z'’. -]{0,30}\.|[A-Z][A-Z'’ -]{1,30})\s*")
 _DIVISION = re.compile(r"(?:ACT|SCENE|Scene|Act|EPILOGUE|PROLOGUE|THE END)\b")
@@ -53,36 +52,19 @@ def read_shakespeare(local: Path | None, download_dir: Path, progress: Progress 
     Raises:
         BenchError: neither is there, a file is not UTF-8, or there are too few roles.
     """
-    path = find_local(local, ("shakespeare",), ("by_play_and_character", "plays", "plays.zip"))
-    if path is None:
-        place = f"{local / 'shakespeare'}" if local else f"FOLDER/shakespeare with {ENVIRONMENT}=FOLDER"
+    copy = _PLAYS.find(local, "by_play_and_character", "plays", "plays.zip")
+    if copy is None:
         raise BenchError(
             f"no plays found: put plays/*.txt from {SOURCE} (one file a play), or LEAF's by_play_and_character/*.txt, "
-            f"in {place}"
+            f"in {_PLAYS.place(local)}"
         )
-    files = sorted(text_files(path, largest=_LARGEST))
     texts: list[tuple[str, list[str]]] = []
-    for number, (name, content) in enumerate(files, start=1):
-        text = decoded(content, f"{path}/{name}.txt")
-        if path.name == "by_play_and_character":
+    for name, text in told(texts_of(copy), progress, "shakespeare: reading the plays"):
+        if copy.path.name == "by_play_and_character":
             texts.append((name, words_of(text)))
         else:
             texts += [(f"{name}: {role}", words) for role, words in sorted(roles(text).items())]
-        if progress is not None:
-            progress("shakespeare: reading the plays", number, len(files))
-    return cut_into_tasks(
-        texts, words=WORDS, test=0.1, validation=0.1, called=f"{path}", versions={},
-        public_text=f"the roles of fewer than {WORDS} words, which are no task",
-    )  # fmt: skip
+    return cut_into_tasks(texts, words=WORDS, test=0.1, validation=0.1, called=f"{copy.path}", unit="roles")
 
 
-ENTRIES = (
-    DatasetEntry(
-        name="shakespeare-800",
-        holds="texts",
-        source=SOURCE,
-        licence="public domain",
-        read=read_shakespeare,
-        recorded_sha256="a7e3a66b584e43d8df31a36c13f6ab61a6c239b2d6d2f4a1254ede34c231385c",
-    ),
-)
+READERS = {"shakespeare-800": read_shakespeare}

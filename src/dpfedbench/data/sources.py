@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import os
 import pickle
+import re
 import socket
 import tarfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from dpfedbench.data.images import Progress, told
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_readable, reading
+from dpfedbench.lazy import np
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torchvision import datasets as datasets
     from torchvision.datasets import utils
 else:
     from dpsum.lazy import Lazy
 
-    Image = Lazy("PIL.Image")  # a plan reads the options of data sets without it
-    utils = Lazy("torchvision.datasets.utils")  # slow to import, and not needed with a local copy
+    # A plan reads the options of data sets without Pillow; torchvision is slow to import.
+    Image, datasets, utils = Lazy("PIL.Image"), Lazy("torchvision.datasets"), Lazy("torchvision.datasets.utils")
 
 ENVIRONMENT = "DPFEDBENCH_DATA"
 TIMEOUT_S = 30.0
 
-Files = dict[str, Callable[[], bytes]]
-"""What reads each file of a folder or archive, by its path below the root, with slashes."""
+# RuntimeError: an archive is encrypted; NotImplementedError, one of these: it is packed in a way unknown to Python.
+_UNPACKING = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError)
+_FAULTS = (*_UNPACKING, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a damaged copy, or one of something else, raises."""
 
 
 def local_folder(local_dir: Path | str | None) -> Path | None:
@@ -58,219 +63,246 @@ def local_folder(local_dir: Path | str | None) -> Path | None:
     return folder
 
 
-def find_local(folder: Path | None, subfolders: tuple[str, ...], names: tuple[str, ...]) -> Path | None:
-    """The first of `names` found in one of `subfolders` of the local folder, or in the folder itself.
-
-    Raises:
-        BenchError: it, or a folder above it, cannot be read.
-    """
-    if folder is None:
-        return None
-    for place in (*[folder / subfolder for subfolder in subfolders], folder):
-        for name in names:
-            with reading(place / name):
-                there = (place / name).exists()
-            if there:
-                check_readable(place / name)
-                return place / name
-    return None
-
-
-def place_for(local: Path | None, subfolder: str) -> str:
-    """Where a local copy may be put, for messages."""
-    return f"{local / subfolder}" if local else f"FOLDER/{subfolder} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A published data set, as far as errors and archives of it go.
+    """A published data set: where a copy of it may lie, and how large it can be.
 
     Attributes:
         name: of the data set, for messages.
-        largest: bytes that a file of it can have at most.
+        places: subfolders of a local data folder in which a copy may lie; the first is the one that messages name.
+        largest: bytes that one file of an archive can have at most.
+        total: bytes that all of them can have together.
         fetched: whether it is fetched where there is no copy.
     """
 
     name: str
+    places: tuple[str, ...] = ()
     largest: int = 0
+    total: float = math.inf
     fetched: bool = True
 
-    def damaged(self, path: Path, what: object) -> BenchError:
-        """The error for a local copy whose content is wrong; `what` says how."""
-        or_fetch = ", or leave it out to download one" if self.fetched else ""
+    def find(self, local: Path | None, *names: str) -> Copy | None:
+        """The first of `names` in one of the places of the local folder, or in the folder itself; None: there is none.
+
+        Raises:
+            BenchError: it, or a folder above it, cannot be read.
+        """
+        if local is None:
+            return None
+        for place in (*[local / place for place in self.places], local):
+            for name in names:
+                with reading(place / name):
+                    exists = (place / name).exists()
+                if exists:
+                    check_readable(place / name)
+                    return Copy(self, place / name)
+        return None
+
+    def place(self, local: Path | None) -> str:
+        """Where a local copy may be put, for messages."""
+        if local:
+            return f"{local / self.places[0]}"
+        return f"FOLDER/{self.places[0]} with data.local_dir (or {ENVIRONMENT}) = FOLDER"
+
+    def fetch(self, url: str, md5: str, download_dir: Path, local: Path | None) -> Copy:
+        """Download one file through torchvision, which shows progress and checks the checksum.
+
+        A file that is there already with the right checksum is not fetched again.
+
+        Args:
+            url: where the authors publish it.
+            md5: its checksum.
+            download_dir: where it is kept.
+            local: the local data folder in use, for the message.
+
+        Raises:
+            BenchError: no network, or the file that came is not the one published.
+        """
+        name = url.rsplit("/", 1)[1]
+        path = download_dir / name
+        if utils.check_integrity(str(path), md5):
+            return Copy(self, path)
+        try:
+            download_dir.mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as stack:
+                # urllib waits for ever by default; a network that swallows packets must not hang the run.
+                stack.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
+                socket.setdefaulttimeout(TIMEOUT_S)
+                utils.download_url(url, str(download_dir), filename=name, md5=md5)
+        except PermissionError as error:
+            raise BenchError(f"no permission to write {path}: make its folder writable, or choose another") from error
+        except RuntimeError as error:  # torchvision's word for a wrong checksum
+            path.unlink(missing_ok=True)
+            raise BenchError(
+                f"{name} as fetched from {url} does not have the published checksum (md5 {md5}); it was "
+                f"deleted: run again, or get the file another way and put it in {self.place(local)}"
+            ) from error
+        except (OSError, HTTPException) as error:  # urllib's own errors are OSErrors
+            path.unlink(missing_ok=True)
+            raise BenchError(
+                f"cannot download {name} ({error}): get it from {url} and put it in {self.place(local)}, or run where "
+                f"there is a network"
+            ) from error
+        return Copy(self, path)
+
+    @property
+    def published(self) -> Any:
+        """Torchvision's class of the same data set, which knows where it is published."""
+        return getattr(datasets, self.name.replace("-", ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """A copy of a data set on this machine: a folder, a zip or tar archive, or one file of it."""
+
+    source: Source
+    path: Path
+
+    def damaged(self, what: object, name: str = "") -> BenchError:
+        """The error for a copy whose content, or that of its file `name`, is wrong; `what` says how."""
+        path = self.path
+        if name and path.is_dir():
+            path = path / name
+        elif name:
+            what = f"{name}: {what}"
+        or_fetch = ", or leave it out to download one" if self.source.fetched else ""
         return BenchError(
-            f"{path} is damaged or not {self.name}'s ({what}): delete it and put an undamaged copy in its place"
+            f"{path} is damaged or not {self.source.name}'s ({what}): delete it and put an undamaged copy in its place"
             + or_fetch
         )
 
-    def files(self, path: Path) -> Files:
-        """The files of a folder or archive, as `held_files`.
+    @contextlib.contextmanager
+    def judged(self, name: str = "", wrong: str = "") -> Iterator[None]:
+        """Raise what shows that it, or its file `name`, is damaged as one line, which says what may be `wrong`."""
+        try:
+            yield
+        except _FAULTS as error:
+            raise self.damaged(f"{wrong}: {error}" if wrong else error, name) from error
+
+    @functools.cached_property
+    def files(self) -> Mapping[str, Callable[[], bytes]]:
+        """What reads each file of a folder or archive, by its path below the root, with slashes.
+
+        Of a folder or a zip archive nothing is read yet; a tar archive has to be read in its order, and is read whole.
 
         Raises:
-            BenchError: it is damaged, or a file is too large.
+            BenchError: it cannot be opened, is damaged, or has more bytes than the data set can have; who reads a file
+                is told so too.
         """
-        try:
-            return held_files(path, largest=self.largest)
-        except ValueError as error:
-            raise self.damaged(path, error) from error
+        check_readable(self.path)
+        if self.path.is_dir():
+            below = [file for file in self.path.rglob("*") if file.is_file()]
+            return {file.relative_to(self.path).as_posix(): partial(_content, file) for file in below}
+        with self.judged():
+            if self.path.suffix != ".zip":
+                return self._untarred()
+            archive, largest = zipfile.ZipFile(self.path), self.source.largest
+        members = [member for member in archive.infolist() if "__MACOSX" not in member.filename]
+        for member in members:
+            if member.file_size > largest:
+                said = f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible"
+                raise self.damaged(said)
+        if sum(member.file_size for member in members) > self.source.total:
+            raise self.damaged(f"its files have more than the {self.source.total:,} bytes that are possible")
 
-    def picture(self, path: Path, name: str, read: Callable[[], bytes], size: int, mode: str) -> Image.Image:
-        """A file of an archive as a square picture of so many pixels a side, in Pillow's `mode`.
+        def read(name: str) -> bytes:
+            with self.judged(name):
+                return archive.read(name)
+
+        return {member.filename: partial(read, member.filename) for member in members}
+
+    def _untarred(self) -> dict[str, Callable[[], bytes]]:
+        members: dict[str, Callable[[], bytes]] = {}
+        room = self.source.total
+        with tarfile.open(self.path) as archive:
+            for member in archive:
+                if member.isfile() and (handle := archive.extractfile(member)) is not None:
+                    most = int(min(self.source.largest, room))
+                    content = handle.read(most + 1)
+                    if len(content) > most:
+                        raise ValueError(f"it holds more than the {most:,} bytes that are possible")
+                    room -= len(content)
+                    members[member.name] = partial(bytes, content)
+        return members
+
+    def check_published(self, md5: str, folder: str) -> None:
+        """Refuse an archive that is not the published one, byte for byte.
+
+        Args:
+            md5: its published checksum.
+            folder: what is extracted from it, which is judged by its content.
 
         Raises:
-            BenchError: it is damaged, or of another size.
+            BenchError: it is another.
         """
-        try:
-            return decoded_image(read(), size=(size, size)).convert(mode)
-        except (OSError, ValueError) as error:
-            raise self.damaged(path, f"{name}: {error}") from error
+        if (digest := utils.calculate_md5(str(self.path))) != md5:
+            raise BenchError(
+                f"{self.path} is not the published archive (md5 {digest}, not {md5}): delete it and put an undamaged "
+                f"copy in its place, leave it out to download one, or, if it was packed anew, put the folder {folder} "
+                "extracted from it there"
+            )
+
+    def check_counts(self, counts: Mapping[str, int], examples: int) -> None:
+        """Refuse a copy in which a class has another number of pictures.
+
+        Raises:
+            BenchError: names the first of these classes.
+        """
+        wrong = [f"{name} has {count}" for name, count in counts.items() if count != examples]
+        if wrong:
+            raise self.damaged(f"not every class has {examples} images: {listed(wrong)}")
+
+    def pictures(
+        self, classes: Mapping[str, Sequence[str]], *, examples: int, mode: str, size: int | None = None, side: int,
+        progress: Progress | None,
+    ) -> np.ndarray:  # fmt: skip
+        """Decode the pictures of classes.
+
+        Args:
+            classes: the names of each class's pictures among `files`.
+            examples: how many each class must have.
+            mode: Pillow's "L" (grey) or "RGB".
+            size: width and height that each must have; None: any.
+            side: width and height that they are resized to, with Lanczos's filter.
+            progress: told after each class.
+
+        Returns:
+            uint8 [classes, examples, side, side, channels].
+
+        Raises:
+            BenchError: a picture is missing, damaged or of another size.
+        """
+        self.check_counts({name: len(pictures) for name, pictures in classes.items()}, examples)
+        pixels: np.ndarray = np.empty((len(classes), examples, side, side, len(mode)), np.uint8)
+        names = told(classes.values(), progress, f"reading {self.path.name}, class")
+        for images, pictures in zip(pixels, names, strict=True):
+            for image, name in zip(images, pictures, strict=True):
+                with self.judged(name):
+                    picture = decoded_image(self.files[name](), size=size).convert(mode)
+                image[:] = np.asarray(picture.resize((side, side), Image.Resampling.LANCZOS)).reshape(image.shape)
+        return pixels
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def _content(file: Path) -> bytes:
+    with reading(file):
+        return file.read_bytes()
+
+
+def by_class(names: Iterable[str], pattern: str) -> dict[str, list[str]]:
+    """The names that a pattern matches, in their order, by the pattern's first group: the class; classes are sorted."""
+    classes: dict[str, list[str]] = {}
+    for name in names:
+        if match := re.search(pattern, name):
+            classes.setdefault(match[1], []).append(name)
+    return dict(sorted(classes.items()))
+
+
+def listed(names: Collection[str], most: int = 3) -> str:
     """The first names, and how many more there are."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join([*names][:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def check_published(path: Path, wanted: str, folder: str) -> None:
-    """Refuse a local archive that is not the published one, byte for byte.
-
-    Args:
-        path: the archive.
-        wanted: its checksum.
-        folder: what is extracted from it, which is judged by its content.
-
-    Raises:
-        BenchError: it is another.
-    """
-    if (digest := utils.calculate_md5(str(path))) != wanted:
-        raise BenchError(
-            f"{path} is not the published archive (md5 {digest}, not {wanted}): delete it and put an undamaged copy in "
-            f"its place, leave it out to download one, or, if it was packed anew, put the folder {folder} extracted "
-            "from it there"
-        )
-
-
-def fetch(url: str, md5: str, download_dir: Path, *, local: Path | None, subfolder: str) -> Path:
-    """Download one file through torchvision, which shows progress and checks the checksum.
-
-    A file that is there already with the right checksum is not fetched again.
-
-    Args:
-        url: where the authors publish it.
-        md5: the checksum that torchvision records for it.
-        download_dir: where it is kept.
-        local: the local data folder in use, for the message.
-        subfolder: the place of the file in a local data folder, for the message.
-
-    Raises:
-        BenchError: no network, or the file that came is not the one published.
-    """
-    name = url.rsplit("/", 1)[1]
-    path = download_dir / name
-    if utils.check_integrity(str(path), md5):
-        return path
-    place = place_for(local, subfolder)
-    try:
-        download_dir.mkdir(parents=True, exist_ok=True)
-        with _timeout(TIMEOUT_S):
-            utils.download_url(url, str(download_dir), filename=name, md5=md5)
-    except PermissionError as error:
-        raise BenchError(f"no permission to write {path}: make its folder writable, or choose another") from error
-    except RuntimeError as error:  # torchvision's word for a wrong checksum
-        path.unlink(missing_ok=True)
-        raise BenchError(
-            f"{name} as fetched from {url} does not have the published checksum (md5 {md5}); it was "
-            f"deleted: run again, or get the file another way and put it in {place}"
-        ) from error
-    except (OSError, HTTPException) as error:  # urllib's own errors are OSErrors
-        path.unlink(missing_ok=True)
-        raise BenchError(
-            f"cannot download {name} ({error}): get it from {url} and put it in {place}, or run where "
-            f"there is a network"
-        ) from error
-    return path
-
-
-@contextlib.contextmanager
-def _timeout(seconds: float) -> Iterator[None]:
-    """urllib waits for ever by default; a network that swallows packets must not hang the run."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-def held_files(path: Path, *, largest: int, total: int | None = None) -> Files:
-    """The files of a folder, or of a zip or tar archive, by path below its root, with slashes; each with what reads it.
-
-    Of a folder or a zip archive nothing is read yet; a tar archive has to be read in its order, and is read whole.
-
-    Args:
-        path: the folder or archive.
-        largest: bytes that a file of the data set can have at most; one that says it has more is refused, and one that
-            has more than it says does not pass its checksum.
-        total: bytes that all files of a tar archive can have together; None: any number.
-
-    Raises:
-        ValueError: it is no archive, or a file is too large; the reading raises it where a file is damaged, encrypted
-            or packed in a way that Python does not know. The message is for people.
-        BenchError: it cannot be opened, or a file of a folder cannot.
-    """
-
-    def read(member: zipfile.ZipInfo) -> bytes:
-        try:
-            return archive.read(member)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-            # RuntimeError: encrypted; NotImplementedError, one of these: an unknown compression.
-            raise ValueError(f"{member.filename}: {error}") from error
-
-    def content(file: Path) -> bytes:
-        with reading(file):
-            return file.read_bytes()
-
-    check_readable(path)
-    if path.is_dir():
-        below = [file for file in path.rglob("*") if file.is_file()]
-        return {file.relative_to(path).as_posix(): partial(content, file) for file in below}
-    try:
-        if path.suffix != ".zip":
-            return _untarred(path, largest, math.inf if total is None else total)
-        archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        raise ValueError(str(error)) from error
-    members = [member for member in archive.infolist() if "__MACOSX" not in member.filename]
-    for member in members:
-        if member.file_size > largest:
-            raise ValueError(f"{member.filename} has {member.file_size:,} bytes, and at most {largest:,} are possible")
-    return {member.filename: partial(read, member) for member in members}
-
-
-def _untarred(path: Path, largest: int, room: float) -> Files:
-    members: Files = {}
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.isfile() and (handle := archive.extractfile(member)) is not None:
-                content = limited(handle, int(min(largest, room)))
-                room -= len(content)
-                members[member.name] = partial(bytes, content)
-    return members
-
-
-def limited(handle: IO[bytes], largest: int) -> bytes:
-    """What a packed stream holds, read no further than a file of the data set can be long.
-
-    Raises:
-        ValueError: it holds more.
-    """
-    content = handle.read(largest + 1)
-    if len(content) > largest:
-        raise ValueError(f"it holds more than the {largest:,} bytes that are possible")
-    return content
-
-
-def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) -> Image.Image:
+def decoded_image(source: Path | bytes, *, size: int | None = None) -> Image.Image:
     """A picture, decoded; its size is looked at first.
 
     Args:
@@ -285,8 +317,8 @@ def decoded_image(source: Path | bytes, *, size: tuple[int, int] | None = None) 
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-                if size is not None and image.size != size:
-                    raise ValueError(f"it is {image.size[0]}×{image.size[1]}, not {size[0]}×{size[1]}")
+                if size is not None and image.size != (size, size):
+                    raise ValueError(f"it is {image.size[0]}×{image.size[1]}, not {size}×{size}")
                 image.load()
                 return image
     except PermissionError as error:
@@ -301,9 +333,8 @@ class _ArrayUnpickler(pickle.Unpickler):
     _ALLOWED = {  # noqa: RUF012 (constant)
         ("_codecs", "encode"): lambda text, encoding: text.encode(encoding),
         ("collections", "OrderedDict"): dict,
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
     }
+    _NUMPY = ("ndarray", "dtype")
     _OF_NUMPY = (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer"))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -311,6 +342,8 @@ class _ArrayUnpickler(pickle.Unpickler):
         package, _, part = module.rpartition(".")
         if package in ("numpy.core", "numpy._core") and (part, name) in self._OF_NUMPY:
             return getattr(getattr(np._core, part), name)  # type: ignore[attr-defined]
+        if module == "numpy" and name in self._NUMPY:
+            return getattr(np, name)
         if (module, name) in self._ALLOWED:
             return self._ALLOWED[module, name]
         raise pickle.UnpicklingError(f"it holds {module}.{name}, which is no array")
@@ -326,8 +359,6 @@ def read_pickle(source: Path | bytes, called: str) -> Any:
     Raises:
         BenchError: it cannot be opened, is damaged, or holds anything else.
     """
-    if isinstance(source, Path):
-        check_readable(source)
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as handle:
             return _ArrayUnpickler(handle, encoding="latin1").load()

@@ -6,7 +6,7 @@ import itertools
 import os
 from pathlib import Path
 
-from dpfedbench.data.images import Progress
+from dpfedbench.data.images import Progress, told
 from dpfedbench.data.tokens import RawTexts, cut_into_tasks, words_in
 from dpfedbench.errors import BenchError
 from dpfedbench.files import reading
@@ -46,10 +46,7 @@ def read(
         raise BenchError(f"the folder of texts {place} is not there: correct options.folder, or data.local_dir")
     with reading(place):
         files = sorted(place / name for name in os.listdir(place) if name.endswith(".txt"))
-    texts = [(file.stem, list(itertools.islice(words_in(file), words))) for file in files]
-    if progress is not None:
-        progress("texts: reading", len(files), len(files))
-    return cut_into_tasks(
-        texts, words=words, test=test, validation=validation, called=str(place), versions={},
-        public_text=f"the texts of fewer than {words} words, which are no task",
-    )  # fmt: skip
+    texts = [
+        (file.stem, list(itertools.islice(words_in(file), words))) for file in told(files, progress, "texts: reading")
+    ]
+    return cut_into_tasks(texts, words=words, test=test, validation=validation, called=str(place))

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
 from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpfedbench.settings.text import Text
 from dpfedbench.settings.vocabularies.vocabulary import SeenText
 from dpsum.randomness import stream

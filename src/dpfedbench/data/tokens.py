@@ -12,25 +12,36 @@ public text.
 from __future__ import annotations
 
 import codecs
-import csv
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from dpfedbench.data.images import SPLITS, mend, open_files, read_splits, shuffled_splits, write_files
-from dpfedbench.data.sources import held_files
+from dpfedbench.data.images import (
+    SPLITS,
+    Content,
+    Raw,
+    check_splits,
+    class_table,
+    open_files,
+    read_splits,
+    read_table,
+    shuffled_splits,
+    whole,
+)
+from dpfedbench.data.sources import Copy
 from dpfedbench.errors import BenchError
 from dpfedbench.files import check_file, read_json, reading, sha256
-
-KIND = "texts"
+from dpfedbench.lazy import np
 
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|[0-9]+|[^\sa-z0-9]")
+_PIECE = 1 << 20
+"""Bytes of a file that are read at once."""
+_LONGEST = 1 << 24
+"""Letters without a space between them that a text can have."""
 
 
 def words_of(text: str) -> list[str]:
@@ -39,7 +50,7 @@ def words_of(text: str) -> list[str]:
 
 
 def words_in(path: Path) -> Iterator[str]:
-    """The words of a text file in UTF-8, as `words_of` finds them; read as they are asked for.
+    """The words of a text file in UTF-8, as `words_of` has them; it is read no further than they are asked for.
 
     No word has a space in it, so that pieces which end at one have the words of the whole.
 
@@ -51,33 +62,24 @@ def words_in(path: Path) -> Iterator[str]:
         check_file(path)
         handle = open(path, "rb")  # noqa: SIM115 (closed below)
     with handle:
-        more = True
-        while more:
+        content = b"more"
+        while content:
             with reading(path):
                 content = handle.read(_PIECE)
-            more = bool(content)
             try:
-                rest += decoder.decode(content, final=not more)
+                rest += decoder.decode(content, final=not content)
             except UnicodeDecodeError as error:
                 place = done - (len(error.object) - len(content)) + error.start
-                raise BenchError(f"{path} is not UTF-8 ({error.reason} at byte {place}): convert it") from error
+                raise _no_utf_8(path, error, place) from error
             done += len(content)
             if "\0" in rest:
                 raise BenchError(f"{path} is no text, it holds a NUL: take it away")
-            whole, rest = _at_last_space(rest) if more else (rest, "")
-            if len(rest) > _STRETCH:
-                raise BenchError(f"{path} is no text, it has {len(rest):,} letters without a space: take it away")
-            yield from words_of(whole)
-
-
-_PIECE, _STRETCH = 1 << 20, 1 << 24
-
-
-def _at_last_space(text: str) -> tuple[str, str]:
-    if not text or text[-1].isspace():
-        return text, ""
-    pieces = text.rsplit(None, 1)
-    return (pieces[0], pieces[1]) if len(pieces) > 1 else ("", text)
+            # After the last space a word may not be at its end yet.
+            tail = "" if not content or not rest or rest[-1].isspace() else rest.rsplit(None, 1)[-1]
+            if len(tail) > _LONGEST:
+                raise BenchError(f"{path} is no text, it has {len(tail):,} letters without a space: take it away")
+            yield from words_of(rest[: len(rest) - len(tail)])
+            rest = tail
 
 
 def decoded(content: bytes, called: str) -> str:
@@ -89,64 +91,48 @@ def decoded(content: bytes, called: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BenchError(f"{called} is not UTF-8 ({error.reason} at byte {error.start}): convert it") from error
+        raise _no_utf_8(called, error, error.start) from error
 
 
-def text_files(path: Path, *, largest: int, total: int = 1 << 30) -> Iterator[tuple[str, bytes]]:
-    """Names, without their ending, and contents of the files *.txt of a folder or archive; not in order.
+def _no_utf_8(called: object, error: UnicodeDecodeError, place: int) -> BenchError:
+    return BenchError(f"{called} is not UTF-8 ({error.reason} at byte {place}): convert it")
 
-    Args:
-        path: where they are.
-        largest, total: bytes that one file, and all of them, can have at most.
+
+def texts_of(copy: Copy) -> list[tuple[str, str]]:
+    """Names, without their ending, and contents of the files *.txt of a folder or archive, by name.
 
     Raises:
-        BenchError: the archive is damaged, or they have more.
+        BenchError: the archive is damaged or too large, or a file is not UTF-8.
     """
-    try:
-        for name, read in held_files(path, largest=largest, total=total).items():
-            if name.endswith(".txt"):
-                content = read()
-                total -= len(content)
-                if total < 0:
-                    raise ValueError("its texts have more bytes than are possible")
-                yield PurePosixPath(name).stem, content
-    except ValueError as error:
-        raise BenchError(f"{path} cannot be read ({error}): delete it and put an undamaged copy there") from error
+    texts = sorted((PurePosixPath(name).stem, read()) for name, read in copy.files.items() if name.endswith(".txt"))
+    return [(name, decoded(content, f"{copy.path}: {name}.txt")) for name, content in texts]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawTexts:
-    """What a reader hands over before anything is written.
+class RawTexts(Raw):
+    """Texts by task, as a reader hands them over.
 
     Attributes:
         tasks: names and first words of the tasks, equally many of each.
         splits: one of "train", "validation", "test" per task.
         public: words of the public text besides the validation tasks', with counts.
         public_text: what that text is, for people.
-        versions: of the libraries whose version can change a word.
-        facts: what else summary.json is to say of it.
     """
+
+    kind: ClassVar[str] = "texts"
 
     tasks: tuple[tuple[str, tuple[str, ...]], ...]
     splits: tuple[str, ...]
     public: Mapping[str, int]
     public_text: str
-    versions: dict[str, str]
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check lengths and names; a fault here is ours, not the user's."""
-        if len({len(words) for _, words in self.tasks}) > 1 or len({name for name, _ in self.tasks}) != len(self.tasks):
-            raise ValueError("tasks need equally many words each, and names of their own")
-        if len(self.splits) != len(self.tasks) or not set(self.splits) <= set(SPLITS):
-            raise ValueError("one split per task is needed")
+        if len({len(words) for _, words in self.tasks}) > 1:
+            raise ValueError("tasks need equally many words each")
+        check_splits(len(self.tasks), [name for name, _ in self.tasks], self.splits)
 
-    def save(self, folder: Path, facts: dict[str, Any]) -> None:
-        """Write images.npy, words.csv, classes.csv and, last, summary.json, each whole or not at all.
-
-        Raises:
-            BenchError: the folder cannot be written to.
-        """
+    def content(self) -> Content:
         public = Counter(self.public)
         for (_, words), split in zip(self.tasks, self.splits, strict=True):
             if split == "validation":
@@ -154,7 +140,6 @@ class RawTexts:
         known = sorted({word for _, words in self.tasks for word in words} | set(public))
         place = {word: index for index, word in enumerate(known)}
         tokens = np.array([[place[word] for word in words] for _, words in self.tasks], dtype=np.int32)
-        rows = zip(range(len(tokens)), (name for name, _ in self.tasks), self.splits, strict=True)
         counts = {
             "classes": len(tokens),
             "examples_per_class": tokens.shape[1],
@@ -163,10 +148,11 @@ class RawTexts:
             "public_text": f"{self.public_text}; and the validation tasks",
             "public_words": sum(count > 0 for count in public.values()),
         }
-        write_files(
-            folder, KIND, tokens, [("index", "name", "split"), *rows], facts | self.facts, counts, self.versions,
-            words=[("word", "public"), *((word, public[word]) for word in known)],
-        )  # fmt: skip
+        tables = {
+            "classes": class_table([name for name, _ in self.tasks], split=self.splits),
+            "words": [("word", "public"), *((word, public[word]) for word in known)],
+        }
+        return tokens, tables, counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +181,7 @@ class TextDataset:
 def is_text(folder: Path | str) -> bool:
     """Whether a prepared data set is one of texts."""
     summary = read_json(Path(folder) / "summary.json")
-    return isinstance(summary, Mapping) and summary.get("kind") == KIND
+    return isinstance(summary, Mapping) and summary.get("kind") == RawTexts.kind
 
 
 def load_texts(folder: Path | str) -> TextDataset:
@@ -205,27 +191,22 @@ def load_texts(folder: Path | str) -> TextDataset:
         BenchError: a file is missing, or is not what was written there; or it is a data set of images.
     """
     folder = Path(folder)
-    summary, tokens = open_files(folder, KIND, ("classes", "examples_per_class"))
-    path = folder / "words.csv"
-    try:
+    summary, tokens = open_files(folder, RawTexts.kind, ("classes", "examples_per_class"))
+    with whole(folder / "words.csv") as path:
         if sha256(path) != summary.get("words_sha256"):
             raise ValueError("it is not what its summary says")
-        with open(path, newline="", encoding="utf-8") as handle:
-            listed = [(row["word"], int(row["public"])) for row in csv.DictReader(handle)]
-    except FileNotFoundError as error:
-        raise BenchError(f"{path} is missing: {mend(folder)}") from error
-    except (ValueError, OSError, KeyError) as error:
-        raise BenchError(f"{path} is damaged ({error}): {mend(folder)}") from error
+        rows = read_table(path)
+        words, counts = [row["word"] for row in rows], [int(row["public"]) for row in rows]
     splits, names = read_splits(folder, len(tokens))
     return TextDataset(
-        name=summary["name"], tokens=tokens, splits=splits, class_names=names, words=tuple(word for word, _ in listed),
-        public_counts=np.array([count for _, count in listed], dtype=np.int64), summary=summary,
+        name=summary["name"], tokens=tokens, splits=splits, class_names=names, words=tuple(words),
+        public_counts=np.array(counts, dtype=np.int64), summary=summary,
     )  # fmt: skip
 
 
 def cut_into_tasks(
-    texts: Iterable[tuple[str, Sequence[str]]], *, words: int, test: float, validation: float, public_text: str,
-    versions: dict[str, str], called: str, facts: dict[str, Any] | None = None, also_public: Iterable[str] = (),
+    texts: Iterable[tuple[str, Sequence[str]]], *, words: int, test: float, validation: float, called: str,
+    unit: str = "texts", versions: dict[str, str] | None = None, facts: dict[str, Any] | None = None,
 ) -> RawTexts:  # fmt: skip
     """The first words of each text that has enough as a task; texts of fewer words are public.
 
@@ -237,16 +218,15 @@ def cut_into_tasks(
         words: of a task.
         test: share of the tasks.
         validation: share of what remains.
-        public_text: what the texts of fewer words are, for people.
-        versions: of the libraries whose version can change a word.
         called: the data set, for the message.
+        unit: what the texts are (roles, articles, ...), for people.
+        versions: of the libraries whose version can change a word.
         facts: what else summary.json is to say of it.
-        also_public: further words of the public text.
 
     Raises:
         BenchError: too few tasks for the three splits.
     """
-    tasks, public = list[tuple[str, tuple[str, ...]]](), Counter(also_public)
+    tasks, public = list[tuple[str, tuple[str, ...]]](), Counter[str]()
     for name, tokens in texts:
         if len(tokens) >= words:
             tasks.append((name, tuple(tokens[:words])))
@@ -260,7 +240,8 @@ def cut_into_tasks(
             f"{called} has {len(tasks)} texts of at least {words} words: training, validation and test need one each, "
             "give it more texts"
         )
-    splits = shuffled_splits(len(tasks), (trained, validated, tested))
     return RawTexts(
-        tasks=tuple(tasks), splits=splits, public=public, public_text=public_text, versions=versions, facts=facts or {}
-    )
+        tasks=tuple(tasks), splits=shuffled_splits(len(tasks), (trained, validated, tested)), public=public,
+        public_text=f"the {unit} of fewer than {words} words, which are no task", versions=versions or {},
+        facts=facts or {},
+    )  # fmt: skip

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from dpfedbench.data.images import ImageDataset, load_dataset
 from dpfedbench.data.partition import gather, sample_tasks
+from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
@@ -37,12 +39,6 @@ class Scores:
         }
 
 
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """The softmax of logits [n, classes]."""
-    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
-
-
 def task_scores(
     choice: Choice,
     members: Sequence[np.ndarray],
@@ -56,7 +52,7 @@ def task_scores(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Scores:
-    """Accuracy and loss on each of `tasks` fresh tasks of a split.
+    """Accuracy and loss on each of `tasks` fresh tasks of a split ("validation" or "test").
 
     The same seed and purpose give the same tasks, so methods are compared on equal tasks. With several members
     (an ensemble), each is adapted by itself and their class probabilities are averaged.
@@ -66,8 +62,7 @@ def task_scores(
         members: flat weights [d] of each member.
         dataset: where the tasks come from.
         run: gives ways, shots, query size, steps and rate.
-        split: "validation" or "test".
-        tasks: how many.
+        split, tasks: of which split, and how many.
         purpose: name of the random stream that draws the tasks.
         adapted: names of the tensors that adapting moves; None: all.
         threads: CPU threads; results do not depend on it.
@@ -81,13 +76,9 @@ def task_scores(
     workers = Workers(choice, lambda gradients: Adaptation(gradients, adapted=adapted), threads=threads)
     counter = itertools.count(1)
 
-    def one(index: int) -> tuple[float, float]:
+    def scored(index: int) -> tuple[float, float]:
         task = gather(
-            dataset,
-            sampled,
-            np.array([index]),
-            support_per_class=shots,
-            query_per_class=evaluation.query_per_class,
+            dataset, sampled, np.array([index]), support_per_class=shots, query_per_class=evaluation.query_per_class
         )
         total = np.zeros((ways * evaluation.query_per_class, ways))
         with workers.worker() as adaptation:
@@ -95,7 +86,7 @@ def task_scores(
                 logits = adaptation.logits(
                     theta, task.support_x, task.support_y, task.query_x, steps=evaluation.steps, rate=evaluation.rate
                 )[0]
-                total += probabilities(logits)
+                total += softmax(logits, axis=1)
         if progress is not None:
             progress.step(next(counter), 1)
         right = total[np.arange(len(total)), task.query_y[0]] / len(members)
@@ -103,19 +94,12 @@ def task_scores(
         return float((total.argmax(axis=1) == task.query_y[0]).mean()), loss
 
     with workers.running() as pool:
-        scores = np.array(list(pool.map(one, range(tasks))))
+        scores = np.array(list(pool.map(scored, range(tasks))))
     return Scores(accuracies=scores[:, 0], losses=scores[:, 1])
 
 
-class FewShotMeasures:
-    """What a meta-model in training is measured on: public validation tasks.
-
-    Args:
-        run: gives the tasks.
-        dataset: where they come from.
-        choice: how gradients of the model are taken.
-        threads: CPU threads.
-    """
+class FewShotMeasures(NoMeasures):
+    """Of a meta-model: public validation tasks, after adaptation. It is tested when it is finished."""
 
     columns: tuple[str, ...] = ("validation_loss",)
 
@@ -124,16 +108,12 @@ class FewShotMeasures:
         self._adapted = run.adapted(net)
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracy in percent and loss on the query sets of public validation tasks, after adaptation."""
+        """Accuracy in percent and loss on the query sets."""
         scores = task_scores(
             self._choice, [theta], self._dataset, self._run, split="validation", tasks=self._run.validation.tasks,
             purpose="validation", adapted=self._adapted, threads=self._threads,
         )  # fmt: skip
         return scores.of_validation()
-
-    def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing: a meta-model is tested when it is finished."""
-        return {}
 
 
 def tested_members(

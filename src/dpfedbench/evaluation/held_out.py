@@ -1,74 +1,46 @@
-"""The test of a model that is used as it is: its accuracy on the test part, less what validation took of it."""
+"""The test of a model that is used as it is: its accuracy on the test part, without the records for validation."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfedbench.data.records import RecordDataset, load_records
+from dpfedbench.data.records import RecordDataset, held_out_places, load_records
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.intervals import mean_interval, write_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import Choice, Gradients, Workers
 from dpfedbench.models.members import load_members
 from dpfedbench.results_format import MEASURED
-from dpsum.randomness import stream
 
 _PIECE = 256
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Records as the model reads them [n, ...] and labels [n] that no client holds, of two kinds, none in both.
 
-    Attributes:
-        validation: declared public; may be looked at in training.
-        test: what accuracies are of.
+    `validation` is declared public and may be looked at in training; accuracies are of `test`.
     """
 
     validation: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
 
 
-def held_out_places(run: Method, dataset: RecordDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Take `validation.tasks` records out of the test part: the same for every seed, and whether or not a run looks at
-    them, so that all are tested on the same records.
-
-    Returns:
-        The places of the public validation split, and of what is left, both ascending.
-
-    Raises:
-        BenchError: that would be all of it.
-    """
-    places = dataset.splits["test"]
-    count = run.validation.tasks
-    if count >= len(places):
-        raise BenchError(
-            f"validation.tasks is {count}, but the test part of {dataset.name} has {len(places)} records: lower it"
-        )
-    order = places[stream(0, "public-validation").permutation(len(places))]
-    return np.sort(order[:count]), np.sort(order[count:])
-
-
-def held_out(run: Method, dataset: RecordDataset) -> HeldOut:
-    """The two kinds of records that no client holds, as the model reads them.
+def held_out(run: Method, dataset: RecordDataset, files: Mapping[str, Path] | None = None) -> HeldOut:
+    """The two kinds of records that no client holds, as the model reads them; `files` as `features_of` has them.
 
     Raises:
         BenchError: nothing would be left to test on.
     """
-    validation, test = held_out_places(run, dataset)
-    public = np.asarray(dataset.images[validation])
-    read = functools.partial(run.model.prepared, public=public)
-    return HeldOut(
-        validation=(read(public), np.asarray(dataset.labels[validation])),
-        test=(read(np.asarray(dataset.images[test])), np.asarray(dataset.labels[test])),
-    )
+    places = held_out_places(dataset, run.validation.tasks)
+    images = features_of(run, dataset, places, files)
+    validation, test = zip(images, (dataset.labels[some] for some in places), strict=True)
+    return HeldOut(validation=validation, test=test)
 
 
 def check_classes(run: Method, dataset: Any) -> None:
@@ -81,78 +53,63 @@ def check_classes(run: Method, dataset: Any) -> None:
         raise BenchError(f"task.ways is {run.task.ways}, but {dataset.name} has {len(dataset.class_names)} classes")
 
 
-def evaluate_in_pieces(
-    evaluate: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
-    images: np.ndarray,
-    labels: np.ndarray,
-    *,
-    over: Callable[..., Iterable[tuple[np.ndarray, np.ndarray]]] = map,
+def measured_in_pieces(
+    workers: Workers[Gradients], theta: np.ndarray, images: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Losses float64 [n] and the share of each record's answers that are right [n]: in pieces of fixed size.
+    """Losses float64 [n] of records, and the share of each one's answers that are right [n]: in pieces of fixed size.
 
     So threads change no bit, and memory does not grow with the records.
-
-    Args:
-        evaluate: the same of a piece.
-        images: uint8 [n, H, W, C].
-        labels: int64 [n].
-        over: applies `evaluate` to the pieces, in order; `pool.map` for several threads.
-    """
-    starts = range(0, len(labels), _PIECE)
-    pieces = [(images[start : start + _PIECE], labels[start : start + _PIECE]) for start in starts]
-    scores = list(over(evaluate, *zip(*pieces, strict=True)))
-    return np.concatenate([losses for losses, _ in scores]), np.concatenate([right for _, right in scores])
-
-
-class HeldOutMeasures:
-    """What a model that is used as it is is measured on in training: a public validation split, and the test part.
-
-    Args:
-        run: gives the sizes.
-        dataset: whose test part is held out.
-        choice: how the model is computed.
-        threads: CPU threads; they change no bit.
     """
 
-    columns = MEASURED
+    def piece(start: int) -> tuple[np.ndarray, np.ndarray]:
+        chosen = slice(start, start + _PIECE)
+        with workers.worker() as gradients:
+            measured = gradients.evaluate(theta, images[chosen], labels[chosen])
+        return measured.losses, measured.right / measured.of
 
-    def __init__(self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int) -> None:
-        self._held = held_out(run, dataset)
-        self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
-
-    def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """The loss on the public validation split, which may drive the noise."""
-        loss, _ = self._measure(theta, *self._held.validation)
-        return {"validation_loss": loss}
-
-    def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Loss and accuracy in percent on the test part, less the validation split."""
-        loss, accuracy = self._measure(theta, *self._held.test)
-        return {"test_loss": loss, "test_accuracy": accuracy}
-
-    def _measure(self, theta: np.ndarray, images: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
-        def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            with self._workers.worker() as gradients:
-                measured = gradients.evaluate(theta, images, labels)
-            return measured.losses, measured.right / measured.of
-
-        with self._workers.running() as pool:
-            losses, right = evaluate_in_pieces(piece, images, labels, over=pool.map)
-        return float(losses.mean()), 100 * float(right.mean())
+    with workers.running() as pool:
+        losses, right = zip(*pool.map(piece, range(0, len(labels), _PIECE)), strict=True)
+    return np.concatenate(losses), np.concatenate(right)
 
 
 class NoMeasures:
-    """For runs that have nothing to be measured on while they train."""
+    """What a model in training is measured on: here nothing."""
 
     columns: tuple[str, ...] = ()
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
+        """On data that are declared public and may drive the noise: values by their columns in the history."""
         return {}
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Nothing."""
+        """On test data, which nothing in training reads."""
         return {}
+
+
+class HeldOutMeasures(NoMeasures):
+    """Of a model that is used as it is: a public validation split, and the test part without it.
+
+    `threads` of the CPU change no bit; `files` are of other jobs, by name.
+    """
+
+    columns = MEASURED
+
+    def __init__(
+        self, run: Method, dataset: RecordDataset, choice: Choice, *, threads: int,
+        files: Mapping[str, Path] | None = None,
+    ) -> None:  # fmt: skip
+        self._held = held_out(run, dataset, files)
+        self._workers: Workers[Gradients] = Workers(choice, lambda gradients: gradients, threads=threads)
+
+    def validate(self, theta: np.ndarray) -> dict[str, float]:
+        """The loss."""
+        losses, _ = measured_in_pieces(self._workers, theta, *self._held.validation)
+        return {"validation_loss": float(losses.mean())}
+
+    def test(self, theta: np.ndarray) -> dict[str, float]:
+        """Loss, and accuracy in percent."""
+        losses, right = measured_in_pieces(self._workers, theta, *self._held.test)
+        return {"test_loss": float(losses.mean()), "test_accuracy": 100 * float(right.mean())}
 
 
 def record_test(
@@ -170,20 +127,15 @@ def record_test(
     check_classes(run, dataset)
     net = run.net(dataset.image_shape, len(dataset.class_names), references)
     theta = load_members(Path(model_path), net)[0]
-    images, labels = held_out(run, dataset).test
-    gradients = choose(net, enabled=kernels).make()
-
-    def piece(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        measured = gradients.evaluate(theta, images, labels)
-        return measured.losses, measured.right / measured.of
-
-    losses, correct = evaluate_in_pieces(piece, images, labels)
+    images, labels = held_out(run, dataset, references).test
+    workers: Workers[Gradients] = Workers(choose(net, enabled=kernels), lambda gradients: gradients)
+    losses, right = measured_in_pieces(workers, theta, images, labels)
     if not np.isfinite(losses).all():
         raise BenchError(f"{model_path}: the model's loss is not finite: lower a learning rate, or the noise")
-    interval = mean_interval((100.0 * correct).tolist(), over="records")
     per_class = {
-        name: round(100 * float(correct[labels == label].mean()), 4)
+        name: round(100 * float(right[labels == label].mean()), 4)
         for label, name in enumerate(dataset.class_names)
         if (labels == label).any()
     }
+    interval = mean_interval((100.0 * right).tolist(), over="records")
     write_metrics(out_path, run, interval, loss=float(losses.mean()), records=len(labels), per_class=per_class)

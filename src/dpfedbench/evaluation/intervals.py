@@ -28,14 +28,10 @@ class Interval:
     over: str
 
 
-def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "tasks") -> Interval:
-    """Student's t interval of the mean of independent values.
+def mean_interval(values: Sequence[float], *, over: str = "tasks") -> Interval:
+    """Student's t interval of the mean of independent values, at 95 %; `over` says what they are draws of.
 
-    Args:
-        values: one value for each task or seed, at least one. Of a single value nothing is known about the
-            spread: the interval is then unbounded (NaN at both ends).
-        level: the coverage asked for.
-        over: what the values are independent draws of.
+    Of a single value nothing is known about the spread: the interval is then unbounded (NaN at both ends).
 
     Raises:
         BenchError: there is no value, or one is not finite.
@@ -45,27 +41,22 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95, over: str = "
         raise BenchError(f"no interval over no {over}: give at least one value")
     if not np.isfinite(sample).all():
         raise BenchError(f"an accuracy is not finite, so there is no interval over {over}: look at the run's history")
-    mean = float(sample.mean())
-    if sample.size == 1:
-        return Interval(mean=mean, low=math.nan, high=math.nan, count=1, over=over)
-
-    half = float(stdtrit(sample.size - 1, 0.5 + level / 2) * sample.std(ddof=1) / math.sqrt(sample.size))
+    mean, half = float(sample.mean()), math.nan
+    if sample.size > 1:
+        half = float(stdtrit(sample.size - 1, 0.975) * sample.std(ddof=1) / math.sqrt(sample.size))
     return Interval(mean=mean, low=mean - half, high=mean + half, count=int(sample.size), over=over)
 
 
-def seeds_interval(per_task: Sequence[Sequence[float]], *, level: float = 0.95) -> Interval:
-    """The interval of a result that was run with several seeds.
+def seeds_interval(per_task: Sequence[Sequence[float]]) -> Interval:
+    """The interval of a result, given for each seed its accuracy on each of its meta-test tasks.
 
     With two seeds or more it is Student's t over the seeds' means: each seed draws its own clients, initial
     weights, noise and meta-test tasks, so its spread holds all of them. With one seed only the spread over
     its tasks is known, and the interval is over tasks.
-
-    Args:
-        per_task: for each seed, the accuracy on each of its meta-test tasks.
     """
     if len(per_task) == 1:
-        return mean_interval(per_task[0], level=level, over="tasks")
-    return mean_interval([float(np.mean(tasks)) for tasks in per_task], level=level, over="seeds")
+        return mean_interval(per_task[0], over="tasks")
+    return mean_interval([float(np.mean(tasks)) for tasks in per_task], over="seeds")
 
 
 def write_metrics(path: Path, run: Method, interval: Interval, **more: Any) -> None:

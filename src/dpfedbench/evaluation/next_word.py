@@ -1,8 +1,8 @@
-"""Test on unseen texts: how often the model, refined on the first records of a task, tells the next word of the others.
+"""Test on unseen texts: how often the model, refined on a task's first records, predicts the next word of its others.
 
 Refining is gradient descent on the task's first records, `task.text.refine_batch` at a time, one after the other and
-again from the first (Li et al. 2020, Appendix C: 75 % of a task's words). A word that the model does not know is never
-told.
+again from the first (Li et al. 2020, Appendix C: 75 % of a task's words). A word that the model does not know always
+counts as wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dpfedbench.data.text_tasks import KnownText
 from dpfedbench.data.tokens import load_texts
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.few_shot import Scores
+from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
@@ -60,7 +61,7 @@ def text_scores(
     workers = Workers(choice, lambda gradients: gradients, threads=threads)
     counter = itertools.count(1)
 
-    def one(index: int) -> tuple[Found, Found]:
+    def scored(index: int) -> tuple[Found, Found]:
         records = known.tasks(pool[index : index + 1])[0]
         own, others = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:
@@ -70,20 +71,17 @@ def text_scores(
             progress.step(next(counter), 1)
         return scores
 
-    with workers.running() as pool_of:
-        scores = list(pool_of.map(one, range(tasks)))
+    with workers.running() as running:
+        scores = list(running.map(scored, range(tasks)))
     after, before = (
-        Scores(accuracies=np.array([one.accuracy for one in part]), losses=np.array([one.loss for one in part]))
-        for part in zip(*scores, strict=True)
+        Scores(accuracies=np.array([each.accuracy for each in of]), losses=np.array([each.loss for each in of]))
+        for of in zip(*scores, strict=True)
     )
     return after, before
 
 
-class TextMeasures:
-    """What a language model in training is measured on: public validation tasks, and some of the test's.
-
-    Arguments as of `FewShotMeasures`.
-    """
+class TextMeasures(NoMeasures):
+    """Of a language model: public validation tasks, and the first `evaluation.while_training` of the test's."""
 
     columns: tuple[str, ...] = ("validation_loss", "test_accuracy", "test_accuracy_before_refining")
 
@@ -91,18 +89,15 @@ class TextMeasures:
         self._run, self._known, self._choice, self._threads = run, known, choice, threads
 
     def validate(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracy in percent and loss on the validation tasks, after refining."""
-        scores, _ = self._scores(theta, "validation", self._run.validation.tasks)
-        return scores.of_validation()
+        """Accuracy in percent and loss after refining."""
+        refined_scores, _ = self._scores(theta, "validation", self._run.validation.tasks)
+        return refined_scores.of_validation()
 
     def test(self, theta: np.ndarray) -> dict[str, float]:
-        """Accuracies in percent on the first `evaluation.while_training` test tasks."""
+        """Accuracies in percent."""
         tests = self._run.evaluation
-        after, before = self._scores(theta, "test", min(tests.while_training, tests.tasks))
-        return {
-            "test_accuracy": 100 * float(after.accuracies.mean()),
-            "test_accuracy_before_refining": 100 * float(before.accuracies.mean()),
-        }
+        scores = self._scores(theta, "test", min(tests.while_training, tests.tasks))
+        return {name: 100 * float(each.accuracies.mean()) for name, each in zip(self.columns[1:], scores, strict=True)}
 
     def _scores(self, theta: np.ndarray, split: str, tasks: int) -> tuple[Scores, Scores]:
         return text_scores(self._choice, theta, self._known, self._run, split=split, tasks=tasks, threads=self._threads)

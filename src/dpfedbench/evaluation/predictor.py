@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.evaluation.few_shot import probabilities, tested_members
+from dpfedbench.evaluation.few_shot import tested_members
 from dpfedbench.evaluation.next_word import refined
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
@@ -25,11 +26,7 @@ from dpfedbench.models.net import Array, Net
 def trained(run: Method, model_path: Path, summary: Mapping[str, Any], references: Mapping[str, Path]) -> Predictor:
     """A run's model as it was trained: of one that is adapted to each task, what adaptation starts from.
 
-    Args:
-        run: the run.
-        model_path: its model.safetensors.
-        summary: of its data set, as summary.json has it.
-        references: files of other runs, by name (`Method.references`).
+    `summary` is its data set's summary.json; `references` are files of other runs, by name (`Method.references`).
 
     Raises:
         BenchError: the model is missing or damaged.
@@ -95,7 +92,7 @@ class Predictor:
         total = np.zeros((len(x), self.net.outputs))
         for theta in self.members:
             logits = np.asarray(gradients.logits(theta[None, : self.net.weights], x[None]))[0]
-            total += probabilities(logits)
+            total += softmax(logits, axis=1)
         return total / len(self.members)
 
     def _predict_words(self, x: np.ndarray) -> np.ndarray:
@@ -112,9 +109,9 @@ class Predictor:
         return total / len(self.members)
 
     def accuracy(self, x: Array, y: Array | None = None) -> float:
-        """The share of images, in percent, whose class is the most probable one; of texts, of words told right.
+        """The share of images, in percent, whose class is the most probable one; of texts, of words predicted right.
 
-        A text's words are counted as its test does: one that the model does not know (0) is never told.
+        A text's words are counted as its test does: one that the model does not know (0) always counts as wrong.
         """
         x, y = self.checked(x, y)
         if self.net.vocabulary:

@@ -237,7 +237,9 @@ class Configuration(Settings):
     )
     seeds: Seeds = setting((0, 1, 2), doc="one training per seed")
     data: Data = Data()
-    datasets: dict[Name, OwnDataset | None] = setting({}, doc="data sets besides those of config/datasets.tsv, by name")
+    datasets: dict[Name, OwnDataset | None] = setting(
+        {}, doc="data sets besides those that come with dpfedbench, by name"
+    )
     stand_ins: dict[str, str | None] = setting(
         {}, doc="data sets that are replaced, so that nothing is downloaded; null: not replaced"
     )

@@ -18,7 +18,7 @@ from dpfedbench.settings.words import nearest
 
 
 def read_datasets(path: str | Path) -> dict[str, str]:
-    """The data sets that come with dpfedbench, with the version of each, from config/datasets.tsv.
+    """The data sets that come with dpfedbench, with the version of each, from `data.DATASETS_TABLE`.
 
     Raises:
         BenchError: the file is missing or lacks a column.
@@ -27,7 +27,7 @@ def read_datasets(path: str | Path) -> dict[str, str]:
 
 
 def read_holdings(path: str | Path) -> dict[str, str]:
-    """What each of these data sets holds (`data.entry.DatasetEntry.holds`), from the same file."""
+    """What each of these data sets holds (`data.DATASETS_TABLE`), from the same file."""
     return {row["name"]: row.get("holds") or "" for row in _rows(path)}
 
 
@@ -43,7 +43,7 @@ def _rows(path: str | Path) -> list[dict[str, str]]:
 
 
 def known_datasets(path: str | Path, configuration: Configuration) -> dict[str, str]:
-    """The data sets there are: those of config/datasets.tsv, and those that the configuration states.
+    """The data sets there are: those of `data.DATASETS_TABLE`, and those that the configuration states.
 
     A reader's module may have a `Settings` class `Options`, of what it is called with. Where a package that it imports
     is not installed, as where only a plan is made, options are checked when the data set is prepared.
@@ -103,7 +103,7 @@ def known_name(name: str, valid: Collection[str], where: str, what: str) -> None
 HELD = re.compile(
     r"(?P<kind>classes|records|texts)( (?P<counts>[\d/]+)( x (?P<each>\d+))?( of (?P<shape>\d+x\d+x\d+))?)?"
 )
-"""What a data set holds, as `data.entry.DatasetEntry.holds` has it."""
+"""What a data set holds, as `data.DATASETS_TABLE` has it."""
 CALLED = {"classes": "classes of images", "records": "labelled records", "texts": "texts"}
 """The kinds of data sets, in words."""
 
@@ -132,7 +132,7 @@ def check_holdings(run: Method, holds: str) -> None:
     if needed == "classes" and counts:
         _check_classes(run, *counts, each=int(held["each"]))
     elif counts:
-        _check_fragments(run, counts[0])
+        run.clients.check_room(run.dataset, ways=run.task.ways, classes=1, each=counts[0])
         if run.validation.tasks >= counts[1]:
             raise BenchError(
                 f"validation.tasks is {run.validation.tasks:,}, but {run.dataset} has {counts[1]:,} test records, and "
@@ -148,32 +148,9 @@ def _check_classes(run: Method, train: int, validation: int, test: int, *, each:
         if used[split] and ways > classes:
             raise BenchError(f"task.ways is {ways:,}, but {run.dataset} has {classes} {split} classes: lower it")
     needs = {"task.shots and evaluation.query_per_class": run.task.shots + run.evaluation.query_per_class}
-    if run.pretrains:
-        _check_fragments(run, train * each)
-    else:
+    if not run.pretrains:
         needs["clients.examples_per_class"] = clients.examples_per_class
     for keys, wanted in needs.items():
         if wanted > each:
             raise BenchError(f"{keys} need {wanted:,} images of a class, but {run.dataset} has {each}: lower them")
-    room = train * (each // clients.examples_per_class) // ways
-    if clients.partition == "disjoint" and clients.count > room:
-        raise BenchError(
-            f"clients.count is {clients.count:,}, but {run.dataset} has images for {room:,} clients that share none: "
-            "lower it, or set clients.partition to shared"
-        )
-
-
-def _check_fragments(run: Method, records: int) -> None:
-    if run.clients.partition == "dirichlet":
-        if run.clients.count * run.clients.least > records:
-            raise BenchError(
-                f"clients.count x clients.least is {run.clients.count * run.clients.least:,}, but {run.dataset} has "
-                f"{records:,} training records: lower one of them"
-            )
-        return
-    for key, count in (("clients.count", run.clients.count), ("clients.fragments", run.clients.fragments or 1)):
-        if records % count:
-            raise BenchError(
-                f"{key} is {count:,}, which does not divide the {records:,} training records of {run.dataset}: "
-                "change it"
-            )
+    clients.check_room(run.dataset, ways=ways, classes=train, each=each)

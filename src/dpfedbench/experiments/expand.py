@@ -55,14 +55,14 @@ def make_plan(
         BenchError: a bad key or value, by its full name; a method, task or data set that does not exist; a run that
             asks more of its data set than that holds.
     """
-    for section in (configuration.methods, configuration.tuning):
-        for name in section:
-            known_name(name, methods, f"{'tuning' if section is configuration.tuning else 'methods'}.{name}", "method")
+    known = _Known(configuration, methods, datasets, holdings or {})
+    for key in ("methods", "tuning"):
+        for name in getattr(configuration, key):
+            known_name(name, methods, f"{key}.{name}", "method")
     for name, stand_in in configuration.stand_ins.items():
-        for used in (name, stand_in):
-            if used is not None and datasets is not None:
-                known_name(used, datasets, f"stand_ins.{name}", "data set")
-        held = [(holdings or {}).get(used or "", "").partition(" ")[0] for used in (name, stand_in)]
+        for used in filter(None, (name, stand_in)):
+            known.dataset(used, f"stand_ins.{name}")
+        held = [known.holdings.get(used or "", "").partition(" ")[0] for used in (name, stand_in)]
         if all(held) and held[0] != held[1]:
             raise BenchError(
                 f"stand_ins.{name} is {stand_in}, which holds {CALLED[held[1]]}, but {name} holds {CALLED[held[0]]}: "
@@ -70,8 +70,8 @@ def make_plan(
             )
     check_overlays(configuration, methods)
     for where, overlay in (*general_overlays(configuration), *method_overlays(configuration)):
-        if "dataset" in overlay and datasets is not None:
-            known_name(overlay["dataset"], datasets, f"{where}.dataset", "data set")
+        if "dataset" in overlay:
+            known.dataset(overlay["dataset"], f"{where}.dataset")
     items: dict[tuple[str, str], Item] = {}
     for paper, experiment in configuration.experiments.items():
         if experiment is None:
@@ -81,13 +81,14 @@ def make_plan(
                 f"experiments.{paper}: a paper is a target of the workflow, and {target} cannot be one: let its name "
                 "begin with a letter, and be no word of Python"
             )
-        expand = _Expansion(configuration, paper, experiment, methods, datasets, holdings or {})
         for group, specs in (("tables", experiment.tables), ("figures", experiment.figures)):
             for name, spec in specs.items():
-                if spec is not None and (paper, name) in items:
+                if spec is None:
+                    continue
+                if (paper, name) in items:
                     raise BenchError(f"experiments.{paper} has a table and a figure {name}: give one another name")
-                if spec is not None:
-                    items[paper, name] = expand.item(group, name, spec)
+                where = f"experiments.{paper}.{group}.{name}"
+                items[paper, name] = _Expansion(known, paper, experiment, spec, where).item(name)
     if not items:
         raise BenchError("experiments has no table or figure left: leave at least one that is not null")
     runs: dict[str, Method] = {}
@@ -101,48 +102,69 @@ def make_plan(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Expansion:
-    """The expansion of one paper's experiment."""
+class _Known:
+    """What all items are expanded from; `laid` has the values that a method has at a paper's task."""
 
     configuration: Configuration
-    paper: str
-    experiment: Experiment
     methods: Methods
     datasets: Collection[str] | None
     holdings: Mapping[str, str]
-    _laid: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    laid: dict[tuple[str, str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
 
-    def item(self, group: str, name: str, spec: Table | Figure) -> Item:
-        where = f"experiments.{self.paper}.{group}.{name}"
-        cells = self._table(spec, where) if isinstance(spec, Table) else self._figure(spec, where)
+    def dataset(self, name: str, where: str) -> None:
+        """Refuse a data set that there is not."""
+        if self.datasets is not None:
+            known_name(name, self.datasets, where, "data set")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Expansion:
+    """The expansion of one table or figure of a paper; `where` is its dotted key."""
+
+    known: _Known
+    paper: str
+    experiment: Experiment
+    spec: Table | Figure
+    where: str
+
+    def item(self, name: str) -> Item:
+        spec = self.spec
+        cells = self._table(spec) if isinstance(spec, Table) else self._figure(spec)
         if not cells:
+            where = self.where
             raise BenchError(f"{where} has no cell left: give it a series that is not null, or set {where} to null")
         for key, text in texts(spec):
-            check_drawable(text, f"{where}.{key}")
+            check_drawable(text, f"{self.where}.{key}")
         kind = "table" if isinstance(spec, Table) else spec.kind
         return Item(paper=self.paper, name=name, kind=kind, spec=given(spec), cells=tuple(cells))
 
-    def _table(self, spec: Table, where: str) -> list[Cell]:
+    @property
+    def _series(self) -> dict[str, Series]:
+        """The item's series that are not null."""
+        return {name: series for name, series in self.spec.series.items() if series is not None}
+
+    def _other(self, name: str, of: str, where: str) -> Series | None:
+        """Another series of the item, which `of` names in its key `where`."""
+        known_name(name, [known for known in self.spec.series if known != of], where, "series")
+        return self.spec.series[name]
+
+    def _table(self, spec: Table) -> list[Cell]:
         for task in spec.task_seeds:
-            known_name(task, self.experiment.tasks, f"{where}.task_seeds", "task")
+            known_name(task, self.experiment.tasks, f"{self.where}.task_seeds", "task")
         if spec.share_of is not None:
-            known_name(spec.share_of, [name for name, one in spec.series.items() if one], f"{where}.share_of", "series")
+            known_name(spec.share_of, self._series, f"{self.where}.share_of", "series")
         tried = {
-            name: points(series.search, f"{where}.series.{name}.search")
-            for name, series in spec.series.items()
-            if series is not None
+            name: points(series.search, f"{self.where}.series.{name}.search") for name, series in self._series.items()
         }
         return [
-            self._cell(
-                spec, task, name, series, where, point=point, tried=len(tried[name]) * (series.search is not None)
-            )
+            self._cell(task, name, series, point=point, tried=len(tried[name]) if series.search is not None else 0)
             for task in spec.tasks
-            for name, series in spec.series.items()
-            if series is not None
+            for name, series in self._series.items()
             for point in tried[name]
         ]
 
-    def _figure(self, spec: Figure, where: str) -> list[Cell]:
+    def _figure(self, spec: Figure) -> list[Cell]:
+        where = self.where
         needs: tuple[str, ...] = ("key", "values") if spec.kind in ("sweep", "frontier") else ("column",)
         if spec.x.show != "value":
             if spec.kind != "sweep":
@@ -160,9 +182,7 @@ class _Expansion:
                 f"{where}.x.also has {len(also)} overlays for {len(values)} values: give one for each, in their order"
             )
         cells = []
-        for name, series in spec.series.items():
-            if series is None:
-                continue
+        for name, series in self._series.items():
             if series.search is not None:
                 raise BenchError(f"{where}.series.{name}.search is for a table: leave it out of a figure")
             if spec.kind == "history" and series.curves is None and spec.curves is None:
@@ -171,7 +191,7 @@ class _Expansion:
                 raise BenchError(f"{where}.series.{name} needs profile and epsilon: a figure of accounts shows delta")
             swept = spec.x.key is not None and series.sweep
             for x, more in zip(values, also, strict=True) if swept else ((None, None),):
-                cells.append(self._cell(spec, spec.task, name, series, where, x, more))
+                cells.append(self._cell(spec.task, name, series, x=x, more=more))
             if spec.kind != "sweep":
                 self._check_columns(spec, series, cells[-1].runs[0], f"{where}.series.{name}")
         return cells
@@ -186,28 +206,19 @@ class _Expansion:
             known_name(column, {"round"} if spec.kind == "account" else known, where, "column of history.csv")
 
     def _cell(
-        self,
-        spec: Table | Figure,
-        task: str,
-        name: str,
-        series: Series,
-        where: str,
-        x: float | None = None,
-        more: Mapping[str, Any] | None = None,
-        point: Mapping[str, Any] = MappingProxyType({}),
-        tried: int = 0,
-    ) -> Cell:
+        self, task: str, name: str, series: Series, *, x: float | None = None, more: Mapping[str, Any] | None = None,
+        point: Mapping[str, Any] = MappingProxyType({}), tried: int = 0,
+    ) -> Cell:  # fmt: skip
+        """The cell of a series at a task: at the swept value `x`, or at a search's `point`, one of so many `tried`."""
+        spec, where, of_series = self.spec, self.where, f"{self.where}.series.{name}"
         known_name(task, self.experiment.tasks, where, "task")
-        known_name(series.method, self.methods, f"{where}.series.{name}.method", "method")
-        axis = spec.x if isinstance(spec, Figure) else None
-        swept, symbol = (axis.key or "", axis.symbol) if axis is not None else ("", None)
-        if isinstance(series.sweep, str):
-            swept = series.sweep
+        known_name(series.method, self.known.methods, f"{of_series}.method", "method")
+        cls, axis = self.known.methods[series.method], spec.x if isinstance(spec, Figure) else None
+        swept = series.sweep if isinstance(series.sweep, str) else (axis and axis.key) or ""
         # What is said of this cell alone has to fit its method.
-        cls = self.methods[series.method]
         uses = (series.use,) if isinstance(series.use, str) else series.use
         for used in uses:
-            known_name(used, self.experiment.variants, f"{where}.series.{name}.use", "variant")
+            known_name(used, self.experiment.variants, f"{of_series}.use", "variant")
         overlay = layers.merge(cls, *(self.experiment.variants[used] for used in uses), series.run, point)
         own = spec.test if isinstance(spec, Figure) else None
         test: dict[str, Any] = (given(own) if own else {}) | (given(series.test) if series.test else {})
@@ -217,22 +228,18 @@ class _Expansion:
             overlay = layers.merge(cls, set_key(overlay, swept, _whole(x)), more)
         values = layers.resolve(cls, self._general(series.method, task), overlay)
         published_dataset = values.get("dataset", "")
-        values["dataset"] = self.configuration.stand_ins.get(published_dataset) or published_dataset
-        if self.datasets is not None:
-            known_name(values["dataset"], self.datasets, f"{where} (task {task})", "data set")
-        searches = self._searches(spec, task, name, series, where)
-        start = self._start(spec, task, name, series, where)
-        place = f" at {swept} {x:g}" if x is not None else ""
-        searched = ", ".join(f"{key} {_short(value)}" for key, value in leaves(point).items())
-        seeds = self.configuration.seeds if spec.seeds is None else spec.seeds
+        values["dataset"] = self.known.configuration.stand_ins.get(published_dataset) or published_dataset
+        self.known.dataset(values["dataset"], f"{where} (task {task})")
+        searches = self._searches(task, name, series)
+        start = self._start(task, name, series)
+        seeds = self.known.configuration.seeds if spec.seeds is None else spec.seeds
         if isinstance(spec, Table):
             seeds = spec.task_seeds.get(task) or seeds
         try:
             check_given(overlay, f"experiments.{self.paper}")
-            check_fits(self.methods, series.method, overlay, "")
+            check_fits(self.known.methods, series.method, overlay, "")
             if searches is not None:
-                genotype = {"kind": "found", "search": searches}
-                values["model"] = {**values["model"], "genotype": genotype}
+                values["model"] = {**values["model"], "genotype": {"kind": "found", "search": searches}}
             if start is not None:
                 values["initial"] = start
             first = cls.read({**values, "method": series.method, "seed": seeds[0]})
@@ -244,18 +251,24 @@ class _Expansion:
             checked = given(MetaTest.read(test, f"{where}.test"))
             tests = tuple(run.tested_at(**checked) for run in runs) if test else ()
             for asked in (first, *tests[:1]):
-                check_holdings(asked, self.holdings.get(first.dataset, ""))
+                check_holdings(asked, self.known.holdings.get(first.dataset, ""))
         except BenchError as error:
+            place = f" at {swept} {x:g}" if x is not None else ""
             raise BenchError(f"{error} [in {where}, task {task}, series {name}{place}]") from error
-        variant = f"{symbol}={x:g}" if symbol and x is not None else searched or series.variant
+        if axis is not None and axis.symbol and x is not None:
+            variant = f"{axis.symbol}={x:g}"
+        else:
+            variant = ", ".join(f"{key} {_short(value)}" for key, value in leaves(point).items()) or series.variant
         if not variant and isinstance(spec, Table) and _same_name(spec, series):
             variant = series.label or name
+        if series.repairs:
+            self._other(series.repairs, name, of_series)
         return Cell(
             series=name,
             label=", ".join(filter(None, (series.label or name, first.initial.told))),
             variant=", ".join(filter(None, (variant, first.initial.told))),
             searched=tried * len(runs),
-            repairs=self._repaired(spec, name, series, where),
+            repairs=series.repairs,
             x=None if x is None else float(x),
             runs=runs,
             published_dataset=published_dataset,
@@ -269,35 +282,28 @@ class _Expansion:
         The account composes such runs, so that they must not draw the same cohorts and noise. A run of the same
         settings that is no run of a search keeps its streams and its key, and is another run.
         """
-        declared = self.configuration.tuning.get(series.method)
+        declared = self.known.configuration.tuning.get(series.method)
         return series.search is not None or (declared is not None and declared.data == "private")
 
-    def _searches(
-        self, spec: Table | Figure, task: str, name: str, series: Series, where: str
-    ) -> Mapping[str, Any] | None:  # fmt: skip
+    def _searches(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
         """The run that finds the cells of a series' network, without its seed: that of another series of the item."""
         if not series.searched_by:
             return None
-        others = {known: other for known, other in spec.series.items() if known != name}
-        known_name(series.searched_by, others, f"{where}.series.{name}.searched_by", "series")
-        other = others[series.searched_by]
+        where = f"{self.where}.series.{name}.searched_by"
+        other = self._other(series.searched_by, name, where)
         if other is None or other.searched_by:
             raise BenchError(
-                f"{where}.series.{name}.searched_by is {series.searched_by}, which is no search: name a series that "
-                "searches and is not null"
+                f"{where} is {series.searched_by}, which is no search: name a series that searches and is not null"
             )
-        run = self._cell(spec, task, series.searched_by, other, where).runs[0]
-        return named(run)
+        return named(self._cell(task, series.searched_by, other).runs[0])
 
-    def _start(
-        self, spec: Table | Figure, task: str, name: str, series: Series, where: str
-    ) -> Mapping[str, Any] | None:  # fmt: skip
+    def _start(self, task: str, name: str, series: Series) -> Mapping[str, Any] | None:
         """The start of a series' runs from another run; None where no other run is named."""
         if series.start is None:
             return None
         values = {key: value for key, value in given(series.start).items() if key != "public"}
-        other = Series.read(values, f"{where}.series.{name}.start")
-        run = self._cell(spec, task, f"{name}.start", other, where).runs[0]
+        other = Series.read(values, f"{self.where}.series.{name}.start")
+        run = self._cell(task, f"{name}.start", other).runs[0]
         return {"kind": "run", "public": series.start.public, "run": named(run)}
 
     def _general(self, method: str, task: str) -> dict[str, Any]:
@@ -307,28 +313,23 @@ class _Expansion:
         (its defaults), and the overlays for the method, the configuration's and the paper's. So a method's structure
         wins over a task's values.
         """
-        if (method, task) not in self._laid:
-            self._laid[method, task] = layers.lay(
-                self.methods[method],
-                self.configuration.run,
+        configuration, place = self.known.configuration, (self.paper, method, task)
+        if place not in self.known.laid:
+            self.known.laid[place] = layers.lay(
+                self.known.methods[method],
+                configuration.run,
                 self.experiment.run,
                 self.experiment.tasks[task],
-                self.methods[method].defaults,
-                self.configuration.methods.get(method),
+                self.known.methods[method].defaults,
+                configuration.methods.get(method),
                 self.experiment.methods.get(method),
             )
-        return self._laid[method, task]
-
-    def _repaired(self, spec: Table | Figure, name: str, series: Series, where: str) -> str:
-        if series.repairs:
-            others = [known for known in spec.series if known != name]
-            known_name(series.repairs, others, f"{where}.series.{name}", "series")
-        return series.repairs
+        return self.known.laid[place]
 
     def _mismatch(self, run: Method, published_dataset: str) -> str:
         if run.dataset != published_dataset:
             return f"published on {published_dataset}, measured on {run.dataset}"
-        if not getattr(getattr(run, "participation", None), "rounds", 0):
+        if not run.trained or not run.participation.rounds:
             return ""  # nothing is trained, so no scale of training sets it apart
         ours = leaves(run.plain())
         differing = [

@@ -128,7 +128,7 @@ def audited_as(run: Method) -> str:
     if any(sum_.unit == "record" for sum_ in private):
         # What a client sums over is in it, and in how many sums a record is.
         clients = run.clients
-        kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.fragments]
+        kept["examples"] = [run.task.ways, clients.support_per_class, clients.query_per_class, clients.own]
         kept["steps"] = [update.get("kind"), update.get("inner_steps"), update.get("batches")]
         if run.client_data == "records":
             kept["dataset"] = run.dataset  # how many records there are

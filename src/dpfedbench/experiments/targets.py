@@ -61,15 +61,15 @@ _ONE, _NONE = {"--cores", "-c", "--jobs", "-j", "--directory", "-d"}, {"--dry-ru
 
 def _surely_targets(words: Sequence[str]) -> list[str]:
     """The names among the words of a command that cannot be values of an option."""
-    found, values = [], 0.0  # how many words may still be values
+    names, values = [], 0.0  # how many words may still be values
     for word in words:
         if word.startswith("-"):
             values = 1 if word in _ONE else 0 if word in _NONE else math.inf
         elif values:
             values -= 1
         elif word.isidentifier():
-            found.append(word)
-    return found
+            names.append(word)
+    return names
 
 
 def own_command(

@@ -55,11 +55,13 @@ def _same(what: str, stated: Any, expected: Any) -> None:
 
 
 def _samplers(run: Method, releases: Sequence[Release]) -> Samplers:
-    records = next((int(line.sampler["records"]) for line in releases if "records" in line.sampler), 1)
+    held = (line.sampler.get("sizes") or int(line.sampler["records"]) for line in releases if "records" in line.sampler)
+    records = next(held, 1)
     private = [sum_.name for sum_ in run.own_sums() if sum_.private]
     own = run.client.samplers(run, records) if private else {}
     plan = run.participation.plan(clients=run.clients.count, seed=run.stream_seed)
-    return {name: own[name] for name in private} | {run.server_sum().name: plan.describe()}
+    served = (run.server_sum(), *run.further_sums())
+    return {name: own[name] for name in private} | {sum_.name: plan.describe() for sum_ in served}
 
 
 def _check_noise(line: Release) -> None:

@@ -26,9 +26,8 @@ from typing import Any
 from dpfedbench.compiled import processor
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.checkpoint import Checkpoint, finished, run_lock
-from dpfedbench.federation.rounds import Rounds, first_threshold
-from dpfedbench.federation.together import Elsewhere, check_agree, help_first
-from dpfedbench.federation.untrained import Untrained
+from dpfedbench.federation.rounds import Rounds, Untrained, first_threshold
+from dpfedbench.federation.together import Elsewhere, check_agree
 from dpfedbench.files import atomic_path, write_json
 from dpfedbench.method import Method
 from dpfedbench.models.gradients import device_of
@@ -83,7 +82,9 @@ def train(
         )  # fmt: skip
 
     if not processes.first:
-        help_first(processes, rounds_of(Elsewhere(), first_threshold(run, references)))
+        rounds: Any = rounds_of(Elsewhere(), first_threshold(run, references))
+        while (told := processes.tell()) is not None:
+            rounds.help(*told)
         return
     folder = run_dir / "checkpoint"
     with run_lock(folder) as waited:
@@ -94,11 +95,6 @@ def train(
             _Training(run, rounds_of(ledger, first), run_dir, ledger, checkpoint_seconds, first).run()
         processes.tell()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _cell(value: Any) -> Any:
-    """What a CSV has for a value: nothing for one that is not a number."""
-    return "" if value is None or value != value else value
 
 
 @dataclasses.dataclass
@@ -261,7 +257,8 @@ class _Training:
         ):
             rows = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
             rows.writeheader()
-            rows.writerows({name: _cell(value) for name, value in row.items()} for row in state.history)
+            for row in state.history:  # of what is not a number the file has nothing
+                rows.writerow({name: value for name, value in row.items() if value is not None and value == value})
         with atomic_path(self.run_dir / "ledger.jsonl") as temporary:
             shutil.copyfile(self.ledger.path, temporary)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "numba")}

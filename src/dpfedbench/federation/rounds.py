@@ -1,4 +1,4 @@
-"""The rounds of one run: the method's parts at work on a model.
+"""The rounds of one run.
 
 Sums, noise and budgets are kept by mechanisms (`dpsum`); what is computed from private data leaves only as a release of
 one. Training loss, raw norms and how many contributions were not finite are therefore kept of runs that claim no
@@ -18,12 +18,11 @@ import torch
 from dpfedbench.data.holdings import Records, Tasks
 from dpfedbench.data.text_tasks import TextTasks
 from dpfedbench.errors import BenchError
+from dpfedbench.evaluation.features import features_of
 from dpfedbench.evaluation.few_shot import FewShotMeasures
-from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes, held_out_places
+from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, check_classes
 from dpfedbench.evaluation.next_word import TextMeasures
-from dpfedbench.federation.finite import check_finite
 from dpfedbench.federation.together import add_together
-from dpfedbench.federation.untrained import Untrained
 from dpfedbench.kernels import choose
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.method import Method
@@ -92,6 +91,17 @@ class Rounds:
         )  # fmt: skip
         self.clients = clients or run.client.clients(setup)
         self.server = self._enter_server(first)
+        # What else clients send is divided by their number: it is of what each keeps, whoever comes in a round.
+        self.further = [
+            self._enter(
+                sum_,
+                sampler=self.plan.describe(),
+                denominator=float(run.clients.count),
+                dimension=net.dimension,
+                cohort=self.plan.denominator,
+            )
+            for sum_ in run.further_sums()
+        ]
         self.budget.settle()
         self._elsewhere = 0
         self.theta = torch.from_numpy(weights.copy())
@@ -102,16 +112,15 @@ class Rounds:
 
     @classmethod
     def of(
-        cls, run: Method, *, data_dir: Path, clients_dir: Path, ledger: Ledger, threads: int = 1, device: str = "cpu",
-        kernels: bool = True, first: float | None = None, observer: Observer | None = None,
-        references: Mapping[str, Path] | None = None, processes: Processes | None = None,
+        cls, run: Method, *, data_dir: Path, clients_dir: Path, ledger: Ledger, device: str = "cpu",
+        kernels: bool = True, threads: int = 1, references: Mapping[str, Path] | None = None, **given: Any,
     ) -> Rounds | Untrained:  # fmt: skip
-        """The rounds of a run on its own data.
+        """The rounds of a run on its own data; arguments as of `engine.train`, and others as of this class.
 
         Raises:
             BenchError: data missing or damaged, or a model that does not fit them.
         """
-        held = _held(run, data_dir, clients_dir)
+        held = _held(run, data_dir, clients_dir, references)
         net = run.net(held.dataset.image_shape, _classes(run, held.dataset), references)
         net.check()
         net.words = getattr(held.dataset, "words", ())
@@ -122,20 +131,20 @@ class Rounds:
         if by_record and gradients.name.startswith("torch"):
             net.refuse_record_level()
         if not run.trained:
-            return Untrained(net, gradients, run, processes, weights=weights)
+            return Untrained(net, gradients, given.get("processes"), weights)
         if run.pretrains:
             # Nothing is held out: the classes of the meta-test are others.
             measures: Any = NoMeasures()
         elif run.client_data == "records":
             check_classes(run, held.dataset)
-            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads)
+            measures = HeldOutMeasures(run, held.dataset, gradients, threads=threads, files=references)
         elif run.task.text is not None:
             measures = TextMeasures(run, held.dataset, gradients, threads=threads)
         else:
             measures = FewShotMeasures(run, held.dataset, gradients, net=net, threads=threads)
         return cls(
             run, net=net, held=held, gradients=gradients, measures=measures, ledger=ledger, threads=threads,
-            observer=observer, first=first, processes=processes, weights=weights,
+            weights=weights, **given,
         )  # fmt: skip
 
     def _enter_server(self, first: float | None) -> Mechanism:
@@ -152,19 +161,41 @@ class Rounds:
         Of a private run the latter is the expectation: the number that came is private unless the plan fixes it.
         """
         self.processes.tell(("round", index, self.theta.numpy(), self._states()))
-        cohort, total, losses = self._contributed(index)
+        cohort, (total, *others), losses = self._contributed(index)
         released = torch.from_numpy(self.server.release(total))
+        pairs = zip(self.further, others, strict=True)
+        means = [mechanism.release(one) / mechanism.denominator for mechanism, one in pairs]
+        if means:
+            self.processes.tell(("hear", means))
+            self.clients.hear(means)
         row = self.clients.row()
         if row is None:
             row = self._row(total, released, cohort, losses)
         self.step.told(self._state, total.deviation / self.server.denominator)
         mean = self.step.mean(released, self.server.denominator)
         self.step.step(self.theta, mean, self._state, index=index, rounds=self.planned)
-        check_finite(self.run, self.theta, row, index=index, count=getattr(total.sum, "count", 0), bad=self.non_finite)
+        self._refuse_not_finite(row, index=index, count=getattr(total.sum, "count", 0))
         served = self.clients.work(cohort)
         if served is None:
             served = int(self.plan.denominator) if self.server.sum.private else len(cohort)
         return row, served
+
+    def _refuse_not_finite(self, row: Row, *, index: int, count: int) -> None:
+        """Stop a training whose model is not finite, or none of whose `count` contributions to the server's sum was.
+
+        Of a private run only the model is looked at: how many of its contributions were finite is no release.
+        """
+        loss, bad, what = row.get("loss", 0.0), self.non_finite, ""
+        # Clients that sum over their own records have a loss that leaves out what is not finite, unless all is.
+        if not self.run.private and bad and (bad == count or (self.run.client_data == "records" and loss != loss)):
+            what = "none of its contributions is"
+        elif not torch.isfinite(self.theta).all():
+            what = "the model is no longer"
+        if what:
+            raise BenchError(
+                f"training stops in round {index + 1}, since {what} finite: lower server.rate or "
+                "client_update.inner_rate, and of a private run clipping.threshold or noise.multiplier"
+            )
 
     @property
     def non_finite(self) -> int:
@@ -179,14 +210,17 @@ class Rounds:
             self._contributed(told[0])
         elif what == "state":
             self.clients.state()
+        elif what == "hear":
+            self.clients.hear(*told)
         else:
             self.clients.restore(*told)
 
-    def _contributed(self, index: int) -> tuple[np.ndarray, Any, list[np.ndarray]]:
-        """The cohort of a round, the server's sum of what it sends, and losses; all of it in the first process."""
+    def _contributed(self, index: int) -> tuple[np.ndarray, list[Any], list[np.ndarray]]:
+        """The cohort of a round, the sums of what it sends, and losses; all of it in the first process."""
         for mechanism in self.budget.mechanisms:
             mechanism.non_finite = 0
-        cohort, total, losses = self.plan.cohort(index), self.server.open(index), list[np.ndarray]()
+        cohort, losses = self.plan.cohort(index), list[np.ndarray]()
+        totals = [mechanism.open(index) for mechanism in (self.server, *self.further)]
 
         def stream_of(some: np.ndarray) -> Stream:
             return self.clients.contributions(self.theta.numpy(), some, index)
@@ -194,15 +228,17 @@ class Rounds:
         if self.processes.count > 1 and not self.clients.divides:
             size = chunk_of(self.gradients, self.threads)
             blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
-            losses = add_together(self.processes, total, stream_of, cohort, blocks, each=self.clients.each)
+            losses = add_together(self.processes, totals[0], stream_of, cohort, blocks, each=self.clients.each)
         else:
             for contributions, chunk_losses, _ in stream_of(cohort):
                 if self.processes.first:
-                    total.add(contributions)
+                    messages = contributions if self.further else [contributions]
+                    for total, message in zip(totals, messages, strict=True):
+                        total.add(message)
                     losses.append(chunk_losses)
         counted = sum(mechanism.non_finite for mechanism in self.budget.mechanisms)
         self._elsewhere = sum(self.processes.collected(counted)) - counted
-        return cohort, total, losses
+        return cohort, totals, losses
 
     def _row(self, total: Any, released: torch.Tensor, cohort: np.ndarray, losses: list[np.ndarray]) -> Row:
         norm = float(released.norm())
@@ -244,12 +280,31 @@ class Rounds:
             mechanism.restore(state)
 
 
-def _held(run: Method, data_dir: Path, clients_dir: Path) -> Any:
+class Untrained:
+    """In place of the rounds of a run of which nothing is trained."""
+
+    planned, columns, measures, threads, non_finite = 0, (), NoMeasures(), 1, 0
+
+    def __init__(self, net: Any, gradients: Choice, processes: Processes | None, weights: np.ndarray) -> None:
+        self.net, self.gradients, self.processes = net, gradients, processes or Processes()
+        self.theta, self.clients, self.budget = torch.from_numpy(weights.copy()), Clients(), Budget()
+
+    def round(self, index: int) -> tuple[Row, int]:
+        """None is planned."""
+        raise RuntimeError("an untrained model has no rounds")
+
+    def state(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+def _held(run: Method, data_dir: Path, clients_dir: Path, files: Mapping[str, Path] | None) -> Any:
     if run.client_data == "records":
         held = Records(data_dir, clients_dir)
-        # Of a body that is trained first, for other classes, nothing is held out.
-        public = None if run.pretrains else held.dataset.images[held_out_places(run, held.dataset)[0]]
-        held.images = [run.model.prepared(images, public) for images in held.images]
+        held.images = features_of(run, held.dataset, held.places, files)
         return held
     support, query = run.clients.support_per_class, run.clients.query_per_class
     if run.task.text is not None:

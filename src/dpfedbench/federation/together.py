@@ -73,12 +73,6 @@ def _digest(files: Iterable[Path], root: Path) -> str:
     return " ".join(f"{path.relative_to(root)} {sha256(path)}" for path in sorted(files) if path.is_file())
 
 
-def help_first(processes: Processes, rounds: Any) -> None:
-    """Do what the first process tells, until it has finished the run."""
-    while (told := processes.tell()) is not None:
-        rounds.help(*told)
-
-
 def add_together(
     processes: Processes, total: Any, stream_of: Callable[[np.ndarray], Stream], cohort: np.ndarray,
     blocks: Sequence[slice], *, each: int,

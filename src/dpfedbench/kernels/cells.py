@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Linear, Norm
+from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Norm
 from dpfedbench.models.darts import CellNet, SearchNet
 from dpfedbench.models.gradients import Found, joined
 from dpfedbench.models.net import Array, Net, tensor_of
@@ -133,7 +133,7 @@ class _Last(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layer: Linear, sink: _Sink
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, layer: nn.Linear, sink: _Sink
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.sink = layer, sink
@@ -219,7 +219,7 @@ class CellGradients(TorchGradients):
 
 def _forward(layer: nn.Module, module: CellNet, sink: _Sink) -> Callable[..., torch.Tensor] | None:
     """What takes the place of a layer's forward pass; None: nothing, it has no weights."""
-    if isinstance(layer, Linear):
+    if isinstance(layer, nn.Linear):
         return lambda self, x: _Last.apply(x, self.weight, self.bias, self, sink)
     if isinstance(layer, Norm) and layer.affine:
         return lambda self, x: _Scaled.apply(_normed(self, x), self.scale, self.shift, self, sink)

@@ -6,11 +6,16 @@ is (w r)^T (x, 1) with each record's own weight w. A head without a constant has
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from dpfedbench.models.gradients import Found, Total
 from dpfedbench.models.net import Array
 from dpfedbench.models.torch_gradients import TorchGradients
+
+_PIECE = 16  # records whose squares stay in the cache
 
 
 class LinearHeadGradients(TorchGradients):
@@ -18,17 +23,24 @@ class LinearHeadGradients(TorchGradients):
 
     name = "linear-head"
 
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._room = np.empty((0, math.prod(self.net.input_shape)))
+
     @property
     def _bias(self) -> bool:
         return "linear.bias" in self.net.tensor_names
 
     def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
-        rows, labels = np.asarray(x, np.float64).reshape(len(x), -1), np.asarray(y)
+        rows, labels = self._rows(x), np.asarray(y)
         residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
 
         def add(limit: float, into: np.ndarray, norms: np.ndarray) -> None:
-            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt((rows**2).sum(axis=1) + self._bias)
+            squares = [(rows[i : i + _PIECE] ** 2).sum(axis=1) for i in range(0, len(rows), _PIECE)]
+            norms[:] = np.linalg.norm(residuals, axis=1) * np.sqrt(np.concatenate([*squares, []]) + self._bias)
             finite = np.isfinite(norms)
+            if finite.all():
+                finite = slice(None)  # no copy
             with np.errstate(divide="ignore"):
                 weights = np.minimum(limit / norms[finite], 1.0)
             weighted = weights[:, None] * residuals[finite]
@@ -36,6 +48,21 @@ class LinearHeadGradients(TorchGradients):
             into += np.concatenate([(weighted.T @ rows[finite]).ravel(), *constants])
 
         return measured, total.add_by(add, len(rows))
+
+    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+        rows = self._rows(x)
+        residuals, _ = self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))
+        constants = [residuals.sum(axis=0)] if self._bias else []
+        return np.concatenate([(residuals.T @ rows).ravel(), *constants])
+
+    def _rows(self, x: Array) -> np.ndarray:
+        """Records as rows in double precision, in memory that is used again: to get new memory takes longer."""
+        flat = np.asarray(x).reshape(len(x), self._room.shape[1])  # of an empty lot, too
+        if len(self._room) < len(flat):
+            self._room = np.empty((len(flat) + len(flat) // 4, flat.shape[1]))
+        rows = self._room[: len(flat)]
+        rows[:] = flat
+        return rows
 
     def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
@@ -55,5 +82,4 @@ class LinearHeadGradients(TorchGradients):
         return residuals, measured
 
     def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
-        rows = np.asarray(x, np.float64).reshape(len(x), -1)
-        return self._residuals(np.asarray(theta, np.float64), rows, np.asarray(y))[1]
+        return self._residuals(np.asarray(theta, np.float64), self._rows(x), np.asarray(y))[1]

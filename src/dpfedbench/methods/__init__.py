@@ -97,4 +97,4 @@ def _read_family(package: str) -> None:
 
 
 METHODS = Method.known
-METHODS.update(by_name(_found()))
+METHODS.update(sorted(by_name(_found()).items()))

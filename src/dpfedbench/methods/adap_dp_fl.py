@@ -13,19 +13,15 @@ the server averages the models (line 23) and multiplies z by beta after three fa
 loss (line 24). A client stops before its budget is exceeded (line 17 stops after); all are alike, so all stop.
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from dpfedbench.methods.over_lots import OverLots
-from dpsum.accounting.claims import WHOLE_ORDERS, Claims
+from dpsum.accounting.claims import WHOLE_ORDERS
 
 
 class AdapDpFl(OverLots):
     """Each client takes the private sums, over its records, with a threshold of its own."""
 
-    name: ClassVar[str] = "adap-dp-fl"
-    title: ClassVar[str] = "Adap DP-FL"
-    paper: ClassVar[str] = "adap-dp-fl"
-    version: ClassVar[str] = "2"
-    claims: ClassVar[Claims] = {"poisson-lots": WHOLE_ORDERS}
+    name = "adap-dp-fl"
+    title = "Adap DP-FL"
+    paper = "adap-dp-fl"
+    version = "2"
+    claims = {"poisson-lots": WHOLE_ORDERS}

@@ -12,21 +12,17 @@ The server is trusted; what it releases is step 3's noisy sum. Text and released
 rule is a value of the configuration (`parts.clipping`).
 """
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.maml import Maml
-from dpsum.accounting.claims import POISSON_MOMENTS, Claims
+from dpsum.accounting.claims import POISSON_MOMENTS
 
 
 class DpAgr(OverClients):
     """One private sum a round, over the cohort's query gradients."""
 
-    name: ClassVar[str] = "dp-agr"
-    title: ClassVar[str] = "DP-AGR"
-    paper: ClassVar[str] = "dp-fedmeta"
-    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS}
+    name = "dp-agr"
+    title = "DP-AGR"
+    paper = "dp-fedmeta"
+    claims = {"one-pass": POISSON_MOMENTS}
 
     client_update: Maml = Maml()

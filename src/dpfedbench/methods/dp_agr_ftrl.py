@@ -8,34 +8,29 @@ balls-and-bins its round is secret, and what columns do not have in common is am
 threshold is constant: noise of another scale would not be taken back.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, ClassVar
 
 from dpfedbench.methods.dp_agr import DpAgr
-from dpfedbench.parts.clipping.constant import Constant
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.correlated import Correlated
-from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
-from dpfedbench.parts.participation.min_separation import MinSeparation
-from dpfedbench.parts.participation.one_pass import OnePass
-from dpsum.accounting.claims import Claim, Claims, one_release
+from dpfedbench.parts.participation.cohorts import BallsAndBins, MinSeparation, OnePass
+from dpsum.accounting.claims import Claim, one_release
 from dpsum.sums import Sum
 
 
 class DpAgrFtrl(DpAgr):
     """One private sum a round over disjoint blocks, with noise that is correlated over rounds."""
 
-    name: ClassVar[str] = "dp-agr-ftrl"
-    title: ClassVar[str] = "DP-AGR, correlated noise"
-    claims: ClassVar[Claims] = {
+    name = "dp-agr-ftrl"
+    title = "DP-AGR, correlated noise"
+    claims = {
         "one-pass": Claim(
             epsilon=one_release,
             explanation="Denisov et al. 2022: one Gaussian release, of the encoder's largest column norm",
         )
     }
     # Adam divides by the noise that a round has before it is taken back; see docs/findings/correlated-noise.md.
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "clipping": {"kind": "constant"},
         "noise": {"kind": "correlated", "factorisation": {"kind": "optimised", "workload": "server"}},
         "server": {"rate": 1.0, "optimizer": {"kind": "sgd", "momentum": 0.9}},

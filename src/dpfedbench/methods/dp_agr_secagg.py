@@ -9,27 +9,23 @@ which is as large as the message itself; here it is as large as one message in a
 The server knows who takes part, so that blocks are known: one pass.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, ClassVar
 
 from dpfedbench.methods.dp_agr import DpAgr
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.clipping.percentile_of_releases import PercentileOfReleases
+from dpfedbench.parts.clipping.percentiles import PercentileOfReleases
+from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.skellam import Skellam
-from dpfedbench.parts.participation.one_pass import OnePass
-from dpsum.accounting.claims import Claims
+from dpfedbench.parts.participation.cohorts import OnePass
 from dpsum.sums import Sum
 
 
 class DpAgrSecagg(DpAgr):
     """One private sum a round, which the server sees as secure aggregation shows it."""
 
-    name: ClassVar[str] = "dp-agr-secagg"
-    title: ClassVar[str] = "DP-AGR, secure aggregation"
-    claims: ClassVar[Claims] = {}
-    defaults: ClassVar[dict[str, Any]] = {
+    name = "dp-agr-secagg"
+    title = "DP-AGR, secure aggregation"
+    claims = {}
+    defaults = {
         "clipping": {"kind": "constant"}, "noise": {"kind": "skellam"}, "budget": {"profile": "holds"},
     }  # fmt: skip
 

@@ -11,24 +11,20 @@ is in the support step or in the query gradient, so its privacy is that of one o
 are more). The gradient is first order and the normalisation within each record: nothing else passes the noise.
 """
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
-
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import QUERY, SUPPORT
-from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.sums import Sum
 
 
 class DpAgrlr(DpAgr):
     """Private sums of each client over its examples, and one of the server over its clients."""
 
-    name: ClassVar[str] = "dp-agrlr"
-    title: ClassVar[str] = "DP-AGRLR"
-    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
-    defaults: ClassVar[dict[str, Any]] = {
+    name = "dp-agrlr"
+    title = "DP-AGRLR"
+    claims = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
         "within_task": {"threshold": 0.2, "multiplier": None, "epsilon": 2.5, "delta": 1.0e-5, "profile": "holds"},

@@ -4,26 +4,22 @@ Each round the server clips the cohort's model differences to C in L2 norm over 
 N(0, z^2 C^2 I), and takes the sum / L as the gradient of a step.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import ClassVar
 
 from dpfedbench.methods.over_clients import OverClients
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.client_updates.proximal import Proximal
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.clipping.rule import CohortRule
-from dpsum.accounting.claims import POISSON_MOMENTS, Claims
+from dpfedbench.parts.clipping.rule import CohortRule, Constant
+from dpsum.accounting.claims import POISSON_MOMENTS
 
 
 class DpFedAvg(OverClients):
     """One private sum a round, over the cohort's model differences; of FedProx's steps, where they are `proximal`."""
 
-    name: ClassVar[str] = "dp-fedavg"
-    title: ClassVar[str] = "DP-FedAvg"
-    paper: ClassVar[str] = "dp-fedavg"
-    claims: ClassVar[Claims] = {
+    name = "dp-fedavg"
+    title = "DP-FedAvg"
+    paper = "dp-fedavg"
+    claims = {
         "poisson": dataclasses.replace(
             POISSON_MOMENTS, status="proved",
             explanation="the paper's: moments accounting of Poisson sampling, by TensorFlow Privacy's orders",

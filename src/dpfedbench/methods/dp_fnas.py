@@ -1,4 +1,4 @@
-"""DP-FNAS (Singh et al. 2020, Algorithm 1): a private federated search for an architecture.
+"""DP-FNAS (Singh et al. 2020, Algorithm 1): a private federated search for an architecture; and FNAS without privacy.
 
 Each iteration, each party
 
@@ -12,29 +12,46 @@ Sums are divided by the expected lot: to divide by the realised one, as Algorith
 (second order) reads both halves in one release and is none of this method's.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
-from dpfedbench.method import check_noise
-from dpfedbench.methods.fnas import Fnas
+from dpfedbench.methods.over_parties import OverParties
 from dpfedbench.parts.budget import Budget
-from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.client_updates.search_steps import ARCHITECTURE, WEIGHTS, SearchSteps
+from dpfedbench.parts.clipping.rule import Constant
+from dpfedbench.parts.noise.noise import Fixed
 from dpfedbench.settings.part import setting
-from dpsum.accounting.claims import GDP_OF_HALVES, Claims
+from dpsum.accounting.claims import GDP_OF_HALVES
 from dpsum.sums import Sum
+
+
+class Fnas(OverParties):
+    """Each round two sums of each party as they are, of the weights and of the architecture, and a step after each.
+
+    Algorithm 1 without clipping and noise; with one party it is DARTS of first order (Liu et al. 2018), "vanilla NAS".
+    """
+
+    name = "fnas"
+    title = "FNAS"
+    paper = "dp-fnas"
+    defaults = OverParties.defaults | {"client_update": {"kind": "search-steps"}, "model": {"kind": "darts-search"}}
+
+    client_update: SearchSteps = SearchSteps()
+
+    def own_sums(self) -> tuple[Sum, ...]:
+        return tuple(
+            Sum(name=name, unit="record", observer="server", stream=name, part=half, added=True)
+            for name, half in self.client_update.halves.items()
+        )
 
 
 class DpFnas(Fnas):
     """Each round two private sums of each party, each over a half of its records."""
 
-    name: ClassVar[str] = "dp-fnas"
-    title: ClassVar[str] = "DP-FNAS"
-    claims: ClassVar[Claims] = {"poisson-lots": GDP_OF_HALVES}
-    defaults: ClassVar[dict[str, Any]] = Fnas.defaults | {
+    name = "dp-fnas"
+    title = "DP-FNAS"
+    claims = {"poisson-lots": GDP_OF_HALVES}
+    defaults = Fnas.defaults | {
         "clipping": {"kind": "constant"}, "noise": {"kind": "fixed"}, "budget": {"profile": "holds"},
     }  # fmt: skip
 
@@ -46,17 +63,9 @@ class DpFnas(Fnas):
     architecture_noise: Fixed = setting(Fixed(), doc="of the architecture's sum, tau", paper="1")
     budget: Budget = Budget()
 
-    def check(self) -> None:
-        super().check()
-        check_noise(self.noise, self.budget)
-        check_noise(self.architecture_noise, self.budget)
-
     def own_sums(self) -> tuple[Sum, ...]:
-        parts = {
-            WEIGHTS: (self.clipping, self.noise),
-            ARCHITECTURE: (self.architecture_clipping, self.architecture_noise),
+        protected: dict[str, dict[str, Any]] = {
+            WEIGHTS: {"clipping": self.clipping, "noise": self.noise},
+            ARCHITECTURE: {"clipping": self.architecture_clipping, "noise": self.architecture_noise},
         }
-        return tuple(
-            dataclasses.replace(own, clipping=parts[own.name][0], noise=parts[own.name][1], budget=self.budget)
-            for own in super().own_sums()
-        )
+        return tuple(dataclasses.replace(own, budget=self.budget, **protected[own.name]) for own in super().own_sums())

@@ -14,19 +14,15 @@ rule `private-quantile`: the count of the lot's norms at most C is released with
 L = 1,600. Where Section 5.2.1 and Algorithm 1 disagree: `docs/findings/dp-maml.md`.
 """
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
-
 from dpfedbench.methods.dp_agr import DpAgr
 
 
 class DpMaml(DpAgr):
     """One private sum a lot, over its tasks, and one more for a private quantile."""
 
-    name: ClassVar[str] = "dp-maml"
-    title: ClassVar[str] = "DP-MAML"
-    paper: ClassVar[str] = "dp-maml"
-    defaults: ClassVar[dict[str, Any]] = {
+    name = "dp-maml"
+    title = "DP-MAML"
+    paper = "dp-maml"
+    defaults = {
         "clipping": {"kind": "percentile-of-raw-norms", "percentile": 90, "window": 2, "never_rising": True},
     }

@@ -15,27 +15,23 @@ two at one delta. The support releases tell in which round a client took part, s
 participation is one-pass.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, ClassVar
 
 from dpfedbench.methods.dp_agr import DpAgr
 from dpfedbench.parts.budget import WithinTask
 from dpfedbench.parts.client_updates.maml import SUPPORT
-from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS, Claims
+from dpsum.accounting.claims import ONE_RELEASE, POISSON_MOMENTS
 from dpsum.sums import Sum
 
 
 class DpMamlSample(DpAgr):
     """Private sums within each task, and one over all query examples of the cohort."""
 
-    name: ClassVar[str] = "dp-maml-sample"
-    title: ClassVar[str] = "DP-MAML, sample level"
-    paper: ClassVar[str] = "dp-maml"
-    claims: ClassVar[Claims] = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
-    sums_query_examples: ClassVar[bool] = True
-    defaults: ClassVar[dict[str, Any]] = {
+    name = "dp-maml-sample"
+    title = "DP-MAML, sample level"
+    paper = "dp-maml"
+    claims = {"one-pass": POISSON_MOMENTS, "own-records": ONE_RELEASE}
+    defaults = {
         "model": {"normalisation": "record"},
         "client_update": {"inner_steps": 1, "order": 1},
         "within_task": {"threshold": 0.5, "multiplier": 1.0, "epsilon": None, "delta": 1.0e-5, "profile": "holds"},

@@ -1,37 +1,31 @@
 """Non-private FedAvg (McMahan et al. 2017): the rounds of Adap DP-FL without clipping and noise, the ceiling."""
 
-from __future__ import annotations
-
-from typing import ClassVar
-
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.parts.client_updates.proximal import Proximal
-from dpfedbench.parts.participation.balls_and_bins import BallsAndBins
-from dpfedbench.parts.participation.one_pass import OnePass
-from dpfedbench.parts.participation.poisson import Poisson
+from dpfedbench.parts.client_updates.scaffold import Scaffold
+from dpfedbench.parts.participation.cohorts import BallsAndBins, OnePass, Poisson
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import Average, Step
 from dpsum.sums import Sum
 
 
 class FedAvg(Method):
     """Each round: every client's local steps along the sums of its lots as they are, and the models' average.
 
-    With model-difference or proximal (FedProx) a cohort of clients trains on all of its records, and the server steps
-    along the mean.
+    With model-difference, proximal (FedProx) or scaffold a cohort of clients trains on all of its records, and the
+    server steps along the mean.
     """
 
-    name: ClassVar[str] = "fedavg"
-    title: ClassVar[str] = "Non-private FedAvg"
-    paper: ClassVar[str] = "adap-dp-fl"
-    version: ClassVar[str] = "2"
+    name = "fedavg"
+    title = "Non-private FedAvg"
+    paper = "adap-dp-fl"
+    version = "2"
 
     participation: PoissonLots | OnePass | BallsAndBins | Poisson = PoissonLots()
-    client_update: LocalSteps | ModelDifference | Proximal = LocalSteps()
+    client_update: LocalSteps | ModelDifference | Proximal | Scaffold = LocalSteps()
     server: Average | Step = Average()
 
     def check(self) -> None:
@@ -40,7 +34,7 @@ class FedAvg(Method):
             raise BenchError(
                 f"client_update.kind {self.client_update.kind}, participation.kind {self.participation.kind} and "
                 f"server.kind {self.server.kind} do not go together: local-steps, poisson-lots and average do, and "
-                "model-difference or proximal with a cohort and server.kind step"
+                "model-difference, proximal or scaffold with a cohort and server.kind step"
             )
         super().check()
 
@@ -48,6 +42,9 @@ class FedAvg(Method):
         if isinstance(self.client_update, ModelDifference):
             return ()
         return (Sum(name=self.client_update.sends, unit="record", observer="server"),)
+
+    def further_sums(self) -> tuple[Sum, ...]:
+        return tuple(Sum(name=name, unit="client", observer="everyone") for name in self.client_update.sends_too)
 
     def server_sum(self) -> Sum:
         name = "model-mean" if self.own_sums() else self.client_update.sends

@@ -1,20 +1,15 @@
 """What methods have in common whose clients sum over lots of their own records, with privacy for each record."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
-from dpfedbench.method import Method, check_noise
+from dpfedbench.method import Method
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.clipping.rule import LotRule
-from dpfedbench.parts.noise.decaying import Decaying
-from dpfedbench.parts.noise.fixed import Fixed
+from dpfedbench.parts.clipping.rule import Constant, LotRule
+from dpfedbench.parts.noise.noise import Decaying, Fixed
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.server.average import Average
-from dpfedbench.parts.transforms.none import AsTheyAre
-from dpfedbench.parts.transforms.transform import Transform
+from dpfedbench.parts.server.server_step import Average
+from dpfedbench.parts.transforms.transform import AsTheyAre, Transform
 from dpsum.sums import Sum
 
 
@@ -30,10 +25,6 @@ class OverLots(Method):
     noise: Fixed | Decaying = Fixed()
     budget: Budget = Budget()
     server: Average = Average()
-
-    def check(self) -> None:
-        super().check()
-        check_noise(self.noise, self.budget)
 
     def own_sums(self) -> tuple[Sum, ...]:
         own = Sum(

@@ -1,20 +1,16 @@
-"""What methods have in common whose parties hold records and keep one model (`parts.summed`)."""
-
-from __future__ import annotations
-
-from typing import Any, ClassVar
+"""What methods have in common whose parties hold records and keep one model (`client_updates.summed_steps`)."""
 
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.server.server_step import Average
 from dpsum.sums import Sum
 
 
 class OverParties(Method):
     """Each party takes sums over lots of its records, and all step along the sums' sum; the last sum is the model."""
 
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults = {
         "clients": {"partition": "fragments"}, "participation": {"kind": "poisson-lots"}, "server": {"kind": "average"},
     }  # fmt: skip
 

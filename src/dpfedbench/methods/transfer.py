@@ -7,14 +7,14 @@ output for each training class. At the meta-test the last layer is replaced by a
 network is adapted to the task's support set. Normalisation is within each image, as it has to be for `dp-transfer`.
 """
 
-from __future__ import annotations
-
-from typing import Any, ClassVar
+from typing import Any
 
 from dpfedbench.method import Method
+from dpfedbench.methods.over_lots import OverLots
 from dpfedbench.parts.client_updates.local_steps import LocalSteps
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.server.average import Average
+from dpfedbench.parts.server.server_step import Average
+from dpsum.accounting.claims import WHOLE_ORDERS
 from dpsum.sums import Sum
 
 PRE_TRAINING: dict[str, Any] = {
@@ -34,15 +34,13 @@ PRE_TRAINING: dict[str, Any] = {
 
 
 class Transfer(Method):
-    """Each round: the mean gradient of a lot as it is, and a step of the holder's optimiser."""
+    """Each round: the mean gradient of a lot as it is, and a step of the holder's optimiser. Not private."""
 
-    name: ClassVar[str] = "transfer"
-    title: ClassVar[str] = "Transfer learning"
-    paper: ClassVar[str] = "dp-fedmeta"
-    pretrains: ClassVar[bool] = True
-    defaults: ClassVar[dict[str, Any]] = PRE_TRAINING | {
-        "participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}
-    }
+    name = "transfer"
+    title = "Transfer learning"
+    paper = "dp-fedmeta"
+    pretrains = True
+    defaults = PRE_TRAINING | {"participation": {"kind": "poisson-lots", "cohort": 100, "rounds": 150}}
 
     participation: PoissonLots = PoissonLots()
     client_update: LocalSteps = LocalSteps()
@@ -53,3 +51,30 @@ class Transfer(Method):
 
     def server_sum(self) -> Sum:
         return Sum(name="model-mean", unit="record", observer="everyone")
+
+
+class DpTransfer(OverLots):
+    """Pre-training by DP-SGD (Abadi et al. 2016), the private rival of DP-AGR and DP-MAML: one private sum a lot.
+
+    In each round the holder
+
+    1. takes a lot: each image with probability L/n, apart from all others;
+    2. clips each image's gradient to C in L2 norm over all weights, adds them up and adds N(0, z^2 C^2 I);
+    3. takes a step of Adam along that sum / L.
+
+    An image is what is protected, from everyone who gets the model, and Poisson lots are what the accountant takes for
+    granted. z = 6 and L = 2,000 are the papers'; C is not said.
+    """
+
+    name = "dp-transfer"
+    title = "DP transfer learning"
+    paper = "dp-fedmeta"
+    claims = {"poisson-lots": WHOLE_ORDERS}
+    pretrains = True
+    observer = "everyone"
+    defaults = PRE_TRAINING | {
+        "participation": {"kind": "poisson-lots", "cohort": 500, "rounds": 30},
+        "clipping": {"kind": "constant", "threshold": 1.0},
+        "noise": {"kind": "fixed", "multiplier": 6.0},
+        "budget": {"epsilon": None, "delta": 1.0e-5},
+    }

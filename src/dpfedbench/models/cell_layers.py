@@ -52,17 +52,6 @@ class Normalisation:
         return Norm(channels, channels if self.groups is None else maps * self.groups, self.affine)
 
 
-class Linear(nn.Module):
-    """The last layer; weight [out, in]."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.zeros(classes, features)), nn.Parameter(torch.zeros(classes))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
-
-
 class Preparation(nn.Module):
     """ReLU, 1x1 convolution and normalisation: what a cell makes of an input of other channels."""
 

@@ -27,13 +27,12 @@ from dpfedbench.models.cell_layers import (
     Convolution,
     HalvedPreparation,
     Halving,
-    Linear,
     Normalisation,
     Pooling,
     Preparation,
     Separable,
 )
-from dpfedbench.models.genotype import NONE, Genotype, Space
+from dpfedbench.models.genotype import NONE, Genotype, Space, edge
 
 STEM = 3
 """Channels of the stem, by filter."""
@@ -150,7 +149,7 @@ def _parts(
             (node, out[:, i % out.shape[1]]) for name, out in outputs.items() for i, node in enumerate(targets[name])
         ]
     nodes = next(iter(targets.values()))
-    own = mix[..., [sum(2 + before for before in range(node)) + place for node in nodes], :]
+    own = mix[..., [edge(node, place) for node in nodes], :]
     mixed: torch.Tensor | None = None
     for column, name in enumerate(targets):
         if name != NONE:
@@ -210,7 +209,7 @@ class CellNet(nn.Module):
             )  # fmt: skip
             self.cells.append(cell)
             inputs, shrink = (inputs[1], nodes * filters), halves
-        self.classifier = Linear(inputs[1], classes)
+        self.classifier = nn.Linear(inputs[1], classes)
 
     def initial(self, rng: np.random.Generator) -> np.ndarray:
         """Initial weights, float32 [d]: torch's own, uniform within 1/sqrt(inputs of a unit); biases zero, scales one.

@@ -38,6 +38,11 @@ Edge = tuple[str, int]
 """An operation, and the state that it reads."""
 
 
+def edge(node: int, state: int) -> int:
+    """The place of the edge to a node from a state: a cell's edges are ordered by node, then by state."""
+    return sum(2 + before for before in range(node)) + state
+
+
 @dataclass(frozen=True)
 class Space:
     """What a search chooses from.
@@ -79,16 +84,12 @@ class Space:
     @property
     def edges(self) -> int:
         """Edges of a cell in a search."""
-        return sum(2 + node for node in range(self.nodes))
+        return edge(self.nodes, 0)
 
     @property
     def size(self) -> int:
         """Architecture weights of a network: of each kind of cell, of each edge, of each operation."""
         return len(self.kinds) * self.edges * len(self.operations)
-
-    def edge(self, node: int, state: int) -> int:
-        """The place of the edge to a node from a state: edges are ordered by node, then by state."""
-        return sum(2 + before for before in range(node)) + state
 
     def weights(self, architecture: np.ndarray) -> dict[str, np.ndarray]:
         """The share of each operation on each edge: of each kind of cell, float64 [edges, operations].
@@ -131,7 +132,7 @@ class Space:
             for node in range(self.nodes):
                 edges: list[tuple[float, int, str]] = []
                 for state in range(2 + node):
-                    row = dict(zip(self.operations, shares[self.edge(node, state)].tolist(), strict=True))
+                    row = dict(zip(self.operations, shares[edge(node, state)].tolist(), strict=True))
                     best = max(self.choices, key=row.__getitem__)
                     edges.append((-row[best], state, best))
                 nodes.append(tuple((best, state) for _, state, best in sorted(edges)[:KEPT]))

@@ -212,6 +212,13 @@ class Gradients(ABC):
             rows = room[: len(x[some])]
             yield self._each(theta, x[some], y[some], rows, block), rows
 
+    def added(self, theta: Array, x: Array, y: Array, room: Array) -> np.ndarray:
+        """The sum of the records' gradients, float64 [d]; arguments as of `pieces`, whose rows are added up first."""
+        total = np.zeros(self.net.dimension)
+        for _, rows in self.pieces(theta, x, y, room):
+            total += tensor_of(rows, "cpu").numpy().sum(axis=0)
+        return total
+
     def add_each(self, theta: Array, x: Array, y: Array, total: Total, *, block: str = "") -> tuple[Found, np.ndarray]:
         """Add each record's gradient to a sum over weights, clipped if that clips.
 

@@ -10,12 +10,13 @@ computed backwards through the steps, without a graph across them:
 and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
 is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
 whose gradients there then join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but the
-head). Nothing is clipped or noised here: a gradient leaves its client only through `privacy.private_sum`.
+head). Nothing is clipped or noised here: a gradient leaves its client only through a `dpsum.Mechanism`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,32 +26,32 @@ from dpfedbench.models.net import Array, Net, tensor_of
 
 
 class _Rates:
-    """Rates of a network's inner steps.
+    """Rates of a network's inner steps: learnt where it has the extra tensor "rates".
 
     Args:
-        net: with the extra tensor "rates" where they are learnt.
+        net: the network.
         adapted: names of the tensors that the steps move; None: all.
     """
 
     def __init__(self, net: Net, adapted: Sequence[str] | None) -> None:
-        self._net = net
         unknown = set(adapted or ()) - set(net.shapes)
         if unknown:
             raise ValueError(f"no tensors {sorted(unknown)} to adapt: there are {', '.join(net.shapes)}")
-        self._moved = None if adapted is None else [float(name in adapted) for name in net.tensor_names]
-        self.learnt = net.extra["rates"].shape[0] if "rates" in net.extra else 0
+        self._net, self._adapted = net, adapted
+        self.learnt = len(net.extra.get("rates", ()))
 
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
         """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
         net = self._net
-        if not self.learnt and self._moved is None:
-            return torch.full((1, 1), rate, dtype=theta.dtype, device=theta.device)
+        like: dict[str, Any] = {"dtype": theta.dtype, "device": theta.device}
         if self.learnt:
             by_tensor = net.tensors(theta)["rates"]
+        elif self._adapted is None:
+            return torch.full((1, 1), rate, **like)
         else:
-            by_tensor = torch.full((1, len(net.sizes)), rate, dtype=theta.dtype, device=theta.device)
-        if self._moved is not None:
-            by_tensor = by_tensor * torch.tensor(self._moved, dtype=theta.dtype, device=theta.device)
+            by_tensor = torch.full((1, len(net.sizes)), rate, **like)
+        if self._adapted is not None:
+            by_tensor = by_tensor * torch.tensor([float(name in self._adapted) for name in net.tensor_names], **like)
         sizes = torch.tensor(net.sizes, device=theta.device)
         return torch.repeat_interleave(by_tensor, sizes, dim=1, output_size=net.weights)
 

@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from dpfedbench import whose
 from dpfedbench.errors import BenchError
-from dpfedbench.models.refused_layers import drawing, first_difference, place_of, refused_by_opacus, remembering
+from dpfedbench.models.refused_layers import drawing, first_difference, place_of, remembering
 
 Array = np.ndarray | torch.Tensor
 
@@ -36,14 +36,26 @@ _PROBED = 3
 
 
 class _Call(nn.Module):
-    """A module whose `losses` and `correct` can be called like its `forward`."""
+    """A module whose `losses`, and all of its `measures`, can be called like its `forward`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, method: str, *arguments: torch.Tensor) -> Any:
+        if method == "measures":
+            return self._measures(*arguments)
         return (self.module if method == "forward" else getattr(self.module, method))(*arguments)
+
+    def _measures(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Losses [n], right answers [n] and of how many [n]."""
+        losses, correct = (getattr(self.module, name, None) for name in ("losses", "correct"))
+        logits = torch.empty(0) if losses and correct else self.module(x)
+        each = losses(x, y) if losses else functional.cross_entropy(logits, y, reduction="none")
+        if correct:
+            return each, *correct(x, y)
+        right = (logits.detach().argmax(dim=1) == y).to(each.dtype)
+        return each, right, torch.ones_like(right)
 
 
 class Net:
@@ -54,9 +66,9 @@ class Net:
         input_shape: of a record: (height, width, channels) of an image, or (tokens,).
         outputs: logits of a record.
         extra: names and initial values of what is learnt besides.
-        vocabulary: of token sequences, how many tokens there are; 0: records are images.
 
     Attributes:
+        vocabulary: of records of tokens, how many tokens there are: as many as logits; 0: records are images.
         words: the words that tokens 1, 2, ... stand for, where a run on texts has set them.
     """
 
@@ -69,10 +81,9 @@ class Net:
         input_shape: tuple[int, ...],
         outputs: int,
         extra: Mapping[str, np.ndarray] | None = None,
-        vocabulary: int = 0,
     ) -> None:
         self.build, self.input_shape, self.outputs = build, tuple(input_shape), outputs
-        self.extra, self.vocabulary = dict(extra or {}), vocabulary
+        self.extra, self.vocabulary = dict(extra or {}), outputs if len(input_shape) == 1 else 0
         with _own_generator(0):
             self.module = build()
         self._own = {name: tuple(value.shape) for name, value in self.module.named_parameters()}
@@ -142,10 +153,8 @@ class Net:
 
     def with_rates(self, steps: int, first: float) -> Net:
         """The same with a learnt rate for each of `steps` steps and tensor, which starts at `first` (MAML++)."""
-        return Net(
-            self.build, input_shape=self.input_shape, outputs=self.outputs, vocabulary=self.vocabulary,
-            extra=self.extra | {"rates": np.full((steps, len(self._own)), first, np.float32)},
-        )  # fmt: skip
+        rates = np.full((steps, len(self._own)), first, np.float32)
+        return Net(self.build, input_shape=self.input_shape, outputs=self.outputs, extra=self.extra | {"rates": rates})
 
     # The flat vector
 
@@ -216,7 +225,15 @@ class Net:
         *arguments: torch.Tensor,
         call: nn.Module | None = None,
     ) -> Any:
-        """Call a method of the module at weights theta [weights], flat or by name, on what `inputs` gave."""
+        """Call a method at weights theta [weights], flat or by name, on what `inputs` gave.
+
+        Args:
+            method: the module's "forward" or "losses"; or "measures": each record's loss, right answers, and of how
+                many, [n] each.
+            theta: the weights.
+            arguments: records, and for all but "forward" labels.
+            call: of `callable`; None: the network's own, which one thread at a time may use.
+        """
         tensors = self.tensors(theta[: self.weights]) if isinstance(theta, torch.Tensor) else theta
         named = {f"module.{name}": tensor for name, tensor in tensors.items()}
         if call is not None:
@@ -224,40 +241,21 @@ class Net:
         with self._lock:
             return torch.func.functional_call(self._call, named, (method, *arguments))
 
-    def measure(self, call: Callable[..., Any], x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Losses [n], right answers [n] and of how many [n], at what `inputs` gave.
-
-        Args:
-            call: calls a method of the module, given its name and arguments (`apply` at some weights).
-            x, y: records and labels.
-        """
-        own = {name: hasattr(self.module, name) for name in ("losses", "correct")}
-        logits = torch.empty(0) if all(own.values()) else call("forward", x)
-        if own["losses"]:
-            losses = call("losses", x, y)
-        else:
-            losses = functional.cross_entropy(logits, y, reduction="none")
-        if own["correct"]:
-            return losses, *call("correct", x, y)
-        right = (logits.detach().argmax(dim=1) == y).to(losses.dtype)
-        return losses, right, torch.ones_like(right)
-
     def logits(self, theta: torch.Tensor, x: Array) -> torch.Tensor:
         """Logits [n, outputs] of records x [n, ...] at theta [d]."""
         return self.apply("forward", theta, self.inputs(x, theta))
 
     def losses(self, theta: torch.Tensor, x: Array, y: Array) -> torch.Tensor:
         """Each record's loss [n]."""
-        return self._measured(theta, x, y)[0]
+        return self._measures(theta, x, y)[0]
 
     def correct(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, torch.Tensor]:
         """Each record's right answers [n], and of how many [n]."""
-        _, right, of = self._measured(theta, x, y)
+        _, right, of = self._measures(theta, x, y)
         return right, of
 
-    def _measured(self, theta: torch.Tensor, x: Array, y: Array) -> tuple[torch.Tensor, ...]:
-        call = lambda method, *arguments: self.apply(method, theta, *arguments)  # noqa: E731
-        return self.measure(call, self.inputs(x, theta), tensor_of(y, theta.device))
+    def _measures(self, theta: torch.Tensor, x: Array, y: Array) -> Any:
+        return self.apply("measures", theta, self.inputs(x, theta), tensor_of(y, theta.device))
 
     # What may not be
 
@@ -320,10 +318,11 @@ class Net:
     def mixes_records(self) -> str:
         """The layer through which one record's loss depends on another record; "" where there is none.
 
-        By the layers' kinds, by Opacus' validator, and by trying: another record is changed.
+        By the layers' kinds, and by trying: another record is changed. (Opacus' validator refuses two kinds of layers
+        for this reason: batch normalisation, and normalisation with running statistics, which `check` refuses.)
         """
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) or refused_by_opacus(layer):
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 return place_of(name, layer)
         theta, x, y = self.example()
         other = x.clone()
@@ -348,22 +347,22 @@ class Net:
 
     def layers(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         """What each layer gave, in the order in which they end, then the records' losses or logits."""
-        seen: list[tuple[str, torch.Tensor]] = []
+        outputs: list[tuple[str, torch.Tensor]] = []
 
-        def listen(name: str, layer: nn.Module, given: Any, out: Any) -> None:
+        def listen(name: str, layer: nn.Module, inputs: Any, out: Any) -> None:
             if isinstance(out, torch.Tensor) and out.ndim and len(out) == len(x):
-                seen.append((name, out))
+                outputs.append((name, out))
 
         named = [(name, layer) for name, layer in self.module.named_modules() if name]
         with self._lock, torch.no_grad():
             hooks = [layer.register_forward_hook(functools.partial(listen, name)) for name, layer in named]
             try:
                 losses = hasattr(self.module, "losses")
-                seen.append(("", self.apply("losses", theta, x, y) if losses else self.apply("forward", theta, x)))
+                outputs.append(("", self.apply("losses", theta, x, y) if losses else self.apply("forward", theta, x)))
             finally:
                 for hook in hooks:
                     hook.remove()
-        return seen
+        return outputs
 
 
 def tensor_of(array: Array, device: torch.device | str = "cpu") -> torch.Tensor:

@@ -52,7 +52,7 @@ class OneByOne(Point):
         self._rows.copy_(theta)
         with torch.enable_grad():
             tasks = zip(self._calls, x, y, strict=True)
-            self._measured = [net.measure(call, *task) for (call, _), *task in tasks]
+            self._measured = [call("measures", *task) for (call, _), *task in tasks]
             self._loss = [losses.mean() for losses, _, _ in self._measured]
 
     def _cut(self, row: Array) -> list[torch.Tensor]:

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from opacus import validators
-else:
-    from dpsum.lazy import Lazy
-
-    validators = Lazy("opacus.validators")  # slow to import, and warns meanwhile
 
 
 def place_of(name: str, layer: nn.Module) -> str:
@@ -34,15 +26,6 @@ def remembering(name: str, layer: nn.Module) -> str:
         f"{place_of(name, layer)} keeps running statistics, which would be a release of their own: "
         f"set track_running_stats=False, or normalise within the record (e.g. GroupNorm)"
     )
-
-
-def refused_by_opacus(layer: nn.Module) -> bool:
-    """Whether Opacus' validator refuses a layer; of LSTMs and attention it only says that it has no hooks for them."""
-    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention) or list(layer.children()):
-        return False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return bool(validators.ModuleValidator.validate(layer, strict=False))
 
 
 def first_difference(

@@ -114,11 +114,16 @@ class TorchGradients(Gradients):
     def _theta(self, theta: Array) -> torch.Tensor:
         return tensor_of(theta, self.device).to(self.dtype)
 
-    def _measure(
+    def _measures(
         self, theta: torch.Tensor | Mapping[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        call = functools.partial(self.net.apply, call=self._call)
-        return self.net.measure(lambda method, *arguments: call(method, theta, *arguments), x, y)
+        measures: tuple[torch.Tensor, ...] = self.net.apply("measures", theta, x, y, call=self._call)
+        return measures
+
+    def _example(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Weights, records and labels for a trial on the device."""
+        theta, x, y = (array.to(self.device) for array in self.net.example())
+        return theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x, y
 
     def _at_once(self, function: Callable[..., Any], *sizes: Any) -> Callable[..., Any]:
         """`torch.func.vmap` of a function, with convolutions in the form that suits the device."""
@@ -155,18 +160,17 @@ class TorchGradients(Gradients):
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """Mean loss, and it again with the accuracy."""
-        losses, right, of = self._measure(theta, x, y)
+        losses, right, of = self._measures(theta, x, y)
         loss = losses.mean()
         return loss, (loss, right.sum() / of.sum())
 
     @functools.cached_property
     def _vmaps_tasks(self) -> bool:
         """Whether second derivatives of several tasks can be computed at once."""
-        theta, x, y = (part.to(self.device) for part in self.net.example())
-        theta = theta.to(self.dtype).expand(2, -1)
-        inputs = x.to(self.dtype) if x.is_floating_point() else x
+        one, x, y = self._example()
+        theta = one.expand(2, -1)
         try:
-            point = _AllAtOnce(self, theta, torch.stack([inputs, inputs]), torch.stack([y, y]))
+            point = _AllAtOnce(self, theta, torch.stack([x, x]), torch.stack([y, y]))
             point.gradient(torch.empty_like(theta))
             point.product(theta, torch.empty_like(theta))
         except RuntimeError:
@@ -195,8 +199,7 @@ class TorchGradients(Gradients):
     @functools.cached_property
     def _way(self) -> tuple[str, Any]:
         """How records' gradients are computed: the name of the first way that works, and the way."""
-        theta, x, y = (part.to(self.device) for part in self.net.example())
-        theta, x = theta.to(self.dtype), x.to(self.dtype) if x.is_floating_point() else x
+        theta, x, y = self._example()
         names = self.net.tensor_names
         wanted, _ = self._by_loop(theta, x, y, names)
         for name, way in (("torch", self._by_vmap), ("torch-opacus", self._by_opacus)):
@@ -215,8 +218,8 @@ class TorchGradients(Gradients):
         def loss(
             weights: Mapping[str, torch.Tensor], record: torch.Tensor, label: torch.Tensor
         ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-            measured = tuple(part[0] for part in self._measure({**tensors, **weights}, record[None], label[None]))
-            return measured[0], measured
+            measures = tuple(each[0] for each in self._measures({**tensors, **weights}, record[None], label[None]))
+            return measures[0], measures
 
         rows, measured = self._at_once(torch.func.grad(loss, has_aux=True), (None, 0, 0))(
             {name: tensors[name] for name in names}, x, y
@@ -231,7 +234,7 @@ class TorchGradients(Gradients):
         module.zero_grad()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            measured = self.net.measure(module, x, y)
+            measured = module("measures", x, y)
             measured[0].sum().backward()
         rows = zip(self.net.tensor_names, plain.parameters(), strict=True)
         return [own.grad_sample for name, own in rows if name in names], [part.detach() for part in measured]
@@ -249,7 +252,7 @@ class TorchGradients(Gradients):
             tensors = {name: part.detach() for name, part in self.net.tensors(theta).items()}
             leaves = [tensors[name].requires_grad_() for name in names]
             for i in range(len(x)):
-                measured = self._measure(tensors, x[i : i + 1], y[i : i + 1])
+                measured = self._measures(tensors, x[i : i + 1], y[i : i + 1])
                 rows.append(torch.autograd.grad(measured[0].sum(), leaves))
                 measures.append([part.detach() for part in measured])
         stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
@@ -261,7 +264,9 @@ class TorchGradients(Gradients):
         with torch.no_grad():
             for start in range(0, len(x), size or 1):
                 some = slice(start, start + size)
-                measured = self._measure(weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device))
+                measured = self._measures(
+                    weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device)
+                )
                 measures.append(_found(measured))
         return joined(measures)
 
@@ -277,44 +282,41 @@ class _AllAtOnce(Point):
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
         if self._measured is None:
-            measures = list[tuple[torch.Tensor, torch.Tensor]]()
             with torch.no_grad():
-                self._pieces(lambda some, *at: measures.append(self._owner._at_once(self._owner._task_loss)(*at)[1]))
-            self._keep(measures)
-        assert self._measured is not None
+                self._measured = self._in_pieces(lambda some, *at: self._owner._at_once(self._owner._task_loss)(*at)[1])
         return self._measured
 
-    def _keep(self, measures: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*measures, strict=True))
-        self._measured = losses, accuracies
-
-    def _pieces(self, compute: Callable[..., None], *more: torch.Tensor) -> None:
-        """Call with a slice of the tasks, and with weights, records, labels and more of these."""
-        parts = (*self._at, *more)
+    def _in_pieces(self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> tuple[np.ndarray, np.ndarray]:
+        """Losses and accuracies of all tasks; `compute` gets a slice of them, and their weights, records and labels."""
+        measures = list[tuple[torch.Tensor, torch.Tensor]]()
+        theta, x, y = self._at
         self._owner._in_pieces(
-            lambda some: compute(some, *(part[some] for part in parts)), len(parts[0]), self._at[1].shape[1]
+            lambda some: measures.append(compute(some, theta[some], x[some], y[some])), len(theta), x.shape[1]
         )
+        losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*measures, strict=True))
+        return losses, accuracies
 
     def _gradient(self, out: Array) -> None:
-        measures, rows = list[tuple[torch.Tensor, torch.Tensor]](), torch.as_tensor(out)
-
-        def piece(some: slice, *at: torch.Tensor) -> None:
-            rows[some], measured = self._owner._at_once(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
-            measures.append(measured)
-
-        self._pieces(piece)
-        self._keep(measures)
-
-    def _product(self, direction: Array, out: Array) -> None:
         rows = torch.as_tensor(out)
 
-        def along(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return torch.func.grad(lambda w: self._owner._task_loss(w, x, y)[0])(theta) @ v
+        def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows[some], measures = self._owner._at_once(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
+            return measures
 
-        def piece(some: slice, *at: torch.Tensor) -> None:
-            rows[some] = self._owner._at_once(torch.func.grad(along))(*at)
+        self._measured = self._in_pieces(piece)
 
-        self._pieces(piece, tensor_of(direction, self._at[0].device))
+    def _product(self, direction: Array, out: Array) -> None:
+        rows, along = torch.as_tensor(out), tensor_of(direction, self._at[0].device)
+
+        def slope(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            gradient, measures = torch.func.grad(self._owner._task_loss, has_aux=True)(theta, x, y)
+            return gradient @ v, measures
+
+        def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows[some], measures = self._owner._at_once(torch.func.grad(slope, has_aux=True))(*at, along[some])
+            return measures
+
+        self._measured = self._in_pieces(piece)
 
 
 @functools.cache

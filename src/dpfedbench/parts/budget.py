@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 
 from dpfedbench.errors import BenchError
-from dpfedbench.parts.clipping.constant import Constant
-from dpfedbench.parts.noise.fixed import Fixed
-from dpfedbench.parts.noise.noise import Noise
+from dpfedbench.parts.clipping.rule import Constant
+from dpfedbench.parts.noise.noise import Fixed, Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import Section, setting
+from dpfedbench.settings.run import Run
+from dpsum.accounting.claims import Claims
 from dpsum.sums import Sum
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
-    from dpsum.accounting.claims import Claims
 
 
 class Budget(Section):
@@ -40,7 +37,7 @@ class Budget(Section):
         z = None if noise is None else noise.multiplier
         if noise is None or z is None:
             return
-        if not self.stop or self.profile != "holds" or run.clients.partition == "fragments":
+        if not self.stop or self.profile != "holds" or (run.clients.holds == "records" and run.own_sums()):
             return
         rate = 1.0 if plan.known else plan.cohort / run.clients.count
         if noise.mechanism == "gaussian" and least_delta(z, rate, self.epsilon) > self.delta:

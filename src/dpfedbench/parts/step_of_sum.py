@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.parts.optimizers.sgd import Sgd
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.schedule import Schedule
+from dpfedbench.lazy import torch
+from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
+from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.parts.server.server_step import State
 from dpfedbench.settings.part import Section, setting
-
-if TYPE_CHECKING:
-    import torch
-
-    from dpfedbench.settings.run import Run
+from dpfedbench.settings.run import Run
 
 
 class StepOfSum(Section):

@@ -10,23 +10,22 @@ one. Nothing else leaves a client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, Setup, Stream
+from dpfedbench.parts.client_updates.client_update import ClientByClient, Setup, Stream
 from dpsum.sampling import Sampler
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Found, Gradients
 
-_CHUNK_PER_THREAD = 8
-
 Examples = tuple["np.ndarray", "np.ndarray"]
 """Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
 
 
-class TaskClients(Clients):
+class TaskClients(ClientByClient):
     """The clients of a meta-learning run whose examples are taken one by one.
 
     Args:
@@ -39,14 +38,13 @@ class TaskClients(Clients):
     """
 
     def __init__(self, setup: Setup, samplers: dict[str, Sampler], *, each: int = 1) -> None:
-        self.setup, self.each = setup, each
-        run, self.dimension = setup.run, setup.net.dimension
-        own = {sum_.name: sum_ for sum_ in setup.own}
-        multiplier = None
+        super().__init__(setup, lambda gradients: gradients)
+        self.each = each
+        own, multiplier = {sum_.name: sum_ for sum_ in setup.own}, None
         if own:
             given = setup.own[0].within_task
             assert given is not None
-            multiplier = given.noise_multiplier({name: samplers[name] for name in own}, run.claims)
+            multiplier = given.noise_multiplier({name: samplers[name] for name in own}, setup.run.claims)
         self.entries = {
             name: setup.enter(
                 own.get(name) or Sum(name=name, unit="record", observer="server", stream=name), sampler=sampler,
@@ -55,46 +53,19 @@ class TaskClients(Clients):
             )
             for name, sampler in samplers.items()
         }  # fmt: skip
-        self._workers = setup.workers(lambda gradients: gradients)
+
+    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
+        """The support and query `Examples` of each client."""
+        tasks = self.setup.held.gather(ids)
+        return [
+            ((tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i])) for i in range(len(ids))
+        ]
 
     def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
         """Contributions, with losses and accuracies on the query sets (Reptile: on all examples, before training)."""
-        chunk = _CHUNK_PER_THREAD * self._workers.count
-        room = torch.empty((chunk * self.each, self.dimension), device=self._workers.device)
-        rows = room.view(chunk, self.each, -1)
-        with self._workers.running() as pool:
-            for start in range(0, len(cohort), chunk):
-                ids = cohort[start : start + chunk]
-                tasks = self.setup.held.gather(ids)
-                waiting = [
-                    pool.submit(
-                        self._contribute, Client(self, index, int(client)), theta,
-                        (tasks.support_x[i], tasks.support_y[i]), (tasks.query_x[i], tasks.query_y[i]), rows[i],
-                    )
-                    for i, client in enumerate(ids)
-                ]  # fmt: skip
-                measures = np.array([future.result() for future in waiting]).reshape(-1, 2)
-                yield room[: len(ids) * self.each], measures[:, 0], measures[:, 1]
+        yield from super().contributions(theta, cohort, index)
         for entry in self.entries.values():
             entry.write(index)
-
-    def _contribute(
-        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, out: torch.Tensor
-    ) -> np.ndarray:
-        with self._workers.worker() as worker:
-            return self.contribute(client, theta, support, query, worker, out)
-
-    def contribute(
-        self,
-        client: Client,
-        theta: np.ndarray,
-        support: Examples,
-        query: Examples,
-        worker: Gradients,
-        out: torch.Tensor,
-    ) -> np.ndarray:
-        """Write one client's contribution to `out` [each, d]; returns mean loss and accuracy [2]."""
-        raise NotImplementedError
 
 
 class Client:

@@ -15,10 +15,10 @@ import pandas as pd
 from dpfedbench.methods import METHODS
 from dpfedbench.reporting import values
 from dpfedbench.reporting.privacy import Row
-from dpfedbench.reporting.values import Shown
+from dpfedbench.reporting.values import Listing, Shown
 
 TITLE = "What papers claim, and what holds"
-NOTES = (
+_NOTES = (
     "ε claimed: the paper's accounting, applied to the run made here. Printed: the number in the paper, at the paper's "
     "scale. ε that holds: proved for the sampler that ran and for what the observer sees. ∞: no finite ε holds.",
     "The row of a paper is the first configuration of its methods that has a repair; without any repair, the first "
@@ -37,11 +37,6 @@ NO_CLAIM = (
 )
 
 
-def notes(answers: Sequence[Answer]) -> list[str]:
-    """What is said below the table, a sentence or two each."""
-    return list(NOTES) if answers else [NO_CLAIM]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
     """A paper's published configuration, and the best valid one within the ε that it claims; None where there is none.
@@ -55,44 +50,36 @@ class Answer:
 
 
 def read(rows: Sequence[Row]) -> list[Answer]:
-    """One answer for each paper that has a method of its own, with a claim, in a table.
-
-    Args:
-        rows: the table of privacy, in its order.
-    """
-    mended = {(place.paper, place.item, place.repairs) for row in rows for place in row.entry.tables if place.repairs}
+    """From the table of privacy one answer for each paper that has a method of its own, with a claim, in a table."""
+    places = [(place, row) for row in rows for place in row.entry.tables]
+    mended = {(place.paper, place.item, place.repairs) for place, _ in places if place.repairs}
     answers = []
-    for paper in dict.fromkeys(place.paper for row in rows for place in row.entry.tables):
-        claimed = [
-            (any((place.paper, place.item, place.series) in mended for place in places), row)
-            for row in rows
-            if (places := [place for place in row.entry.tables if place.paper == paper])
-            and _paper(row) == paper
+    for paper in dict.fromkeys(place.paper for place, _ in places):
+        claims = [
+            ((paper, place.item, place.series) in mended, row)
+            for place, row in places
+            if place.paper == paper == METHODS[row.entry.method].paper
             and not row.entry.repaired
             and math.isfinite(row.claimed.epsilon_high)
         ]
-        if claimed:
-            # Of equal ones the first: those that a repair mends come before the others.
-            published = max(claimed, key=lambda pair: pair[0])[1]
-            fits = [row for row in rows if _paper(row) == paper and _is_valid(row, published)]
-            repair = max(fits, key=lambda row: row.accuracy, default=None)
+        if claims:
+            # Those that a repair mends come before the others; of equal ones the first.
+            _, published = max(claims, key=lambda claim: claim[0])
+            valid = [row for row in rows if METHODS[row.entry.method].paper == paper and _is_valid(row, published)]
+            repair = max(valid, key=lambda row: row.accuracy, default=None)
             answers.append(Answer(paper=paper, published=published, repair=repair))
     return answers
 
 
-def _paper(row: Row) -> str:
-    return METHODS[row.entry.method].paper
-
-
 def _is_valid(row: Row, published: Row) -> bool:
     """Whether a configuration keeps, provably, the ε that another claims, of the same thing measured on the same."""
-    same = [
-        (one.entry.dataset, one.entry.task, one.holds.unit, one.holds.adjacency, one.holds.observer)
-        for one in (row, published)
-    ]
+    measured, claimed = (
+        (each.entry.dataset, each.entry.task, each.holds.unit, each.holds.adjacency, each.holds.observer)
+        for each in (row, published)
+    )
     proved = row.holds.status == "proved" and row.holds.epsilon_high <= published.claimed.epsilon_high
     # A run that starts from another model's weights has read more data than the paper's method: it is no repair of it.
-    return same[0] == same[1] and row.holds.delta <= published.holds.delta and proved and not row.entry.start
+    return measured == claimed and row.holds.delta <= published.holds.delta and proved and not row.entry.start
 
 
 _FACTS: dict[str, Callable[[Row], object]] = {
@@ -124,43 +111,36 @@ def tidy(answers: Sequence[Answer]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["paper", *_FACTS, *(f"repair_{name}" for name in _OF_REPAIR)])
 
 
-def fields(answers: Sequence[Answer], titles: Mapping[str, str]) -> list[dict[str, Shown]]:
-    """The rows for people, by the columns' headings.
-
-    Args:
-        answers: as `read`.
-        titles: of papers; a paper without one keeps its name.
-    """
-    return [_fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers]
+def listing(answers: Sequence[Answer], titles: Mapping[str, str]) -> Listing:
+    """The table for people; a paper without a title keeps its name."""
+    rows = [_fields(answer, titles.get(answer.paper, answer.paper)) for answer in answers]
+    return Listing(title=TITLE, rows=rows, notes=_NOTES if answers else [NO_CLAIM])
 
 
 def _fields(answer: Answer, title: str) -> dict[str, Shown]:
     row, repair = answer.published, answer.repair
-    entry = row.entry
+    entry, holds = row.entry, row.holds
     printed = "" if row.printed is None else f"printed: {row.printed:g}"
-    notes = filter(None, [printed, values.epsilon(row.claimed).note])
-    claimed = dataclasses.replace(values.number(row.claimed.epsilon_high), note=", ".join(notes))
-    holds = values.between(row.holds.epsilon_low, row.holds.epsilon_high)
-    refuted = "refuted" if row.holds.status == "refuted" else ""
-    against = ["no finite ε" if math.isinf(row.holds.epsilon_low) else "", refuted, row.holds.audit]
+    against = ["no finite ε" * math.isinf(holds.epsilon_low), "refuted" * (holds.status == "refuted"), holds.audit]
     reaches, name = Shown(text="none here"), Shown(text=values.NOTHING)
     if repair is not None:
         reaches = values.accuracy(repair.cell.accuracy)
-        itself, said = repair.entry == entry, repair.holds.audit or ""
         other = repair.entry.variant if repair.entry.method == entry.method else _name(repair)
-        name = values.words(
-            "none needed: the claim holds" if itself else _whole(other),
-            f"ε\u00a0=\u00a0{values.number(repair.holds.epsilon_high).text} holds{said and f', {said}'}",
-        )
-    of_what = _whole(f"{_name(row)}; {entry.dataset}, {entry.task}; of a {row.holds.unit}, δ = {row.holds.delta:g}")
+        said = _joined(f"ε = {values.number(repair.holds.epsilon_high).text} holds", repair.holds.audit)
+        name = values.words("none needed: the claim holds" if repair.entry == entry else _whole(other), _whole(said))
+    of_what = f"{_name(row)}; {entry.dataset}, {entry.task}; of a {holds.unit}, δ = {holds.delta:g}"
     return {
-        "paper": values.words(title, of_what),
-        "ε claimed": claimed,
-        "ε that holds": dataclasses.replace(holds, note=", ".join(filter(None, against))),
+        "paper": values.words(title, _whole(of_what)),
+        "ε claimed": values.number(row.claimed.epsilon_high, note=_joined(printed, values.epsilon(row.claimed).note)),
+        "ε that holds": values.between(holds.epsilon_low, holds.epsilon_high, note=_joined(*against)),
         "reaches, %": values.accuracy(row.cell.accuracy),
         "repair reaches, %": reaches,
         "best valid repair": name,
     }
+
+
+def _joined(*texts: str | None) -> str:
+    return ", ".join(filter(None, texts))
 
 
 def _name(row: Row) -> str:
@@ -173,8 +153,3 @@ def _name(row: Row) -> str:
 def _whole(text: str) -> str:
     """No line ends within an equation."""
     return text.replace(" = ", "\u00a0=\u00a0")
-
-
-def to_markdown(answers: Sequence[Answer], titles: Mapping[str, str], command: str) -> str:
-    """The table for people."""
-    return values.document(TITLE, values.in_lines(fields(answers, titles)), notes(answers), command)

@@ -31,37 +31,32 @@ Audit = Mapping[str, Any]
 
 
 class Audits:
-    """The audits that stand in one place, a page or a table.
-
-    Args:
-        entries: the private configurations shown there.
-        results: the results folder.
+    """The audits of the private configurations that are shown in one place, a page or a table.
 
     Raises:
         BenchError: an audit is missing or damaged.
     """
 
     def __init__(self, entries: Sequence[Private], results: str | Path) -> None:
-        files = {entry.audited: parts_of(Path(results, "runs", entry.audited, "audit.json")) for entry in entries}
+        files = {entry.audited: read_audits(Path(results, "runs", entry.audited, "audit.json")) for entry in entries}
         self._of = {entry.group: files[entry.audited] for entry in entries}
         self.count = sum(map(len, files.values()))
 
-    def of(self, group: str) -> Mapping[tuple[str, str], Audit]:
-        """Those of a configuration, by unit and observer; none of one that is not among the entries."""
-        return self._of.get(group, {})
+    def of(self, group: str, holds: Entry | None) -> Audit | None:
+        """That of a configuration for the unit and observer of what holds; None where there is none."""
+        return None if holds is None else self._of.get(group, {}).get((holds.unit, holds.observer))
 
     def marked(self, group: str, result: CellResult) -> CellResult:
         """A configuration's result, with both ε marked where its audit is above them."""
-        holds = result.runs[0].account.profiles.get("holds")
-        found = self.of(group).get((holds.unit, holds.observer)) if holds is not None else None
-        if found is None:
+        audit = self.of(group, result.runs[0].account.profiles.get("holds"))
+        if audit is None:
             return result
-        claimed, held = (marked(epsilon, found, self.count) for epsilon in (result.claimed, result.holds))
-        return dataclasses.replace(result, claimed=claimed, holds=held)
+        claimed, holds = (marked(epsilon, audit, self.count) for epsilon in (result.claimed, result.holds))
+        return dataclasses.replace(result, claimed=claimed, holds=holds)
 
 
-def parts_of(path: Path) -> dict[tuple[str, str], Audit]:
-    """What an audit.json says of each unit and observer.
+def read_audits(path: Path) -> dict[tuple[str, str], Audit]:
+    """What an audit.json says, by unit and observer.
 
     Raises:
         BenchError: the file is missing or damaged.
@@ -70,48 +65,41 @@ def parts_of(path: Path) -> dict[tuple[str, str], Audit]:
     try:
         if audit["epsilon"] is None:
             return {}
-        return {(part["unit"], part["observer"]): part for part in (*audit.get("also", ()), audit)}
+        return {(each["unit"], each["observer"]): each for each in (*audit.get("also", ()), audit)}
     except (KeyError, TypeError, AttributeError) as error:
         raise BenchError(f"{path} is no audit ({error}): delete it and run the workflow again") from error
 
 
-def beside(account: Account, parts: Mapping[tuple[str, str], Audit]) -> Account:
-    """An account of a single run whose statuses say where its audit exceeds what holds.
+def beside(account: Account, audits: Mapping[tuple[str, str], Audit]) -> Account:
+    """An account of a single run whose statuses say where its own audit exceeds what holds.
 
     The audit is compared with what holds at its own δ, whatever the δ of the account: a mechanism that leaks more there
     is not the one accounted for.
-
-    Args:
-        account: at any delta.
-        parts: of the run's own audit.json.
     """
     holds = account.profiles.get("holds")
-    found = parts.get((holds.unit, holds.observer)) if holds is not None else None
+    audit = None if holds is None else audits.get((holds.unit, holds.observer))
 
-    def stands(entry: Entry) -> Entry:
-        if found is None:
+    def with_status(entry: Entry) -> Entry:
+        if audit is None:
             return entry
-        told = marked(dataclasses.replace(entry, epsilon_high=math.inf), found, 1)
-        return dataclasses.replace(entry, status=told.stands)
+        return dataclasses.replace(
+            entry, status=marked(dataclasses.replace(entry, epsilon_high=math.inf), audit, 1).stands
+        )
 
-    return dataclasses.replace(
-        account,
-        profiles={name: stands(entry) for name, entry in account.profiles.items()},
-        groups={name: stands(entry) for name, entry in account.groups.items()},
-        also=tuple(beside(one, parts) for one in account.also),
+    profiles, groups = (
+        {name: with_status(entry) for name, entry in entries.items()} for entries in (account.profiles, account.groups)
     )
+    also = tuple(beside(other, audits) for other in account.also)
+    return dataclasses.replace(account, profiles=profiles, groups=groups, also=also)
 
 
 def marked(epsilon: Entry, audit: Audit, count: int) -> Entry:
-    """An ε with what an audit says against it, if it does; one that claims nothing stays as it is.
+    """An ε, claimed or that holds, with what an audit of the same unit and observer says against it.
 
-    Args:
-        epsilon: claimed, or that holds.
-        audit: of the same unit and observer.
-        count: audits that stand in the same place.
+    `count` audits stand in the same place. An ε that claims nothing stays as it is.
     """
-    found, own = float(audit["epsilon"]), float(audit.get("epsilon_holds", math.inf))
-    if epsilon.status in ("void", "none") or not found > min(epsilon.epsilon_high, own):
+    bound, own = float(audit["epsilon"]), float(audit.get("epsilon_holds", math.inf))
+    if epsilon.status in ("void", "none") or not bound > min(epsilon.epsilon_high, own):
         return epsilon
     chance = float(audit.get("chance", 1 - audit["confidence"]))
     said = f"audited above what holds, as {100 * chance:.2g} % of audits of right code are"

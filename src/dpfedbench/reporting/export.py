@@ -6,7 +6,6 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from dpfedbench.reporting import values
 from dpfedbench.reporting.tables import Table, notes
 
 # Signs of our texts that LaTeX has by another name; pandas escapes those that LaTeX itself gives a meaning.
@@ -20,12 +19,8 @@ def latex(table: Table, command: str) -> str:
     r"""The table as a LaTeX `table` with booktabs' rules; its notes and where its numbers are from are comments.
 
     Columns in which no row has anything are left out. Needs `\usepackage{booktabs}`, and UTF-8 for other signs.
-
-    Args:
-        table: what `tables.read` gave.
-        command: what makes the table.
     """
-    frame = pd.DataFrame(values.in_lines(table.fields(row) for row in table.rows))
+    frame = pd.DataFrame([{name: shown.line for name, shown in table.fields(row).items()} for row in table.rows])
     frame = frame.loc[:, [bool((frame[name] != "–").any()) for name in frame]]
     caption = pd.DataFrame({table.item.spec["title"]: [""]}).to_latex(index=False, escape=True).splitlines()[2]
     text = frame.to_latex(

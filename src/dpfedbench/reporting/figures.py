@@ -36,13 +36,9 @@ class _MinorDecimals(LogFormatter):
 
 
 def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], notes: str) -> Figure:
-    """Draw the lines with their bands, and the published numbers where there are any.
+    """Draw the lines with their bands, and the published numbers: those with an x are points, the others level lines.
 
-    Args:
-        item: the figure's description, whose spec gives title, labels and scales.
-        lines: what was measured.
-        published: the paper's numbers: those with an x are points, the others level lines.
-        notes: what it was measured on and what the bands are, in small print below.
+    The item's spec gives title, labels and scales; the notes stand in small print below.
     """
     spec = item.spec
     noted = sum(bool(line.notes) for line in lines)
@@ -61,9 +57,9 @@ def draw(item: Item, lines: Sequence[Line], published: Sequence[Published], note
             axis.set_minor_formatter(_MinorDecimals(minor_thresholds=(2, 0.4)))
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", useOffset=False)  # numbers as they are, also where they hardly differ
-    marks = item.kind == "sweep"  # counts of clients are too long to stand at each value
-    swept = sorted({x for line in lines if marks and line.x is not None for x in line.x.tolist()})
-    if 0 < len(swept) <= 12 and not over_epsilon:
+    swept = sorted({x for line in lines if line.x is not None for x in line.x.tolist()})
+    # Counts of clients, in figures of accounts, are too long to stand at each value.
+    if item.kind == "sweep" and 0 < len(swept) <= 12 and not over_epsilon:
         axes.set_xticks(swept, [f"{x:g}" for x in swept])
         axes.minorticks_off()
     if spec["x"].get("column") == "round":
@@ -117,10 +113,9 @@ def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
         for place, which in ((1, "ε that holds"), (0, "ε claimed")) if line.notes else ():
             colour, height = COLOURS[index % len(COLOURS)], 4 + 72 * ROW * row
             look: dict[str, Any] = {"textcoords": "offset points", "color": colour, "fontsize": 7.5}
-            given = [note[place] for note in line.notes]
-            shown = [values.words(each.text) if each.key == math.inf else each for each in given]
-            status = {each.note for each in shown}
-            name = f"{SIGNS[index % len(SIGNS)]} {which}"
+            epsilons = [note[place] for note in line.notes]
+            shown = [values.words(each.text) if each.key == math.inf else each for each in epsilons]
+            status, name = {each.note for each in shown}, f"{SIGNS[index % len(SIGNS)]} {which}"
             if len(status) == 1 and (common := status.pop()):  # said once
                 name, shown = f"{name} ({common})", [values.words(each.text) for each in shown]
             axes.annotate(name, (0, 1), (-4, height), "axes fraction", ha="right", **look)
@@ -131,8 +126,8 @@ def _draw_notes(axes: Axes, lines: Sequence[Line]) -> None:
 
 def _still(lines: Sequence[Line]) -> tuple[float, float] | None:
     """The least and the largest value of positive lines that hardly move, None for others."""
-    given = np.concatenate([line.value for line in lines])
-    low, high = float(given.min()), float(given.max())
+    drawn_values = np.concatenate([line.value for line in lines])
+    low, high = float(drawn_values.min()), float(drawn_values.max())
     return (low, high) if high > 0 and high - low <= STILL * high else None
 
 
@@ -147,24 +142,17 @@ def _draw_published(axes: Axes, number: Published, *, comparable: bool) -> None:
 
 
 def make(item: Item, results: str | Path, published: str | Path) -> tuple[Figure, pd.DataFrame]:
-    """Read a figure's runs and draw it.
-
-    Returns:
-        The figure and a table of what was drawn (`drawn`).
-    """
+    """Read a figure's runs and draw it: the figure, and a table of what it shows (`drawn`)."""
     if item.kind == "frontier":
         return frontier.make(item, results)
-    computed = item.kind == "account"
-    cells = [read_cell(results, cell.folders, cell.metrics) for cell in item.cells if not computed]
+    cells = [read_cell(results, cell.folders, cell.metrics) for cell in item.cells if item.kind != "account"]
     numbers = read_published(published, item.paper, item.name)
     if item.spec["x"].get("show", "value") != "value":
         numbers = [number for number in numbers if number.x is None]  # printed over the swept value
-    if computed:
+    if item.kind == "account":
         lines = account_lines(item)
-    elif item.kind == "sweep":
-        lines = sweep_lines(item, cells)
     else:
-        lines = history_lines(item, results, cells)
+        lines = sweep_lines(item, cells) if item.kind == "sweep" else history_lines(item, results, cells)
     return draw(item, lines, numbers, _notes(item, cells, lines, numbers)), drawn(item, lines, numbers)
 
 
@@ -211,20 +199,18 @@ def drawn(item: Item, lines: Sequence[Line], published: Sequence[Published]) -> 
     columns = ["dataset", "task", "series", "curve", "label", "x", "value", "low", "high"]
     columns += ["epsilon_claimed", "epsilon_holds", "delta", "unit", "source"]
     of_series = {cell.series: (cell.dataset, cell.task) for cell in reversed(item.cells)}
-    records: list[tuple[object, ...]] = []
+    nothing, records = (math.nan, math.nan, None, None), list[tuple[object, ...]]()
     for line in lines:
-        xs = [math.nan] * len(line.value) if line.x is None else line.x
+        count = len(line.value)
+        xs = [math.nan] * count if line.x is None else line.x
         privacy = [(cell.claimed.epsilon_high, cell.holds.epsilon_high, cell.delta, cell.unit) for cell in line.cells]
-        privacy = privacy or [(math.nan, math.nan, None, None)]
-        if len(privacy) == 1:
-            privacy *= len(line.value)
+        privacy = privacy if len(privacy) == count else (privacy or [nothing]) * count
         for x, value, low, high, of in zip(xs, line.value, line.low, line.high, privacy, strict=True):
             place = (*of_series[line.series], line.series, line.curve, line.label)
             records.append((*place, x, value, low, high, *of, "measured"))
     first = item.cells[0]
     for number in published:
         place = (first.published_dataset, first.task, "published", "accuracy", number.variant)
-        x = math.nan if number.x is None else number.x
-        privacy_of = (math.nan, math.nan, None, None)
-        records.append((*place, x, number.value, math.nan, math.nan, *privacy_of, f"{item.paper}, {number.source}"))
+        at = (math.nan if number.x is None else number.x, number.value, math.nan, math.nan)
+        records.append((*place, *at, *nothing, f"{item.paper}, {number.source}"))
     return pd.DataFrame(records, columns=columns)

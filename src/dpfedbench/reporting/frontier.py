@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,12 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from dpfedbench.evaluation.intervals import Interval
 from dpfedbench.reporting import values
 from dpfedbench.reporting.described import Cell, Item
-from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, legend_below, plain, tidied
+from dpfedbench.reporting.look import COLOURS, DPI, MARKERS, half_widths, legend_below, plain, tidied, wrapped
 from dpfedbench.reporting.results import CellResult, attributed_notices, read_cell, worst_epsilon
-from dpfedbench.reporting.values import Shown
+from dpfedbench.reporting.values import Listing
 from dpsum.accounting.profiles import Entry
 
 CURVE, CLAIM, LEVEL = "curve", "claim", "level"
-TITLE = "The frontier: accuracy over the ε that holds"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +40,11 @@ class Point:
     role: str
     claimed: Entry
     holds: Entry
+
+    @property
+    def at(self) -> float:
+        """The upper end of the ε that holds."""
+        return self.holds.epsilon_high
 
 
 def read(item: Item, results: str | Path) -> list[Point]:
@@ -54,26 +58,22 @@ def read(item: Item, results: str | Path) -> list[Point]:
     points: list[Point] = []
     for cell in item.cells:
         result = read_cell(results, cell.folders)
-        accounts = [(run.account, *run.account.also) for run in result.runs]
-        for of_unit in zip(*accounts, strict=True):
-            claimed, holds = (worst_epsilon(of_unit, profile) for profile in ("as_claimed", "holds"))
-            role = CURVE if cell.x is not None and math.isfinite(holds.epsilon_high) else CLAIM
-            role = LEVEL if result.unit is None else role
+        for accounts in result.accounts_by_unit:
+            claimed, holds = (worst_epsilon(accounts, profile) for profile in ("as_claimed", "holds"))
+            swept = cell.x is not None and math.isfinite(holds.epsilon_high)
+            role = LEVEL if result.unit is None else CURVE if swept else CLAIM
             points.append(Point(cell=cell, result=result, role=role, claimed=claimed, holds=holds))
+    # Of the units of a curve, those whose epsilon the sweep moves, if it moves any.
+    values_of: dict[tuple[str, str], set[float]] = {}
+    for point in (point for point in points if point.role == CURVE):
+        values_of.setdefault((point.cell.series, point.holds.unit), set()).add(point.at)
+    moved = {curve for curve, ends in values_of.items() if len(ends) > 1}
+    still = {(series, unit) for series, unit in values_of if series in {name for name, _ in moved}} - moved
     order = (CURVE, CLAIM, LEVEL)  # in the legend, too
-    kept = [point for point in points if point.role != CURVE or _moves(point, points)]
-    return sorted(kept, key=lambda point: order.index(point.role))
-
-
-def _moves(point: Point, points: Iterable[Point]) -> bool:
-    """Whether the sweep moves the epsilon of this unit, or of none."""
-    curve = [other for other in points if other.cell.series == point.cell.series and other.role == CURVE]
-    moved = {unit for unit in {other.holds.unit for other in curve} if len(_epsilons(curve, unit)) > 1}
-    return not moved or point.holds.unit in moved
-
-
-def _epsilons(curve: Iterable[Point], unit: str) -> set[float]:
-    return {other.holds.epsilon_high for other in curve if other.holds.unit == unit}
+    return sorted(
+        (point for point in points if point.role != CURVE or (point.cell.series, point.holds.unit) not in still),
+        key=lambda point: order.index(point.role),
+    )
 
 
 def tidy(points: Sequence[Point]) -> pd.DataFrame:
@@ -104,21 +104,16 @@ def tidy(points: Sequence[Point]) -> pd.DataFrame:
     )
 
 
-def to_markdown(table: pd.DataFrame, command: str) -> str:
-    """The table of all frontiers, as `tidy` made it or as read from CSV, for people."""
-    return values.document(TITLE, values.in_lines(fields(table)), NOTES, command)
-
-
-def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
-    """The rows for people, by the columns' headings."""
-    return [
+def listing(table: pd.DataFrame) -> Listing:
+    """All frontiers, as `tidy` made them or as read from CSV, for people."""
+    rows = [
         {
             "method": values.words(row["label"]),
             "data": values.words(row["dataset"]),
             "task": values.words(row["task"]),
             "role": values.words(row["role"]),
             "accuracy, %": values.accuracy(
-                Interval(mean=row["value"], low=row["low"], high=row["high"], count=row["seeds"], over="seeds")
+                Interval(mean=row["value"], low=row["low"], high=row["high"], count=0, over="")
             ),
             "ε claimed": values.number(row["epsilon_claimed"]),
             "ε that holds": values.between(row["epsilon_holds_low"], row["epsilon_holds"]),
@@ -128,9 +123,10 @@ def fields(table: pd.DataFrame) -> list[dict[str, Shown]]:
         }
         for row in table.fillna({"unit": ""}).to_dict("records")
     ]
+    return Listing(title="The frontier: accuracy over the ε that holds", rows=rows, notes=_NOTES)
 
 
-NOTES = (
+_NOTES = (
     "Role curve: trained with calibrated noise, the least that keeps the ε asked for. Role claim: run as published; ε "
     "claimed is the paper's accounting, applied to the run made here. Role level: trained without privacy, so that it "
     "has no ε.",
@@ -140,15 +136,7 @@ NOTES = (
 
 
 def make(item: Item, results: str | Path) -> tuple[Figure, pd.DataFrame]:
-    """Read a frontier's runs and draw it.
-
-    Args:
-        item: its description.
-        results: the results folder.
-
-    Returns:
-        The figure and a table of what was drawn, as `tidy`.
-    """
+    """Read a frontier's runs from the results folder, and draw it: the figure and what it shows, as `tidy`."""
     points = read(item, results)
     return draw(item, points), tidy(points)
 
@@ -160,7 +148,7 @@ def draw(item: Item, points: Sequence[Point]) -> Figure:
     units.sort(key=lambda unit: unit not in curved)
     swept = [unit in curved for unit in units]
     ratios = [1.0 if wide else 0.45 for wide in swept]
-    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 5.2), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(4.2 + 4.2 * sum(ratios), 6.2), dpi=DPI, layout="constrained")
     panels = figure.subplots(1, len(units), sharey=True, squeeze=False, width_ratios=ratios)[0]
     style = {
         series: (COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)])
@@ -194,28 +182,24 @@ def _notes(item: Item, points: Sequence[Point]) -> str:
         "Its arrow ends at the ε that holds; ∞: no finite ε holds.",
         *attributed_notices([(point.cell.label, point.result) for point in points]),
     ]
-    return "\n".join(dict.fromkeys(said))
+    return wrapped(dict.fromkeys(said), 130)
 
 
 def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str, tuple[str, str]]) -> None:
-    ends = [point.holds.epsilon_high for point in points] + [
-        point.claimed.epsilon_high for point in points if point.role == CLAIM
-    ]
-    given = [end for end in ends if math.isfinite(end) and end > 0]
-    low, high = (min(given) / 1.5, max(given) * 1.5) if given else (0.5, 8.0)
+    ends = [point.at for point in points]
+    ends += [point.claimed.epsilon_high for point in points if point.role == CLAIM]
+    ends = [end for end in ends if math.isfinite(end) and end > 0]
+    low, high = (min(ends) / 1.5, max(ends) * 1.5) if ends else (0.5, 8.0)
     edge = high * 1.35
     for series in dict.fromkeys(point.cell.series for point in points):
-        found = [point for point in points if point.cell.series == series]
+        own = [point for point in points if point.cell.series == series]
         colour, marker = style[series]
-        curve = sorted((point for point in found if point.role == CURVE), key=lambda point: point.holds.epsilon_high)
-        if curve:
-            xs = [point.holds.epsilon_high for point in curve]
-            axes.plot(xs, [point.result.accuracy.mean for point in curve], color=colour, marker=marker, lw=2, zorder=3)
-            low_ends, high_ends = zip(
-                *((point.result.accuracy.low, point.result.accuracy.high) for point in curve), strict=True
-            )
-            axes.fill_between(xs, low_ends, high_ends, color=colour, alpha=0.15, linewidth=0)
-        for point in found:
+        if curve := sorted((point for point in own if point.role == CURVE), key=lambda point: point.at):
+            xs, intervals = [point.at for point in curve], [point.result.accuracy for point in curve]
+            axes.plot(xs, [each.mean for each in intervals], color=colour, marker=marker, lw=2, zorder=3)
+            band = [each.low for each in intervals], [each.high for each in intervals]
+            axes.fill_between(xs, *band, color=colour, alpha=0.15, linewidth=0)
+        for point in own:
             if point.role == LEVEL:
                 axes.axhline(point.result.accuracy.mean, color=colour, linestyle="--", lw=1.6, zorder=1)
             elif point.role == CLAIM:
@@ -227,10 +211,8 @@ def _draw_panel(axes: Axes, points: Sequence[Point], unit: str, style: dict[str,
     axes.xaxis.set_minor_locator(NullLocator())
     axes.tick_params(labelsize=9.5)
     tidied(axes)
-    deltas = " or ".join(
-        f"{delta:g}" for delta in sorted({point.holds.delta for point in points if point.role != LEVEL})
-    )
-    axes.set_xlabel(f" of a {unit},\nδ = {deltas}" if unit else "")
+    deltas = sorted({point.holds.delta for point in points if point.role != LEVEL})
+    axes.set_xlabel(f" of a {unit},\nδ = {' or '.join(map('{:g}'.format, deltas))}" if unit else "")
 
 
 def _above(point: Point, points: Sequence[Point]) -> int:
@@ -246,13 +228,10 @@ def _above(point: Point, points: Sequence[Point]) -> int:
 
 def _draw_claim(axes: Axes, point: Point, edge: float, colour: str, marker: str, size: float) -> None:
     """Hollow at the epsilon that is claimed, with an arrow to the one that holds; without a claim, at the latter."""
-    y, interval = point.result.accuracy.mean, point.result.accuracy
-    finite = math.isfinite(point.holds.epsilon_high)
-    end = min(point.holds.epsilon_high, edge)
-    start = end if math.isnan(point.claimed.epsilon_high) else min(point.claimed.epsilon_high, edge)
-    spread = None if math.isnan(interval.low) else [[y - interval.low], [interval.high - y]]
+    interval, finite, end = point.result.accuracy, math.isfinite(point.at), min(point.at, edge)
+    y, start = interval.mean, end if math.isnan(point.claimed.epsilon_high) else min(point.claimed.epsilon_high, edge)
     look: dict[str, Any] = {"mec": colour, "mfc": "white", "ecolor": colour, "ms": size, "mew": 1.6, "capsize": 2}
-    axes.errorbar(start, y, yerr=spread, fmt=marker, elinewidth=1, zorder=4, **look)
+    axes.errorbar(start, y, yerr=half_widths(interval), fmt=marker, elinewidth=1, zorder=4, **look)
     if end != start:
         arrow = {"color": colour, "arrowstyle": "-|>", "shrinkA": 5, "shrinkB": 0, "linewidth": 1.6}
         axes.annotate("", (end, y), (start, y), zorder=3 if finite else 2.5, arrowprops=arrow)  # the longest lie below

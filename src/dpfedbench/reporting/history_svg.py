@@ -1,15 +1,15 @@
 """Small plots of a run's history for the page of results: SVG that takes the page's colours, light or dark."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup, escape
 
 from dpfedbench.reporting.results import read_history
 
-# What a history may hold, as readers know it, with what tells most about a run first.
+# Columns of a history with their names for readers; what says most about a run comes first.
 QUANTITIES = {
     "test_accuracy": "test accuracy, %",
     "validation_accuracy": "validation accuracy, %",
@@ -27,8 +27,7 @@ BUCKETS = 100
 LOG_FROM = 50.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
+class Curve(NamedTuple):
     """One seed's values of a quantity: `rounds` and `values` are [n], both finite."""
 
     seed: int
@@ -39,22 +38,20 @@ class Curve:
 def read_curves(histories: Sequence[tuple[int, Path]]) -> dict[str, list[Curve]]:
     """The curves of `QUANTITIES` that have at least two points in every history, by column.
 
-    Args:
-        histories: seed and history.csv of each run of one configuration.
+    `histories` are seed and history.csv of each run of one configuration.
 
     Raises:
         BenchError: a history is missing or is no CSV with a column `round`.
     """
     tables = [(seed, read_history(path)) for seed, path in histories]
-    found = {}
+    curves = {}
     for column in QUANTITIES:
         filled = [(seed, table[np.isfinite(table[column].astype(float))]) for seed, table in tables if column in table]
         if len(filled) == len(tables) and all(len(table) > 1 for _, table in filled):
-            found[column] = [
-                Curve(seed=seed, rounds=table["round"].to_numpy(float), values=table[column].to_numpy(float))
-                for seed, table in filled
+            curves[column] = [
+                Curve(seed, table["round"].to_numpy(float), table[column].to_numpy(float)) for seed, table in filled
             ]
-    return found
+    return curves
 
 
 def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
@@ -66,21 +63,17 @@ def thinned(curve: Curve, buckets: int = BUCKETS) -> Curve:
     if count <= 2 * buckets:
         return curve
     kept: list[int] = []
-    for part in np.array_split(np.arange(count), buckets):
-        values = curve.values[part]
-        kept += sorted({int(part[values.argmin()]), int(part[values.argmax()])})
-    return Curve(seed=curve.seed, rounds=curve.rounds[kept], values=curve.values[kept])
+    for stretch in np.array_split(np.arange(count), buckets):
+        values = curve.values[stretch]
+        kept += sorted({int(stretch[values.argmin()]), int(stretch[values.argmax()])})
+    return Curve(curve.seed, curve.rounds[kept], curve.values[kept])
 
 
 def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
-    """An SVG image of the curves, one for each seed, over one pair of axes.
+    """An SVG image of the curves of a quantity, one for each seed, over one pair of axes.
 
-    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says.
-
-    Args:
-        curves: at least one, each with at least two points.
-        label: the quantity.
-        small: only the lines, without a frame or numbers; the name for screen readers stays.
+    A quantity that is positive and spans more than `LOG_FROM` has a logarithmic axis, which its name then says. A small
+    image has only the lines, without a frame or numbers; the name for screen readers stays.
     """
     low = min(float(curve.values.min()) for curve in curves)
     high = max(float(curve.values.max()) for curve in curves)
@@ -88,24 +81,24 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
     logarithmic = low > 0 and high / low > LOG_FROM
     scale = np.log10 if logarithmic else np.asarray
     bottom, top = float(scale(low)), float(scale(high))
-    width, height, left, below, above = (96, 28, 2, 2, 2) if small else (270, 120, 54, 18, 8)
+    width, height, left, below, ceiling = (96, 28, 2, 2, 2) if small else (270, 120, 54, 18, 8)
+    floor = height - below
 
     def points(curve: Curve) -> str:
         kept = thinned(curve)
         xs = left + (kept.rounds - first) / max(last - first, 1) * (width - left - 3)
         share = (scale(kept.values) - bottom) / (top - bottom) if top > bottom else np.full(len(kept.values), 0.5)
-        ys = height - below - share * (height - below - above)
+        ys = floor - share * (floor - ceiling)
         return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
 
     ends = ", ".join(f"seed {curve.seed} {_short(curve.values[0])} to {_short(curve.values[-1])}" for curve in curves)
     name = f"{label}{', logarithmic axis' if logarithmic else ''}, rounds {first:g} to {last:g}: {ends}"
-    parts = [
+    drawn = [
         f'<svg class="{"spark" if small else "history"}" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="{escape(name)}">'
     ]
     if not small:
-        floor, ceiling = height - below, above
-        parts += [
+        drawn += [
             f'<path class="axis" d="M{left} {ceiling}V{floor}H{width - 3}"/>',
             f'<text x="{left - 4}" y="{ceiling + 8}" text-anchor="end">{_short(high)}</text>',
             f'<text x="{left - 4}" y="{floor}" text-anchor="end">{_short(low)}</text>',
@@ -113,9 +106,9 @@ def draw(curves: Sequence[Curve], *, label: str, small: bool = False) -> Markup:
             f'<text x="{width - 3}" y="{height - 4}" text-anchor="end">round {last:g}</text>',
         ]
         if logarithmic:
-            parts.append(f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>')
-    parts += [f'<polyline class="line{index % 6}" points="{points(curve)}"/>' for index, curve in enumerate(curves)]
-    return Markup("".join(parts) + "</svg>")
+            drawn.append(f'<text x="{left - 4}" y="{(floor + ceiling) / 2 + 4}" text-anchor="end">log</text>')
+    drawn += [f'<polyline class="line{index % 6}" points="{points(curve)}"/>' for index, curve in enumerate(curves)]
+    return Markup("".join(drawn) + "</svg>")
 
 
 def _short(value: float) -> str:

@@ -11,9 +11,7 @@ import pandas as pd
 
 from dpfedbench.files import read_json
 from dpfedbench.reporting import values
-from dpfedbench.reporting.values import Shown
-
-TITLE = "What libraries claim and what holds"
+from dpfedbench.reporting.values import Listing, Shown
 
 NOTES = (
     "Each row is a run of the library itself, as its package index has it, watched by its adapter of dpsum. Samplers, "
@@ -37,19 +35,20 @@ def read(paths: Iterable[str | Path]) -> pd.DataFrame:
     Raises:
         BenchError: a file is missing or damaged.
     """
-    found: list[dict[str, Any]] = []
-    for path in paths:
-        told = read_json(Path(path))
-        for row in told["rows"]:
-            numbers = {key: math.nan if row[key] is None else row[key] for key in ("claimed", "audited")}
-            holds = math.inf if row["holds"] is None else row["holds"]
-            found.append({"library": f"{told['package']} {told['version']}"} | row | numbers | {"holds": holds})
-    return pd.DataFrame(found)
+    nothing = {"claimed": math.nan, "audited": math.nan, "holds": math.inf}
+    files = [read_json(Path(path)) for path in paths]
+    return pd.DataFrame(
+        {"library": f"{file['package']} {file['version']}"}
+        | {name: nothing.get(name) if value is None else value for name, value in row.items()}
+        for file in files
+        for row in file["rows"]
+    )
 
 
-def to_markdown(table: pd.DataFrame, command: str) -> str:
+def listing(table: pd.DataFrame) -> Listing:
     """The table, as `read`, for people."""
-    return values.document(TITLE, values.in_lines(_fields(row) for row in table.to_dict("records")), NOTES, command)
+    rows = [_fields(row) for row in table.to_dict("records")]
+    return Listing(title="What libraries claim and what holds", rows=rows, notes=NOTES)
 
 
 def _fields(row: dict[Any, Any]) -> dict[str, Shown]:

@@ -42,37 +42,39 @@ class Line(NamedTuple):
     cells: tuple[CellResult, ...] = ()
 
 
-def sweep_lines(item: Item, cells: Sequence[CellResult]) -> list[Line]:
+def sweep_lines(item: Item, results: Sequence[CellResult]) -> list[Line]:
     """The lines of a sweep: one for each series, its accuracy in percent over the swept values, or over an ε.
 
     Over an ε, a series that claims no privacy is a level line. A point of which no finite ε holds lies at infinity: the
     CSV has it, and the axis has no place for it.
     """
     lines, shows = [], item.spec["x"].get("show", "value")
-    for series in dict.fromkeys(cell.series for cell in item.cells):
-        found = [(cell, result) for cell, result in zip(item.cells, cells, strict=True) if cell.series == series]
-        swept, places = found[0][0].x is not None, [cell.x or 0.0 for cell, _ in found]
+    for series, cells in _by_series(item).items():
+        own = [result for cell, result in zip(item.cells, results, strict=True) if cell.series == series]
+        swept, places = cells[0].x is not None, [cell.x or 0.0 for cell in cells]
         if shows != "value":
-            places = [
-                (result.holds if shows == "epsilon_holds" else result.claimed).epsilon_high for _, result in found
-            ]
+            places = [(each.holds if shows == "epsilon_holds" else each.claimed).epsilon_high for each in own]
             swept = not all(map(math.isnan, places))
-        order = sorted(range(len(found)), key=lambda index: (math.isnan(places[index]), places[index]))
-        results = tuple(found[index][1] for index in order)
+        order = sorted(range(len(cells)), key=lambda index: (math.isnan(places[index]), places[index]))
+        ordered = tuple(own[index] for index in order)
         xs = np.array([places[index] for index in order]) if swept else None
-        mean, low, high = np.array([(one.accuracy.mean, one.accuracy.low, one.accuracy.high) for one in results]).T
-        notes = _epsilons(results) if swept and shows == "value" else ()
-        lines.append(Line(series, "accuracy", found[0][0].label, xs, mean, low, high, not swept, notes, results))
+        intervals = [each.accuracy for each in ordered]
+        mean, low, high = np.array([(each.mean, each.low, each.high) for each in intervals]).T
+        # Both ε of each point, where they differ from point to point: then the axis moves the privacy, and must say so.
+        pairs = tuple((values.epsilon(each.claimed), values.epsilon(each.holds)) for each in ordered)
+        notes = pairs if swept and shows == "value" and len(set(pairs)) > 1 else ()
+        lines.append(Line(series, "accuracy", cells[0].label, xs, mean, low, high, not swept, notes, ordered))
     return lines
 
 
-def _epsilons(cells: Sequence[CellResult]) -> tuple[tuple[values.Shown, values.Shown], ...]:
-    """Both ε of each point, where they differ from point to point: then the axis moves the privacy, and must say so."""
-    pairs = [(values.epsilon(cell.claimed), values.epsilon(cell.holds)) for cell in cells]
-    return tuple(pairs) if len(set(pairs)) > 1 else ()
+def _by_series(item: Item) -> dict[str, list[Cell]]:
+    series: dict[str, list[Cell]] = {}
+    for cell in item.cells:
+        series.setdefault(cell.series, []).append(cell)
+    return series
 
 
-def history_lines(item: Item, results: str | Path, cells: Sequence[CellResult]) -> list[Line]:
+def history_lines(item: Item, folder: str | Path, results: Sequence[CellResult]) -> list[Line]:
     """The lines of a history: for each curve the mean over seeds of a column of history.csv.
 
     A curve may be divided by another column (`per`). Its band goes from the lowest seed to the highest, or is the mean
@@ -82,17 +84,16 @@ def history_lines(item: Item, results: str | Path, cells: Sequence[CellResult]) 
         BenchError: a run's history is missing or has no such column, or an empty one.
     """
     lines, axis = [], item.spec["x"]["column"]
-    for cell, result in zip(item.cells, cells, strict=True):
-        paths = [Path(results, "runs", folder, "history.csv") for folder in cell.folders]
+    for cell, result in zip(item.cells, results, strict=True):
+        paths = [Path(folder, "runs", run, "history.csv") for run in cell.folders]
         for column, curve in item.spec["series"][cell.series].get("curves", item.spec.get("curves", {})).items():
-            xs, found = _aligned(paths, axis, column, curve.get("per"))
-            low, high = found.min(axis=0), found.max(axis=0)
+            xs, seeds = _aligned(paths, axis, column, curve.get("per"))
+            low, high = seeds.min(axis=0), seeds.max(axis=0)
             if "band" in curve:
                 ends = (_aligned(paths, axis, name, curve.get("per"))[1] for name in curve["band"])
                 low, high = (end.mean(axis=0) for end in ends)
             label, dashed = curve.get("label", cell.label), curve.get("dashed", False)
-            mean = found.mean(axis=0)
-            lines.append(Line(cell.series, column, label, xs, mean, low, high, dashed, cells=(result,)))
+            lines.append(Line(cell.series, column, label, xs, seeds.mean(axis=0), low, high, dashed, cells=(result,)))
     return lines
 
 
@@ -102,17 +103,16 @@ def _aligned(paths: Sequence[Path], axis: str, column: str, per: str | None) -> 
     A budget may stop one seed before another, and noise that decays spends it at another pace. So all seeds are
     interpolated linearly at the places of the seed that came least far.
     """
-    found = []
+    curves = []
     for path in paths:
-        table = read_history(path)
-        given = {name: table[name].to_numpy(float) for name in table if not table[name].isna().all()}
-        if missing := [name for name in (column, per, axis) if name is not None and name not in given]:
-            raise BenchError(f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, given))}")
-        numbers = given[column] if per is None else given[column] / given[per]
+        table = read_history(path).dropna(axis="columns", how="all")
+        if missing := [name for name in (column, per, axis) if name is not None and name not in table]:
+            raise BenchError(f"{path} has no {missing[0]} to draw: name one of {', '.join(map(str, table))}")
+        numbers = table[column].to_numpy(float) / (1.0 if per is None else table[per].to_numpy(float))
         filled = np.isfinite(numbers)
-        found.append((given[axis][filled], numbers[filled]))
-    xs = min((places for places, _ in found), key=lambda places: places[-1])
-    return xs, np.stack([np.interp(xs, places, numbers) for places, numbers in found])
+        curves.append((table[axis].to_numpy(float)[filled], numbers[filled]))
+    xs = min((places for places, _ in curves), key=lambda places: places[-1])
+    return xs, np.stack([np.interp(xs, places, numbers) for places, numbers in curves])
 
 
 def account_lines(item: Item) -> list[Line]:
@@ -122,18 +122,18 @@ def account_lines(item: Item) -> list[Line]:
     reads what no release protects, δ is 1 under `holds`.
     """
     lines = []
-    for series in dict.fromkeys(cell.series for cell in item.cells):
-        found = sorted((cell for cell in item.cells if cell.series == series), key=lambda cell: cell.x or 0.0)
-        given = item.spec["series"][series]
-        points = [(cell, cell.x or 0.0, _rounds(cell)) for cell in found]
+    for series, unordered in _by_series(item).items():
+        cells = sorted(unordered, key=lambda cell: cell.x or 0.0)
+        given, first = item.spec["series"][series], cells[0]
+        points = [(cell, cell.x or 0.0, _rounds(cell)) for cell in cells]
         if "column" in item.spec["x"]:
-            total = _rounds(found[0])
+            total = _rounds(first)
             places = dict.fromkeys(round(place) for place in np.linspace(1, total, min(_POINTS, total)))
-            points = [(found[0], float(place), place) for place in places]
+            points = [(first, float(place), place) for place in places]
         xs, nothing = np.array([x for _, x, _ in points]), np.full(len(points), math.nan)
         deltas = np.array([_delta(cell, given["profile"], done, given["epsilon"]) for cell, _, done in points])
         dashed = given["profile"] == "as_claimed"
-        lines.append(Line(series, "delta", found[0].label, xs, deltas, nothing, nothing, dashed))
+        lines.append(Line(series, "delta", first.label, xs, deltas, nothing, nothing, dashed))
     return lines
 
 
@@ -143,10 +143,10 @@ def _rounds(cell: Cell) -> int:
 
 def _delta(cell: Cell, profile: str, done: int, epsilon: float) -> float:
     """δ after `done` rounds; 1 without noise, and under `holds` where something that is read is not a release."""
-    found = cell.mechanism
-    if found is None or found.noise_multiplier is None or (profile == "holds" and not found.counted):
+    ran = cell.mechanism
+    if ran is None or ran.noise_multiplier is None or (profile == "holds" and not ran.counted):
         return 1.0
     return delta_after(
-        profile, found.sampler, found.noise_multiplier, done, epsilon, claims=METHODS[cell.method].claims,
-        mechanism=found.mechanism,
+        profile, ran.sampler, ran.noise_multiplier, done, epsilon, claims=METHODS[cell.method].claims,
+        mechanism=ran.mechanism,
     )  # fmt: skip

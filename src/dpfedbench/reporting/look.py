@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 
+from dpfedbench.evaluation.intervals import Interval
+
 # Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell the lines apart in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS, SIGNS = ("o", "s", "^", "D", "v", "P"), "●■▲◆▼✚"
@@ -24,6 +27,12 @@ DPI = 160
 def plain(value: float, place: float | None) -> str:
     """A number of an axis as it is."""
     return f"{value:g}"
+
+
+def half_widths(interval: Interval) -> list[list[float]] | None:
+    """An interval as matplotlib takes an error; None where there is none."""
+    low, high = interval.mean - interval.low, interval.high - interval.mean
+    return None if math.isnan(low) else [[low], [high]]
 
 
 def tidied(axes: Axes, spines: Iterable[str] = ("top", "right"), **grid: Any) -> None:
@@ -40,14 +49,9 @@ def wrapped(said: Iterable[str], width: int = 94) -> str:
 
 
 def legend_below(figure: Figure, handles: Sequence[Any], notes: str, *, columns: int, size: float) -> Legend:
-    """A legend below the axes, where it covers no curve, with the notes above its entries.
+    """A legend below the axes of a figure with constrained layout, with notes in small print above its entries.
 
-    Args:
-        figure: with constrained layout.
-        handles: what the legend explains, each with its label.
-        notes: in small print.
-        columns: of the legend at the most; it has as many as the figure is wide enough for.
-        size: of the text, in points.
+    It has as many columns as the figure is wide enough for, and `columns` at the most; `size` is the text's, in points.
     """
     for count in range(columns, 0, -1):
         legend = figure.legend(handles=handles, loc="outside lower left", ncols=count, fontsize=size, frameon=False)

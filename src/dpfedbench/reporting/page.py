@@ -19,25 +19,23 @@ import pandas as pd
 from PIL import Image, UnidentifiedImageError
 
 from dpfedbench.errors import BenchError
-from dpfedbench.files import read_json
+from dpfedbench.files import check_readable, read_json
 from dpfedbench.reporting import answer, frontier, privacy, tables, values
 from dpfedbench.reporting.audited import Audits
 from dpfedbench.reporting.described import Item, Private
 from dpfedbench.reporting.page_runs import (
     Facet,
     Links,
+    Runs,
     anchor_of,
-    facet_of,
     groups_of,
     link_to,
     run_anchor,
-    runs_of,
     trained_with,
 )  # fmt: skip
 from dpfedbench.reporting.results import read_cell
-from dpfedbench.reporting.values import NOTHING, Shown
+from dpfedbench.reporting.values import NOTHING, Listing, Shown
 
-PRIVACY_TITLE = "Three ε: as claimed, that holds, audited"
 # The columns of a table of a paper: what a row is of first, then what was found.
 ORDER = ("method", "data", "task", "accuracy", "time", "ε claimed", "ε that holds", "published", "δ", "unit")
 # A column that says one thing in every row is said once, above the table; these stay where they are looked for.
@@ -130,7 +128,7 @@ def make(
         folder: where the page will lie, with tables/ and figures/ beside it.
         published: the published numbers.
         papers: for each paper's name, its `title` and `source`.
-        datasets: the rows of config/datasets.tsv.
+        datasets: the rows of `data.DATASETS_TABLE`.
         made: when the page was made, for people.
         provenance: what made the results; None for provenance.json in the folder.
 
@@ -141,21 +139,31 @@ def make(
     groups = groups_of([item.item for item in items if item.item is not None])
     audits = Audits(private, results)
     runs = [
-        runs_of(group, audits.marked(group.folder, read_cell(results, group.cell.folders)), folder) for group in groups
+        Runs(group, audits.marked(group.folder, read_cell(results, group.cell.folders)), folder) for group in groups
     ]
     facets = {entry.group.folder: entry.facets for entry in runs}
     needed = any(item.is_table and item.item is None for item in items)
     rows = privacy.read(private, results, published) if needed else []
-    names = {name: paper["title"] for name, paper in papers.items()}
-    shown_tables = [_table(item, rows, names, results, folder, published, audits) for item in items if item.is_table]
+    titles = {name: paper["title"] for name, paper in papers.items()}
+
+    def listed(item: Made) -> tuple[Listing, list[tuple[Facet, str]]]:
+        check_readable(folder / item.path)
+        if item.item is not None:
+            return _of_paper(item.item, tables.read(item.item, results, published, audits))
+        return _of_all(folder / item.path, rows, titles)
+
+    shown_tables = [_table(item, *listed(item), folder) for item in items if item.is_table]
     shown_figures = [_figure(item, folder, facets) for item in items if not item.is_table]
     leading_tables = [table for table in shown_tables if table.leading] or shown_tables[:1]
     leading_figures = [figure for figure in shown_figures if figure.leading]
     every = [facet for entry in runs for facet in entry.facets]
     every += [facet for figure in shown_figures for facet in figure.facets]
     every += [facet for table in shown_tables for row in table.rows for facet in row.facets]
-    titles = {group.cell.method: group.cell.title for group in groups}
-    chosen = {name: sorted({getattr(facet, name) for facet in every} - {""}) for name in Facet._fields[:3]}
+    methods = {group.cell.method: group.cell.title for group in groups}
+    choices = {
+        name: {value: known.get(value, value) for value in sorted({getattr(facet, name) for facet in every} - {""})}
+        for name, known in {"paper": titles, "dataset": {}, "method": methods}.items()
+    }
     given = read_json(provenance or folder / "provenance.json")
     used = sorted({group.cell.dataset for group in groups})
     return str(
@@ -169,11 +177,7 @@ def make(
             seconds=sum(entry.seconds for entry in runs if entry.seconds is not None),
             untimed=sum(len(entry.seeds) for entry in runs if entry.seconds is None),
             papers={name: papers[name] for name in dict.fromkeys(facet.paper for facet in every) if name in papers},
-            choices={
-                "paper": {name: names.get(name, name) for name in chosen["paper"]},
-                "dataset": {name: name for name in chosen["dataset"]},
-                "method": {name: titles.get(name, name) for name in chosen["method"]},
-            },
+            choices=choices,
             used=used,
             datasets=[row for row in datasets if row["name"] in used],
             provenance=given,
@@ -196,63 +200,57 @@ def _environment() -> jinja2.Environment:
     )
 
 
-# Tables
+# Tables: what each says, and by what each of its rows is filtered, with the place of the row's runs
 
 
-def _table(
-    made: Made,
-    private: Sequence[privacy.Row],
-    papers: Mapping[str, str],
-    results: Path,
-    folder: Path,
-    published: str | Path,
-    audits: Audits,
-) -> Table:
-    path = folder / made.path
-    if not path.exists():
-        raise BenchError(f"{path} is missing: run the workflow again to make it")
-    leading, places = False, list[tuple[list[Facet], str]]()
-    if path.stem == "answer" and made.item is None:
-        answers = answer.read(private)
-        title, notes, found = answer.TITLE, answer.notes(answers), answer.fields(answers, papers)
-        leading = bool(found)
-        of = [(each.paper, each.published) for each in answers]
-        places = [
-            ([facet_of(paper, row.entry, row.holds.epsilon_high)], run_anchor(row.entry.group)) for paper, row in of
-        ]
-    elif path.stem == "frontier" and made.item is None:
+def _of_all(
+    path: Path, rows: Sequence[privacy.Row], titles: Mapping[str, str]
+) -> tuple[Listing, list[tuple[Facet, str]]]:
+    """A table of all papers: the answer, the frontier, or that of privacy."""
+    if path.stem == "frontier":
         drawn = pd.read_csv(path)
-        title, notes, found = frontier.TITLE, list(frontier.NOTES), frontier.fields(drawn)
-        of_rows = zip(drawn["dataset"], drawn["method"], drawn["epsilon_holds"], strict=True)
-        places = [([Facet("", of, method, end if math.isfinite(end) else None)], "") for of, method, end in of_rows]
-    elif made.item is None:
-        title, notes, found = PRIVACY_TITLE, list(privacy.NOTES), privacy.fields(private)
-        places = [([facet_of(row.entry.paper, row.entry, row.holds.epsilon_high)], "") for row in private]
-    else:
-        read = tables.read(made.item, results, published, audits)
-        title, notes, paper = made.item.spec["title"], tables.notes(read), made.item.paper
-        found = [dict(sorted(read.fields(row).items(), key=lambda field: _place(field[0]))) for row in read.rows]
-        places = [
-            ([facet_of(paper, row.cell, row.result.holds.epsilon_high)], run_anchor(row.cell.group))
-            for row in read.rows
+        ends = [end if math.isfinite(end) else None for end in drawn["epsilon_holds"]]
+        return frontier.listing(drawn), [
+            (Facet("", *of), "") for of in zip(drawn["dataset"], drawn["method"], ends, strict=True)
         ]
-    kept, said_once = _lifted(found)
+    if path.stem == "answer":
+        answers = answer.read(rows)
+        places = [(each.paper, each.published, run_anchor(each.published.entry.group)) for each in answers]
+    else:
+        places = [(row.entry.paper, row, "") for row in rows]
+    listing = answer.listing(answers, titles) if path.stem == "answer" else privacy.for_page(rows)
+    return listing, [(Facet.of(paper, row.entry, row.holds.epsilon_high), anchor) for paper, row, anchor in places]
+
+
+def _of_paper(item: Item, table: tables.Table) -> tuple[Listing, list[tuple[Facet, str]]]:
+    """A table of a paper, with its columns in the page's order: what a table has beside the usual comes last."""
+
+    def place(field: tuple[str, Shown]) -> int:
+        name = field[0].split(",")[0]
+        return ORDER.index(name) if name in ORDER else len(ORDER)
+
+    rows = [dict(sorted(table.fields(row).items(), key=place)) for row in table.rows]
+    return Listing(title=item.spec["title"], rows=rows, notes=tables.notes(table)), [
+        (Facet.of(item.paper, row.cell, row.result.holds.epsilon_high), run_anchor(row.cell.group))
+        for row in table.rows
+    ]
+
+
+def _table(made: Made, listing: Listing, places: Sequence[tuple[Facet, str]], folder: Path) -> Table:
+    kept, said_once = _lifted(listing.rows)
     return Table(
         made=made,
-        title=title,
+        title=listing.title,
         headings=kept,
-        rows=[Row([row[name] for name in kept], *place) for row, place in zip(found, places, strict=True)],
-        leading=leading,
+        rows=[
+            Row([row[name] for name in kept], [facet], anchor)
+            for row, (facet, anchor) in zip(listing.rows, places, strict=True)
+        ],
+        leading=made.item is None and Path(made.path).stem == "answer" and bool(listing.rows),
         said_once=said_once,
-        notes=notes,
+        notes=listing.notes,
         links=_links(made, folder, {".csv": "CSV", ".md": "Markdown"}),
     )
-
-
-def _place(heading: str) -> int:
-    """Where a column stands: what a table has beside the usual comes last."""
-    name = heading.split(",")[0]
-    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 def _lifted(rows: Sequence[Mapping[str, Shown]]) -> tuple[list[str], list[str]]:
@@ -260,11 +258,11 @@ def _lifted(rows: Sequence[Mapping[str, Shown]]) -> tuple[list[str], list[str]]:
     kept, said_once = [], []
     for name in rows[0] if rows else ():
         texts = {row[name].text for row in rows}
-        given = texts - {NOTHING}
-        if len(rows) == 1 or len(given) > 1 or NEVER_LIFTED.search(name):
+        told = texts - {NOTHING}
+        if len(rows) == 1 or len(told) > 1 or NEVER_LIFTED.search(name):
             kept.append(name)
-        elif given:
-            said_once.append(f"{name}: {given.pop()}{' where there is one' if NOTHING in texts else ''}")
+        elif told:
+            said_once.append(f"{name}: {told.pop()}{' where there is one' if NOTHING in texts else ''}")
     return kept, said_once
 
 
@@ -275,17 +273,15 @@ def _figure(made: Made, folder: Path, facets: Mapping[str, Sequence[Facet]]) -> 
     path, item = folder / made.path, made.item
     source, width, height = _embedded(path)
     where = " The numbers drawn are in the CSV file beside it." if path.with_suffix(".csv").exists() else ""
-    title, alt, caption, own = PRIVACY_TITLE, f"{PRIVACY_TITLE}.{where}", "", list[Facet]()
+    title, alt, caption, own = privacy.TITLE, f"{privacy.TITLE}.{where}", "", list[Facet]()
     if item is not None:
-        spec, trained = item.spec, [cell for cell in item.cells if cell.folders]
-        title, caption = spec["title"], "Accounting alone: nothing is trained."
+        title, trained = item.spec["title"], [cell for cell in item.cells if cell.folders]
         lines = "; ".join(dict.fromkeys(cell.label for cell in item.cells))
-        alt = f"Chart of {spec['y']['label']} over {spec['x']['label']}: {lines}.{where}"
-        own = [Facet(item.paper, "", item.cells[0].method, None)]
+        alt = f"Chart of {item.spec['y']['label']} over {item.spec['x']['label']}: {lines}.{where}"
+        caption, own = "Accounting alone: nothing is trained.", [Facet(item.paper, "", item.cells[0].method, None)]
         if trained:
             data = ", ".join(dict.fromkeys(f"{cell.dataset} {cell.tested}" for cell in trained))
-            seeds = values.plural(max(len(cell.folders) for cell in trained), "seed")
-            caption = f"Measured on {data}, {seeds}."
+            caption = f"Measured on {data}, {values.plural(max(len(cell.folders) for cell in trained), 'seed')}."
             groups = dict.fromkeys(cell.group for cell in trained)
             own = [facet for group in groups for facet in facets[group] if facet.paper == item.paper]
     links = _links(made, folder, {".png": "PNG", ".csv": "CSV"})
@@ -312,11 +308,10 @@ def _embedded(path: Path) -> tuple[str, int, int]:
 
 def _stand_ins(replaced: Mapping[str, str]) -> str:
     """E.g. "digits stands in for mnist and fashion-mnist"; "" where nothing was replaced."""
-    said = []
-    for measured in dict.fromkeys(replaced.values()):
-        originals = [name for name, stand_in in replaced.items() if stand_in == measured]
-        said.append(f"{measured} stands in for {' and '.join(originals)}")
-    return "; ".join(said)
+    originals: dict[str, list[str]] = {}
+    for original, measured in replaced.items():
+        originals.setdefault(measured, []).append(original)
+    return "; ".join(f"{measured} stands in for {' and '.join(names)}" for measured, names in originals.items())
 
 
 def _links(made: Made, folder: Path, kinds: Mapping[str, str]) -> list[tuple[str, str]]:

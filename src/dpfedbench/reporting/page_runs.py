@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from dpfedbench.errors import BenchError
+from dpfedbench.files import text_of
 from dpfedbench.reporting import history_svg
 from dpfedbench.reporting.described import Cell, Item, Private
 from dpfedbench.reporting.results import CellResult, RunFiles
@@ -26,6 +27,11 @@ class Facet(NamedTuple):
     dataset: str
     method: str
     epsilon: float | None
+
+    @classmethod
+    def of(cls, paper: str, shown: Cell | Private, epsilon: float) -> "Facet":
+        """Of a cell of a paper."""
+        return cls(paper, shown.dataset, shown.method, epsilon if math.isfinite(epsilon) else None)
 
 
 class SeedRun(NamedTuple):
@@ -60,23 +66,45 @@ class Group:
         return ": ".join([self.cell.title, *[label for label in self.labels if label.casefold() not in plain][:1]])
 
     @property
-    def shown_in(self) -> list[tuple[str, str]]:
+    def shown_in(self) -> Links:
         """The names and places of the items."""
         kinds = [("tables" if item.kind == "table" else "figures", item) for item in self.items]
         return [(f"{item.paper}, {item.name}", anchor_of(f"{kind}/{item.paper}/{item.name}")) for kind, item in kinds]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Runs:
-    """The runs of one configuration, a seed each."""
+    """The runs of one configuration, a seed each, as the page shows them; its links lead from `folder`.
 
-    group: Group
-    result: CellResult
-    seeds: Sequence[SeedRun]
-    configuration: str
-    spark: Markup
-    plots: Sequence[tuple[str, Markup]]
-    facets: Sequence[Facet]
+    Raises:
+        BenchError: a file of a run is missing or damaged.
+    """
+
+    def __init__(self, group: Group, result: CellResult, folder: Path) -> None:
+        self.group, self.result = group, result
+        numbers = [int(run.folder.name.removeprefix("seed")) for run in result.runs]
+        paths = [run.folder / "history.csv" for run in result.runs]
+        curves = history_svg.read_curves(list(zip(numbers, paths, strict=True)))
+        self._curves = [(history_svg.QUANTITIES[column], drawn) for column, drawn in curves.items()]
+        self.plots = [(label, history_svg.draw(drawn, label=label)) for label, drawn in self._curves]
+        self.spark = self._spark(*range(len(numbers)))
+        # The configuration as text, less the seed, which is not shared.
+        lines = text_of(result.runs[0].folder / "config.yaml").splitlines()
+        self.configuration = "\n".join(line for line in lines if not line.startswith("seed:"))
+        self.seeds = [
+            SeedRun(
+                number, f"{run.metrics['accuracy']:.1f}", _rounds(run.training), run.training.get("seconds"),
+                self._spark(index), _files(run.folder, folder),
+            )
+            for index, (number, run) in enumerate(zip(numbers, result.runs, strict=True))
+        ]  # fmt: skip
+        papers = dict.fromkeys(item.paper for item in group.items)
+        self.facets = [Facet.of(paper, group.cell, result.holds.epsilon_high) for paper in papers]
+
+    def _spark(self, *seeds: int) -> Markup:
+        """A small plot of what tells most about these seeds."""
+        for label, drawn in self._curves[:1]:
+            return history_svg.draw([drawn[seed] for seed in seeds], label=label, small=True)
+        return Markup("")
 
     @property
     def seconds(self) -> float | None:
@@ -86,7 +114,7 @@ class Runs:
 
 
 def anchor_of(path: str) -> str:
-    """The place on the page of a table or figure, by its path."""
+    """The place on the page of a table or figure, by its path: "tables-dp-fedmeta-table2", for instance."""
     return re.sub(r"[^\w-]+", "-", str(Path(path).with_suffix("")))
 
 
@@ -95,59 +123,17 @@ def run_anchor(group: str) -> str:
     return f"run-{Path(group).name}"
 
 
-def facet_of(paper: str, of: Cell | Private, epsilon: float) -> Facet:
-    """What a cell of a paper can be filtered by."""
-    return Facet(paper, of.dataset, of.method, epsilon if math.isfinite(epsilon) else None)
-
-
 def groups_of(items: Sequence[Item]) -> list[Group]:
     """The configurations that the items show; none of what is computed and not trained."""
-    found: dict[str, Group] = {}
-    for item in items:
-        for cell in (cell for cell in item.cells if cell.folders):
-            group = found.setdefault(cell.group, Group(folder=cell.group, cell=cell))
-            folders = sorted({*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name))
-            group.cell = dataclasses.replace(group.cell, folders=tuple(folders))
-            if (label := cell.variant or cell.label) not in group.labels:
-                group.labels.append(label)
-            if item not in group.items:
-                group.items.append(item)
-    return list(found.values())
-
-
-def runs_of(group: Group, result: CellResult, folder: Path) -> Runs:
-    """A configuration's runs, with links from the page's folder.
-
-    Raises:
-        BenchError: a file of a run is missing or damaged.
-    """
-    seeds = [int(run.folder.name.removeprefix("seed")) for run in result.runs]
-    paths = [run.folder / "history.csv" for run in result.runs]
-    curves = history_svg.read_curves(list(zip(seeds, paths, strict=True)))
-    drawn = [(history_svg.QUANTITIES[column], found) for column, found in curves.items()]
-
-    def spark(*chosen: int) -> Markup:
-        if not drawn:
-            return Markup("")
-        label, found = drawn[0]
-        return history_svg.draw([found[index] for index in chosen], label=label, small=True)
-
-    told = []
-    for index, (seed, run) in enumerate(zip(seeds, result.runs, strict=True)):
-        accuracy, seconds = f"{run.metrics['accuracy']:.1f}", run.training.get("seconds")
-        files = _files(run.folder, folder)
-        told.append(SeedRun(seed, accuracy, _rounds(run.training), seconds, spark(index), files))
-    return Runs(
-        group=group,
-        result=result,
-        seeds=told,
-        configuration=_configuration(result.runs[0].folder / "config.yaml"),
-        spark=spark(*range(len(seeds))),
-        plots=[(label, history_svg.draw(found, label=label)) for label, found in drawn],
-        facets=[
-            facet_of(paper, group.cell, result.holds.epsilon_high) for paper in {item.paper: 0 for item in group.items}
-        ],
-    )
+    groups: dict[str, Group] = {}
+    for item, cell in ((shown, cell) for shown in items for cell in shown.cells if cell.folders):
+        group = groups.setdefault(cell.group, Group(folder=cell.group, cell=cell))
+        folders = sorted({*group.cell.folders, *cell.folders}, key=lambda name: (len(name), name))
+        group.cell = dataclasses.replace(group.cell, folders=tuple(folders))
+        label = cell.variant or cell.label
+        group.labels += [label] * (label not in group.labels)
+        group.items += [item] * (item not in group.items)
+    return list(groups.values())
 
 
 def _rounds(training: Mapping[str, Any]) -> str:
@@ -158,7 +144,7 @@ def _rounds(training: Mapping[str, Any]) -> str:
     return f"{run:,} of {planned:,} ({training.get('stopped_by', 'stopped')})"
 
 
-def _files(place: Path, folder: Path) -> list[tuple[str, str]]:
+def _files(place: Path, folder: Path) -> Links:
     """What lies in a run's folder for a reader: its files, then its logs."""
     if not (place / "ledger.jsonl").exists():
         raise BenchError(f"{place / 'ledger.jsonl'} is missing: run the workflow again to make it")
@@ -166,20 +152,11 @@ def _files(place: Path, folder: Path) -> list[tuple[str, str]]:
     return [(path.name, link_to(path, folder)) for path in [*files, *sorted((place / "logs").glob("*.log"))]]
 
 
-def _configuration(path: Path) -> str:
-    """The resolved configuration as text, less the seed, which is not shared."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise BenchError(f"{path} is missing: run the workflow again to make it") from error
-    return "\n".join(line for line in lines if not line.startswith("seed:"))
-
-
 def trained_with(run: RunFiles) -> str:
     """Where and with what a run was trained, as it wrote down itself: not always what made the page."""
     training = run.training
-    said = ", ".join(f"{library} {version}" for library, version in training.get("versions", {}).items())
-    return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {said}"
+    versions = ", ".join(f"{library} {version}" for library, version in training.get("versions", {}).items())
+    return f"{training.get('device', 'unknown')}, {training.get('machine', 'unknown')}: {versions}"
 
 
 def link_to(path: Path, folder: Path) -> str:

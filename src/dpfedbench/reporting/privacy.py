@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from dpfedbench.errors import BenchError
 from dpfedbench.federation.accounts import finished_ledger
 from dpfedbench.reporting import values
-from dpfedbench.reporting.audited import Audits, marked
+from dpfedbench.reporting.audited import Audit, Audits, marked
 from dpfedbench.reporting.described import Private
 from dpfedbench.reporting.results import CellResult, Published, read_cell, read_published, worst_epsilon
-from dpfedbench.reporting.values import Shown
+from dpfedbench.reporting.values import Listing
 from dpsum.accounting.account import Account
 from dpsum.accounting.profiles import Entry
 from dpsum.ledger import check_same_mechanism
 
-TITLE = "Three ε beside every private number"
-ANOTHER = "of another mechanism than the ledger's"
+TITLE = "Three ε: as claimed, that holds, audited"
 PRINTED_ITEM = "epsilon"
 """The item of config/published.csv under which a paper's printed epsilons stand; x is the noise multiplier."""
 
@@ -71,75 +69,62 @@ class Row:
 
 
 def read(entries: Sequence[Private], results: str | Path, published: str | Path) -> list[Row]:
-    """One row for each private configuration and each unit that it protects.
+    """One row for each private configuration (`Plan.private`) and each unit that it protects.
 
     Of several seeds the worst account counts; the audit is that of the first seed, or of another configuration with the
     same mechanism, which `reason` then names.
-
-    Args:
-        entries: `Plan.private`.
-        results: the results folder.
-        published: the published numbers.
 
     Raises:
         BenchError: a file of a run is missing or damaged, or the mechanism of its ledger is not the one audited.
     """
     printed = {entry.paper: read_published(published, entry.paper, PRINTED_ITEM) for entry in entries}
-    audits = Audits(entries, results)
-    return [row for entry in entries for row in _rows(entry, Path(results), printed[entry.paper], audits)]
-
-
-def _rows(entry: Private, results: Path, printed: Sequence[Published], audits: Audits) -> list[Row]:
-    cell, rows, also = read_cell(results, entry.folders), list[Row](), ""
-    folder, accounts = cell.runs[0].folder, [(run.account, *run.account.also) for run in cell.runs]
-    if entry.audited != entry.folders[0]:
-        own, other = (finished_ledger(run)[0] for run in (folder, results / "runs" / entry.audited))
-        check_same_mechanism(own, other, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
-        also = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
-    try:
-        for of_unit in zip(*accounts, strict=True):
-            holds = of_unit[0].profiles["holds"]
-            found = audits.of(entry.group).get((holds.unit, holds.observer))
-            if found is None:
-                raise BenchError(
-                    f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
-                    "workflow again"
-                )
-            of_audit = ", ".join(filter(None, [found.get("reason"), also]))
-            rows.append(_row(entry, cell, of_unit, found, of_audit, printed, audits.count))
-    except (KeyError, TypeError, ValueError) as error:
-        raise BenchError(f"an account or audit of {folder.parent} lacks {error}: delete it and run again") from error
+    audits, rows = Audits(entries, results), list[Row]()
+    for entry in entries:
+        cell, other = read_cell(results, entry.folders), ""
+        folder = cell.runs[0].folder
+        if entry.audited != entry.folders[0]:
+            ledgers = (finished_ledger(run)[0] for run in (folder, Path(results, "runs", entry.audited)))
+            check_same_mechanism(*ledgers, whose=f"the audited {entry.audited}", mend=f"delete {folder} and run again")
+            other = f"made for {Path(entry.audited).parent}, whose mechanism is the same"
+        try:
+            for accounts in cell.accounts_by_unit:
+                audit = audits.of(entry.group, accounts[0].profiles["holds"])
+                if audit is None:
+                    raise BenchError(
+                        f"the audit of {folder.parent} was made for other releases: delete its audit.json and run the "
+                        "workflow again"
+                    )
+                rows.append(_row(entry, cell, accounts, audit, other, printed[entry.paper], audits.count))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BenchError(
+                f"an account or audit of {folder.parent} lacks {error}: delete it and run again"
+            ) from error
     return rows
 
 
 def _row(
-    entry: Private,
-    cell: CellResult,
-    accounts: Sequence[Account],
-    audit: Mapping[str, Any],
-    of_audit: str,
-    printed: Sequence[Published],
-    count: int,
-) -> Row:
-    """Of one unit: its accounts, one for each seed, and its audit, which is one of so many."""
-    image = worst_epsilon(accounts, "image_level")
-    claimed, held = (marked(worst_epsilon(accounts, profile), audit, count) for profile in ("as_claimed", "holds"))
-    said = [f"claimed: {claimed.explanation}", f"holds: {held.explanation}"]
+    entry: Private, cell: CellResult, accounts: Sequence[Account], audit: Audit, other: str,
+    printed: Sequence[Published], count: int,
+) -> Row:  # fmt: skip
+    """Of one unit: its accounts, one for each seed, and its audit, one of `count` and perhaps another run's."""
+    claimed, holds = (marked(worst_epsilon(accounts, profile), audit, count) for profile in ("as_claimed", "holds"))
+    image, of_audit = worst_epsilon(accounts, "image_level"), ", ".join(filter(None, [audit.get("reason"), other]))
+    said = [f"claimed: {claimed.explanation}", f"holds: {holds.explanation}"]
     said += [f"image level: {image.explanation}"] * ("image_level" in accounts[0].profiles)
     said += [f"audit: {of_audit}"] * bool(of_audit)
     return Row(
         entry=entry,
         noise_multiplier=min(account.noise_multiplier or math.inf for account in accounts),
-        printed=_printed(entry, held.unit, printed),
+        printed=_printed(entry, holds.unit, printed),
         claimed=claimed,
-        holds=held,
+        holds=holds,
         audited=float(audit["epsilon"]),
         ideal=audit.get("epsilon_ideal"),
         audit=f"{audit['method']}, {100 * audit['confidence']:g} % confidence",
         image_level=None if math.isnan(image.epsilon_high) else image.epsilon_high,
         cell=cell,
         reason="; ".join(said),
-        audit_note=ANOTHER if audit.get("another_mechanism") else "",
+        audit_note="of another mechanism than the ledger's" if audit.get("another_mechanism") else "",
     )
 
 
@@ -199,21 +184,23 @@ PAGE = (
 """The columns of the page, in its order."""
 
 
-def fields(rows: Sequence[Row]) -> list[dict[str, Shown]]:
-    """The rows for the page, by the columns' headings: all that the CSV has."""
-    found = []
+def for_page(rows: Sequence[Row]) -> Listing:
+    """All that the CSV has, for the page."""
+    shown_rows = []
     for row, record in zip(rows, tidy(rows).to_dict("records"), strict=True):
-        texts = {
+        shown = {
             str(name): values.words(value) if isinstance(value, str) else values.number(value, ".4g", nothing="none")
             for name, value in record.items()
         }
-        texts["method"] = values.words(row.entry.title, row.entry.variant)
-        texts["epsilon_holds"] = values.between(row.holds.epsilon_low, row.holds.epsilon_high, ".4g", nothing="none")
-        texts["epsilon_audited"] = dataclasses.replace(texts["epsilon_audited"], note=row.audit_note)
-        texts["ci"] = values.between(row.cell.accuracy.low, row.cell.accuracy.high, ".4g")
-        words = {name: name.replace("_", " ").replace("epsilon", "ε").replace("delta", "δ") for name in PAGE}
-        found.append({words[name]: texts[name] for name in PAGE})
-    return found
+        interval = row.cell.accuracy
+        shown["method"] = values.words(row.entry.title, row.entry.variant)
+        shown["epsilon_holds"] = values.between(row.holds.epsilon_low, row.holds.epsilon_high, ".4g", nothing="none")
+        shown["epsilon_audited"] = dataclasses.replace(shown["epsilon_audited"], note=row.audit_note)
+        shown["ci"] = values.between(interval.low, interval.high, ".4g")
+        shown_rows.append(
+            {name.replace("_", " ").replace("epsilon", "ε").replace("delta", "δ"): shown[name] for name in PAGE}
+        )
+    return Listing(title=TITLE, rows=shown_rows, notes=NOTES)
 
 
 NOTES = (
@@ -229,26 +216,27 @@ NOTES = (
 )
 
 
-def to_markdown(rows: Sequence[Row], command: str) -> str:
-    """The table for people: those that a table of a paper shows come with all columns that fit a page."""
-    texts = [
+def listing(rows: Sequence[Row]) -> Listing:
+    """The columns that fit a page of text, for people."""
+    words, number = values.words, values.number
+    shown_rows = [
         {
-            "paper": row.entry.paper,
-            "method": f"{row.entry.method}, {row.entry.variant}" + (" (repaired)" if row.entry.repaired else ""),
-            "data": f"{row.entry.dataset} {row.entry.task}",
-            "unit": row.holds.unit,
-            "δ": f"{row.holds.delta:g}",
-            "z": f"{row.noise_multiplier:.3g}",
-            "ε printed": values.number(row.printed, nothing="not printed").text,
-            "ε recomputed as claimed": f"{values.number(row.claimed.epsilon_high).text} ({row.claimed.stands})",
-            "ε that holds": f"{values.epsilon(row.holds).text} ({row.holds.stands})",
-            "ε audited, at least": dataclasses.replace(values.number(row.audited), note=row.audit_note).line,
-            "of an ideal attacker": values.number(row.ideal, nothing="none").text,
-            "accuracy, %": f"{row.accuracy:.1f}",
+            "paper": words(row.entry.paper),
+            "method": words(f"{row.entry.method}, {row.entry.variant}" + " (repaired)" * row.entry.repaired),
+            "data": words(f"{row.entry.dataset} {row.entry.task}"),
+            "unit": words(row.holds.unit),
+            "δ": number(row.holds.delta, "g"),
+            "z": number(row.noise_multiplier),
+            "ε printed": number(row.printed, nothing="not printed"),
+            "ε recomputed as claimed": number(row.claimed.epsilon_high, note=row.claimed.stands),
+            "ε that holds": words(f"{values.epsilon(row.holds).text} ({row.holds.stands})"),
+            "ε audited, at least": number(row.audited, note=row.audit_note),
+            "of an ideal attacker": number(row.ideal, nothing="none"),
+            "accuracy, %": number(row.accuracy, ".1f"),
         }
         for row in rows
     ]
-    return values.document(TITLE, texts, NOTES, command)
+    return Listing(title="Three ε beside every private number", rows=shown_rows, notes=NOTES)
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
@@ -272,23 +260,18 @@ def shown(rows: Sequence[Row]) -> list[Row]:
 
 def ordered(rows: Sequence[Row]) -> list[Row]:
     """Each repair directly after what it repairs, where that is drawn."""
-    found = [row for row in rows if _mended(row, rows) is None]
-    for row in rows:
-        if (mended := _mended(row, rows)) is not None:
-            place = next(index for index, other in enumerate(found) if other is mended)
-            while place + 1 < len(found) and _mended(found[place + 1], rows) is mended:
-                place += 1
-            found.insert(place + 1, row)
-    return found
+    mended = {place: other for place, row in enumerate(rows) if (other := _mended(row, rows)) is not None}
+    order = sorted(range(len(rows)), key=lambda place: (mended.get(place, place), place in mended))
+    return [rows[place] for place in order]
 
 
-def _mended(row: Row, rows: Sequence[Row]) -> Row | None:
-    """What a row repairs, among rows of the same unit; None also where that is a repair itself."""
+def _mended(row: Row, rows: Sequence[Row]) -> int | None:
+    """The place of what a row repairs, among rows of the same unit; None also where that is a repair itself."""
     wanted = {(place.paper, place.item, place.repairs) for place in row.entry.tables if place.repairs}
-    for other in rows:
-        places = {(place.paper, place.item, place.series) for place in other.entry.tables}
-        if wanted & places and other.holds.unit == row.holds.unit and not other.entry.repaired:
-            return other
+    for number, other in enumerate(rows):
+        shown = {(place.paper, place.item, place.series) for place in other.entry.tables}
+        if wanted & shown and other.holds.unit == row.holds.unit and not other.entry.repaired:
+            return number
     return None
 
 

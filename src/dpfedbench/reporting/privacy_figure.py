@@ -13,10 +13,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from dpfedbench.reporting import values
-from dpfedbench.reporting.look import COLOURS, DPI, legend_below, plain, tidied, wrapped
+from dpfedbench.reporting.look import COLOURS, DPI, half_widths, legend_below, plain, tidied, wrapped
 from dpfedbench.reporting.privacy import Row, ordered, shown
 
 _CLAIMED, _HOLDS, _AUDITED = COLOURS[0], COLOURS[1], COLOURS[2]
+_MARKS: dict[str, dict[str, Any]] = {
+    "ε as claimed": {"marker": "o", "ms": 6.5, "mec": _CLAIMED, "mew": 1.5, "mfc": "none"},
+    "ε that holds (upper end)": {"marker": "s", "ms": 4.5, "color": _HOLDS},
+    "no finite ε holds": {"marker": ">", "ms": 6.5, "color": _HOLDS},
+    "audit: ε is at least": {"marker": "|", "ms": 9, "mew": 2.2, "color": _AUDITED},
+    "audit: 0": {"marker": "<", "ms": 4.5, "mec": _AUDITED, "mfc": "none"},
+    "accuracy": {"marker": "o", "ms": 5, "mec": _CLAIMED, "mfc": "none"},
+    "accuracy of a repair (\u21b3)": {"marker": "o", "ms": 5, "color": _AUDITED},
+}
+"""The legend's; the marks of the panels have the same look."""
 _PITCH, _HEAD = 0.185, 3.0
 """Inches between two rows, enough for a label of two lines; and how many rows a panel's title and axis take."""
 
@@ -38,20 +48,22 @@ def draw(table: Sequence[Row], papers: Mapping[str, str] | None = None) -> Figur
     figure = Figure(figsize=(6.5 * len(columns), 1.1 + _PITCH * lines), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.05, h_pad=0.03, wspace=0.02, hspace=0.02)
     ends = _ends([row for rows in panels.values() for row in rows])
-    for part, column in zip(figure.subfigures(1, len(columns), squeeze=False)[0], columns, strict=True):
+    for half, column in zip(figure.subfigures(1, len(columns), squeeze=False)[0], columns, strict=True):
         heights = [len(panels[paper]) for paper in column] or [1]
-        halves = part.subplots(len(heights), 2, squeeze=False, height_ratios=heights, width_ratios=(1.8, 1))
-        for (left, right), paper in zip(halves, column, strict=False):
+        pairs = half.subplots(len(heights), 2, squeeze=False, height_ratios=heights, width_ratios=(1.8, 1))
+        for (left, right), paper in zip(pairs, column, strict=False):
             _draw_epsilons(left, panels[paper], ends)
             _draw_accuracy(right, panels[paper])
             heading = _heading((papers or {}).get(paper, paper), panels[paper])
             left.set_title(" ", fontsize=9)  # room for the heading, which is over both halves and widens neither
             look: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 9}
             right.annotate(heading, (1, 1), (0, 4), "axes fraction", **look).set_in_layout(False)
-            left.set_xlabel("ε", fontsize=7.5, labelpad=1)
-            right.set_xlabel("accuracy, %", fontsize=7.5, labelpad=1)
+            for axes, label in ((left, "ε"), (right, "accuracy, %")):
+                axes.set_xlabel(label, fontsize=7.5, labelpad=1)
     figure.suptitle("ε as claimed, ε that holds, ε as audited; and accuracy", fontsize=11)
-    _legend(figure)
+    handles = [Line2D([], [], linestyle="none", label=label, **look) for label, look in _MARKS.items()]
+    notes = "The first task of each table is shown; privacy.csv has all tasks. Bars: 95 % intervals of accuracy."
+    legend_below(figure, handles, notes, columns=7, size=8)
     return figure
 
 
@@ -87,20 +99,21 @@ def _draw_epsilons(axes: Axes, rows: Sequence[Row], ends: tuple[float, float]) -
     """A line of three points for each row; an infinite epsilon is an arrow at the edge."""
     low, high = ends
     edge = high * 1.25
+
+    def mark(name: str, x: float, place: int, zorder: int) -> None:
+        axes.plot(x, place, linestyle="none", zorder=zorder, **_MARKS[name])
+
     for place, row in enumerate(rows):
         claimed, holds, audited = row.claimed.epsilon_high, row.holds.epsilon_high, row.audited
         between = [min(value, edge) for value in (claimed, holds) if not math.isnan(value)]
         if between:
             axes.plot([min(between), max(between)], [place, place], color="#999999", linewidth=1.4, zorder=1)
-        axes.plot(min(claimed, edge), place, "o", ms=6.5, mfc="none", mec=_CLAIMED, mew=1.5, zorder=3)
+        mark("ε as claimed", min(claimed, edge), place, 3)
         if math.isinf(holds):
-            axes.plot(edge, place, ">", ms=6.5, color=_HOLDS, zorder=3)
+            mark("no finite ε holds", edge, place, 3)
         else:
-            axes.plot(holds, place, "s", ms=4.5, color=_HOLDS, zorder=2)
-        if audited > 0:
-            axes.plot(audited, place, "|", ms=9, mew=2.2, color=_AUDITED, zorder=4)
-        else:
-            axes.plot(low, place, "<", ms=4.5, mfc="none", mec=_AUDITED, zorder=4)
+            mark("ε that holds (upper end)", holds, place, 2)
+        mark("audit: ε is at least" if audited > 0 else "audit: 0", audited if audited > 0 else low, place, 4)
     axes.set_xscale("log")
     axes.set_xlim(low / 1.15, edge * 1.15)
     steps = (1, 3) if edge / low < 3e3 else (1,)  # as many as there is room for
@@ -149,28 +162,13 @@ def _tidied_panel(axes: Axes, count: int) -> None:
 def _draw_accuracy(axes: Axes, rows: Sequence[Row]) -> None:
     """Accuracy with its interval: repairs filled, all else hollow."""
     for place, row in enumerate(rows):
-        given, colour = row.cell.accuracy, _AUDITED if row.entry.repaired else _CLAIMED
-        spread = None if math.isnan(given.low) else [[given.mean - given.low], [given.high - given.mean]]
-        fill = colour if row.entry.repaired else "white"
-        look: dict[str, Any] = {"mec": colour, "mfc": fill, "ecolor": colour, "ms": 5, "elinewidth": 1, "capsize": 2}
-        axes.errorbar(given.mean, place, xerr=spread, fmt="o", zorder=3, **look)
+        interval, repaired = row.cell.accuracy, row.entry.repaired
+        colour = _AUDITED if repaired else _CLAIMED
+        look: dict[str, Any] = {"mec": colour, "mfc": colour if repaired else "white", "ecolor": colour}
+        look |= {"fmt": "o", "ms": 5, "elinewidth": 1, "capsize": 2}
+        axes.errorbar(interval.mean, place, xerr=half_widths(interval), zorder=3, **look)
     low, high = axes.get_xlim()
     axes.set_xlim(max(0.0, low), min(100.0, high))
     axes.set_yticks([])
     axes.xaxis.set_major_locator(MaxNLocator(4))
     _tidied_panel(axes, len(rows))
-
-
-def _legend(figure: Figure) -> None:
-    marks: dict[str, dict[str, Any]] = {
-        "ε as claimed": {"marker": "o", "ms": 6.5, "mec": _CLAIMED, "mew": 1.5, "mfc": "none"},
-        "ε that holds (upper end)": {"marker": "s", "ms": 4.5, "color": _HOLDS},
-        "no finite ε holds": {"marker": ">", "ms": 6.5, "color": _HOLDS},
-        "audit: ε is at least": {"marker": "|", "ms": 9, "mew": 2.2, "color": _AUDITED},
-        "audit: 0": {"marker": "<", "ms": 4.5, "mec": _AUDITED, "mfc": "none"},
-        "accuracy": {"marker": "o", "ms": 5, "mec": _CLAIMED, "mfc": "none"},
-        "accuracy of a repair (\u21b3)": {"marker": "o", "ms": 5, "color": _AUDITED},
-    }
-    handles = [Line2D([], [], linestyle="none", label=label, **look) for label, look in marks.items()]
-    notes = "The first task of each table is shown; privacy.csv has all tasks. Bars: 95 % intervals of accuracy."
-    legend_below(figure, handles, notes, columns=7, size=8)

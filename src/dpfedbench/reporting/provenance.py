@@ -23,27 +23,25 @@ def versions(root: str | Path) -> dict[str, str]:
         project = tomllib.loads(Path(root, "pyproject.toml").read_text(encoding="utf-8"))["project"]
     except OSError:
         return {}
-    found = {"dpfedbench": VERSION}
+    here = {"dpfedbench": VERSION}
     for name in (re.split(r"[\s<>=!~;\[(]", text, maxsplit=1)[0] for text in project["dependencies"]):
         try:
-            found[name] = importlib.metadata.version(name)
+            here[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            here[name] = "not installed"
+    return here
 
 
 def revision(root: str | Path) -> str | None:
     """The git commit of the working tree, with "+changes" where files differ from it; None outside git."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return commit + ("+changes" if _git(root, "status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _git(root: str | Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def processor() -> str | None:
@@ -52,8 +50,8 @@ def processor() -> str | None:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or None
-    found = re.search(r"^model name\s*: (.+)$", text, flags=re.M)
-    return found[1].strip() if found else None
+    named = re.search(r"^model name\s*: (.+)$", text, flags=re.M)
+    return named[1].strip() if named else None
 
 
 def provenance(
@@ -61,11 +59,8 @@ def provenance(
 ) -> dict[str, Any]:
     """Everything about how the results came to be that the results themselves do not say.
 
-    Args:
-        root: the repository.
-        command: what makes them all.
-        preset: the configuration's preset, None for the default run.
-        stand_ins: for each data set that is published on and was replaced, what was measured in its place.
+    `root` is the repository, `command` makes them all, `preset` is None for the default run. `stand_ins` says of each
+    data set that is published on and was replaced what was measured in its place.
     """
     return {
         "command": command,

@@ -1,6 +1,5 @@
 """Reads the folders of finished runs into one value for each cell of a table or figure."""
 
-import csv
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -54,6 +53,11 @@ class CellResult:
         """How many there are."""
         return len(self.runs)
 
+    @property
+    def accounts_by_unit(self) -> list[tuple[Account, ...]]:
+        """For each unit that is protected, or for none, its accounts, one for each seed."""
+        return list(zip(*((run.account, *run.account.also) for run in self.runs), strict=True))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
@@ -69,42 +73,35 @@ class Published:
 
 
 def read_cell(results: str | Path, folders: Sequence[str], metrics_file: str = "metrics.json") -> CellResult:
-    """Read the runs of a cell.
-
-    Args:
-        results: the results folder.
-        folders: the runs' folders below results/runs, one for each seed.
-        metrics_file: of the meta-test, in a run's folder.
+    """Read the runs of a cell, from their folders below results/runs, and the meta-test in this file of each.
 
     Raises:
         BenchError: a file of a run is missing, damaged or a newer version's, or the seeds disagree on δ or unit.
     """
     runs = tuple(_read_run(Path(results, "runs", folder), metrics_file) for folder in folders)
-    metrics, where = [run.metrics for run in runs], runs[0].folder.parent
+    where, accounts, training = runs[0].folder.parent, [run.account for run in runs], [run.training for run in runs]
     try:
-        notices = dict.fromkeys(text for run in runs for text in run.training.get("notices", ()))
-        by_record = "records" in metrics[0]
-        per_task = [[] if by_record else [float(value) for value in metric["per_task"]] for metric in metrics]
-        accuracy = _over_records(metrics) if by_record else seeds_interval(per_task)
+        accuracy, tasks = _accuracy([run.metrics for run in runs])
     except (KeyError, TypeError, ValueError) as error:
         raise BenchError(f"a result of {where} lacks {error}: delete that folder and run the workflow again") from error
-    accounts = [run.account for run in runs]
-    given = {(account.delta, account.unit) for account in accounts if account.profiles}
-    if len(given) > 1:
+    protected = {(account.delta, account.unit) for account in accounts if account.profiles}
+    if len(protected) > 1:
         raise BenchError(f"the seeds of {where} differ in delta or unit: delete that folder and run again")
-    delta, unit = next(iter(given), (None, None))
+    delta, unit = next(iter(protected), (None, None))
     return CellResult(
         runs=runs,
         accuracy=accuracy,
-        milliseconds=_milliseconds([run.training for run in runs]),
-        validated=_validated([run.training for run in runs]),
-        tasks=sum(metric["records"] for metric in metrics) if by_record else sum(len(tasks) for tasks in per_task),
-        counted="record" if by_record else "task",
+        milliseconds=_over_seeds(
+            [run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training]
+        ),
+        validated=_over_seeds([_validated(run) for run in training]),
+        tasks=tasks,
+        counted="record" if "records" in runs[0].metrics else "task",
         claimed=worst_epsilon(accounts, "as_claimed"),
         holds=worst_epsilon(accounts, "holds"),
         delta=delta,
         unit=unit,
-        notices=tuple(notices),
+        notices=tuple(dict.fromkeys(text for run in training for text in run.get("notices", ()))),
     )
 
 
@@ -140,30 +137,28 @@ def read_history(path: Path) -> pd.DataFrame:
     return table
 
 
-def _milliseconds(training: Sequence[Mapping[str, Any]]) -> Interval | None:
-    """The time of training a unit; of a single seed without an interval."""
-    return _of_seeds([run.get("milliseconds_per_client", run.get("milliseconds_per_record")) for run in training])
+def _validated(training: Mapping[str, Any]) -> float | None:
+    """The mean validation accuracy in percent of a run's members; None where none is known."""
+    members = [100 * float(member["accuracy"]) for member in training.get("members", ())]
+    return sum(members) / len(members) if members else None
 
 
-def _validated(training: Sequence[Mapping[str, Any]]) -> Interval | None:
-    """The mean validation accuracy in percent of a run's members; of a single seed without an interval."""
-    members = [[100 * float(member["accuracy"]) for member in run.get("members", ())] for run in training]
-    return _of_seeds([sum(found) / len(found) if found else None for found in members])
+def _over_seeds(values: Sequence[Any]) -> Interval | None:
+    """The interval over seeds; None where a seed has no value."""
+    return None if None in values else mean_interval([float(value) for value in values], over="seeds")
 
 
-def _of_seeds(found: Sequence[Any]) -> Interval | None:
-    if any(value is None for value in found):
-        return None
-    return mean_interval([float(value) for value in found], over="seeds")
-
-
-def _over_records(metrics: Sequence[Mapping[str, Any]]) -> Interval:
-    """The interval over seeds; of a single seed that of its own records."""
+def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> tuple[Interval, int]:
+    """The interval over seeds, of a single seed over its own tasks or records; and how many of these there are."""
+    if "records" not in metrics[0]:
+        per_task = [[float(value) for value in metric["per_task"]] for metric in metrics]
+        return seeds_interval(per_task), sum(map(len, per_task))
+    count = sum(metric["records"] for metric in metrics)
     if len(metrics) > 1:
-        return mean_interval([float(metric["accuracy"]) for metric in metrics], over="seeds")
-    only = metrics[0]
-    low, high = (math.nan if only[key] is None else float(only[key]) for key in ("ci_low", "ci_high"))
-    return Interval(mean=float(only["accuracy"]), low=low, high=high, count=int(only["records"]), over="records")
+        return mean_interval([float(metric["accuracy"]) for metric in metrics], over="seeds"), count
+    mean, *ends = (metrics[0][key] for key in ("accuracy", "ci_low", "ci_high"))
+    low, high = (math.nan if end is None else float(end) for end in ends)
+    return Interval(mean=float(mean), low=low, high=high, count=int(count), over="records"), count
 
 
 def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
@@ -171,9 +166,9 @@ def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
 
     Where no account has an entry, its ε is NaN, its status "none", and its explanation why a private run has none.
     """
-    found = [account.profiles[profile] for account in accounts if profile in account.profiles]
-    if found:
-        return max(found, key=lambda entry: entry.epsilon_high)
+    entries = [account.profiles[profile] for account in accounts if profile in account.profiles]
+    if entries:
+        return max(entries, key=lambda entry: entry.epsilon_high)
     why = next((account.reasons.get(profile, "") for account in accounts if account.unit is not None), "")
     return Entry(
         epsilon_low=math.nan, epsilon_high=math.nan, delta=math.nan, unit="", adjacency="", observer="", status="none",
@@ -184,13 +179,14 @@ def worst_epsilon(accounts: Sequence[Account], profile: str) -> Entry:
 def attributed_notices(named: Sequence[tuple[str, CellResult]]) -> list[str]:
     """The notices of the private cells, as sentences; one that is not of all of them names its cells."""
     private = [(name, cell) for name, cell in named if cell.notices]
-    said = []
+    sentences = []
     for notice in dict.fromkeys(text for _, cell in private for text in cell.notices):
-        concerned = dict.fromkeys(name for name, cell in private if notice in cell.notices)
-        whose = "" if all(notice in cell.notices for _, cell in private) else f"{', '.join(concerned)}: "
-        text = notice if whose else notice[:1].upper() + notice[1:]
-        said.append(f"{whose}{text}.")
-    return said
+        names = [name for name, cell in private if notice in cell.notices]
+        if len(names) == len(private):
+            sentences.append(f"{notice[:1].upper()}{notice[1:]}.")
+        else:
+            sentences.append(f"{', '.join(dict.fromkeys(names))}: {notice}.")
+    return sentences
 
 
 def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
@@ -202,24 +198,22 @@ def read_published(path: str | Path, paper: str, item: str) -> list[Published]:
     texts = ("dataset", "task", "method", "variant", "source")
     needed = {"paper", "item", "x", "value", *texts}
     try:
-        with open(path, newline="", encoding="utf-8") as handle:
-            reader = csv.DictReader(handle)
-            if missing := needed - set(reader.fieldnames or ()):
-                raise BenchError(
-                    f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}"
-                )
-            found: dict[tuple[Any, ...], Published] = {}
-            for row in reader:
-                if (row["paper"], row["item"]) != (paper, item):
-                    continue
-                x = float(row["x"]) if row["x"] else None
-                key = *(row[name] for name in ("dataset", "task", "method", "variant")), x
-                if key in found:
-                    where = ", ".join(filter(None, [*map(str, key[:-1]), row["x"] and f"x {row['x']}"]))
-                    raise BenchError(f"{path} has two numbers of {paper} {item} for {where}: keep one of the lines")
-                found[key] = Published(x=x, value=float(row["value"]), **{name: row[name] for name in texts})
-            return list(found.values())
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if missing := needed - set(table):
+            raise BenchError(f"{path} has no column {sorted(missing)[0]}: its first line must name {sorted(needed)}")
+        rows = table.loc[(table["paper"] == paper) & (table["item"] == item)].to_dict("records")
+        numbers = [
+            Published(x=float(row["x"]) if row["x"] else None, value=float(row["value"]), **{t: row[t] for t in texts})
+            for row in rows
+        ]
     except FileNotFoundError as error:
         raise BenchError(f"{path} is missing: restore it from the repository") from error
     except ValueError as error:
         raise BenchError(f"a published number of {paper} {item} is not a number ({error})") from error
+    places = [dataclasses.replace(number, value=0.0, source="") for number in numbers]
+    for row in (row for index, row in enumerate(rows) if places[index] in places[:index]):
+        where = [row[name] for name in ("dataset", "task", "method", "variant")] + [f"x {row['x']}" if row["x"] else ""]
+        raise BenchError(
+            f"{path} has two numbers of {paper} {item} for {', '.join(filter(None, where))}: keep one of the lines"
+        )
+    return numbers

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -36,25 +36,32 @@ class Row:
 
     @property
     def place(self) -> str:
-        """What it is of, as a text."""
+        """Data, task, method and variant, as a text."""
         variant = f" ({self.cell.variant})" if self.cell.variant else ""
         return f"{self.cell.dataset} {self.cell.task}, {self.cell.title}{variant}"
+
+    def mean(self, column: str) -> float:
+        """The mean over seeds of a number in training.json; NaN where a run does not tell it."""
+        told = [run.training[_COLUMNS[column][1]] for run in self.result.runs]
+        return math.nan if None in told else math.fsum(map(float, told)) / self.result.seeds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; `of_time` is whether it shows the time of training a client, in place of accuracy.
+    """A table; `audited` is whether an ε that holds is marked where its audit is above it.
 
-    `audited` is whether an ε that holds is marked where its audit is above it.
-
-    One whose series are `searched` shows the accuracy on validation tasks, and of the settings that this chooses what
-    they come to at the meta-test.
+    One whose series are searched shows the accuracy on validation tasks; of the settings that this chooses, it also
+    shows the accuracy at the meta-test.
     """
 
     item: Item
     rows: Sequence[Row]
-    of_time: bool
     audited: bool = False
+
+    @property
+    def of_time(self) -> bool:
+        """Whether it shows the time of training a client, in place of accuracy."""
+        return _of_time(self.item)
 
     @property
     def shared(self) -> Cell | None:
@@ -63,36 +70,13 @@ class Table:
 
     @property
     def searched(self) -> bool:
-        """Whether its rows are tries."""
+        """Whether its rows are settings among which a search chooses."""
         return any(row.cell.searched for row in self.rows)
-
-    def fields(self, row: Row) -> dict[str, Shown]:
-        """A row for people, by the column's heading."""
-        cell, result = row.cell, row.result
-        name = f"{cell.title}, {cell.variant}" if cell.variant else cell.title
-        printed = values.number(row.published, "g")
-        if row.published is not None and not row.comparable:
-            printed = dataclasses.replace(printed, note="not comparable")
-        return {
-            "data": values.words(cell.dataset),
-            "task": values.words(cell.task),
-            "method": values.words(name),
-            self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
-            **({"accuracy, % at the meta-test, of the chosen": self._tested(row)} if self.searched else {}),
-            "ε claimed": values.epsilon(result.claimed),
-            "ε that holds": values.epsilon(result.holds),
-            "δ": values.number(result.delta, "g"),
-            "unit": values.words(result.unit or ""),
-            f"published, {'ms' if self.of_time else '%'}": printed,
-        } | {_COLUMNS[name][0]: values.number(_mean(row, name), ",.0f") for name in self.columns}
 
     @property
     def columns(self) -> Sequence[str]:
         """What is shown beside the value."""
         return self.item.spec.get("columns", ())
-
-    def _tested(self, row: Row) -> Shown:
-        return values.accuracy(row.result.accuracy) if row.chosen else values.words("")
 
     @property
     def measured(self) -> str:
@@ -102,76 +86,85 @@ class Table:
             shown = f"accuracy, % of that of {self.shared.title}"
         return f"{shown} (95 % interval)"
 
+    def fields(self, row: Row) -> dict[str, Shown]:
+        """A row for people, by the column's heading."""
+        cell, result = row.cell, row.result
+        tested = values.accuracy(result.accuracy) if row.chosen else values.words("")
+        unlike = row.published is not None and not row.comparable
+        return {
+            "data": values.words(cell.dataset),
+            "task": values.words(cell.task),
+            "method": values.words(f"{cell.title}, {cell.variant}" if cell.variant else cell.title),
+            self.measured: (values.milliseconds if self.of_time else values.accuracy)(row.value),
+            **({"accuracy, % at the meta-test, of the chosen": tested} if self.searched else {}),
+            "ε claimed": values.epsilon(result.claimed),
+            "ε that holds": values.epsilon(result.holds),
+            "δ": values.number(result.delta, "g"),
+            "unit": values.words(result.unit or ""),
+            f"published, {'ms' if self.of_time else '%'}": values.number(
+                row.published, "g", note="not comparable" * unlike
+            ),
+        } | {_COLUMNS[name][0]: values.number(row.mean(name), ",.0f") for name in self.columns}
 
-def _mean(row: Row, column: str) -> float:
-    """The mean over seeds of a number in training.json; NaN where a run does not tell it."""
-    given = [run.training[_COLUMNS[column][1]] for run in row.result.runs]
-    return math.nan if None in given else math.fsum(map(float, given)) / row.result.seeds
+
+def _of_time(item: Item) -> bool:
+    return bool(item.spec.get("value", "accuracy") == "milliseconds")
 
 
 def read(item: Item, results: str | Path, published: str | Path, audits: Audits | None = None) -> Table:
     """The table that a description asks for, from its runs' files and the published numbers.
 
-    Args:
-        item: the description.
-        results: the results folder.
-        published: the published numbers.
-        audits: of the private configurations among its cells; None: a note says where they are, since a table by
-            itself does not wait for them.
+    Without the audits of its private configurations, for which a table by itself does not wait, a note says where they
+    are.
 
     Raises:
         BenchError: a file is missing or damaged, or a run for a table of time does not tell its own.
     """
-    of_time = item.spec.get("value", "accuracy") == "milliseconds"
     printed = {
         (number.dataset, number.task, number.method, number.variant): number.value
         for number in reversed(read_published(published, item.paper, item.name))
     }
-    rows = []
-    found = [read_cell(results, cell.folders) for cell in item.cells]
+    cells = [(cell, read_cell(results, cell.folders)) for cell in item.cells]
     if audits is not None:
-        found = [audits.marked(cell.group, result) for cell, result in zip(item.cells, found, strict=True)]
-    whole = {
-        (cell.dataset, cell.task): result
-        for cell, result in zip(item.cells, found, strict=True)
-        if cell.series == item.spec.get("share_of")
-    }
-    for cell, result in zip(item.cells, found, strict=True):
-        value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
-        if value is None and cell.searched:
-            raise BenchError(
-                f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
-                "that folder and run the workflow again"
-            )
-        if value is None:
-            raise BenchError(
-                f"{item.paper} {item.name} shows times, but {cell.group} has none: leave out private runs with secret "
-                "cohorts, or delete the folder if an older version made it, and run the workflow again"
-            )
-        if whole:
-            value = _share(result, whole[cell.dataset, cell.task])
+        cells = [(cell, audits.marked(cell.group, result)) for cell, result in cells]
+    whole = {(cell.dataset, cell.task): result for cell, result in cells if cell.series == item.spec.get("share_of")}
+    rows = []
+    for cell, result in cells:
         known = printed.get((cell.published_dataset, cell.task, cell.method, cell.variant))
         # Nobody has the machine of the paper.
-        comparable = known is not None and not cell.mismatch and not of_time
+        comparable = known is not None and not cell.mismatch and not _of_time(item)
+        value = _value(item, cell, result, whole)
         rows.append(Row(cell=cell, result=result, value=value, published=known, comparable=comparable))
-    chosen = [_chosen(row, rows) for row in rows]
-    return Table(item=item, rows=chosen, of_time=of_time, audited=audits is not None)
+    chosen = [dataclasses.replace(row, chosen=_is_chosen(row, rows)) for row in rows]
+    return Table(item=item, rows=chosen, audited=audits is not None)
 
 
-def _share(result: CellResult, whole: CellResult) -> Interval:
-    """Accuracies in percent of another cell's, seed by seed as far as both go."""
-    pairs = zip(result.runs, whole.runs, strict=False)
-    shares = [100 * float(one.metrics["accuracy"]) / float(other.metrics["accuracy"]) for one, other in pairs]
+def _value(item: Item, cell: Cell, result: CellResult, whole: Mapping[tuple[str, str], CellResult]) -> Interval:
+    """What a table shows of a cell; `whole` are the results that others are shown as shares of, seed by seed."""
+    of_time = _of_time(item)
+    value = result.milliseconds if of_time else result.validated if cell.searched else result.accuracy
+    if value is None and cell.searched:
+        raise BenchError(
+            f"{item.paper} {item.name} chooses by validation, which a run of {cell.group} does not have: delete "
+            "that folder and run the workflow again"
+        )
+    if value is None:
+        raise BenchError(
+            f"{item.paper} {item.name} shows times, but {cell.group} has none: leave out private runs with secret "
+            "cohorts, or delete the folder if an older version made it, and run the workflow again"
+        )
+    if not whole:
+        return value
+    pairs = zip(result.runs, whole[cell.dataset, cell.task].runs, strict=False)  # as far as both go
+    shares = [100 * float(run.metrics["accuracy"]) / float(other.metrics["accuracy"]) for run, other in pairs]
     return mean_interval(shares, over="seeds")
 
 
-def _chosen(row: Row, rows: Sequence[Row]) -> Row:
-    """A try with whether it is the best of its series and data; the first of those that are equal."""
-    if not row.cell.searched:
-        return row
+def _is_chosen(row: Row, rows: Sequence[Row]) -> bool:
+    """Whether it is the best of its series and data in a search; the first of those that are equal."""
     place = (row.cell.series, row.cell.dataset, row.cell.task)
     tries = [other for other in rows if (other.cell.series, other.cell.dataset, other.cell.task) == place]
-    return dataclasses.replace(row, chosen=max(tries, key=lambda one: one.value.mean) is row)
+    return row.cell.searched > 0 and max(tries, key=lambda each: each.value.mean) is row
 
 
 def tidy(table: Table) -> pd.DataFrame:
@@ -183,10 +176,7 @@ def tidy(table: Table) -> pd.DataFrame:
     """
     return pd.DataFrame(
         {
-            "dataset": row.cell.dataset,
-            "task": row.cell.task,
-            "method": row.cell.method,
-            "variant": row.cell.variant,
+            **{name: getattr(row.cell, name) for name in ("dataset", "task", "method", "variant")},
             "value": row.value.mean,
             "ci_low": row.value.low,
             "ci_high": row.value.high,
@@ -199,7 +189,7 @@ def tidy(table: Table) -> pd.DataFrame:
             "comparable": row.comparable,
             **({"chosen": row.chosen} if table.searched else {}),
         }
-        | {name: _mean(row, name) for name in table.columns}
+        | {name: row.mean(name) for name in table.columns}
         for row in table.rows
     )
 
@@ -207,7 +197,11 @@ def tidy(table: Table) -> pd.DataFrame:
 def to_markdown(table: Table, command: str) -> str:
     """The table for people: measured on what, how sure, how private, and how to make it again."""
     rows = [table.fields(row) for row in table.rows]
-    texts = [[shown.bold if name == table.measured else shown.line for name, shown in row.items()] for row in rows]
+    measured = [f"**{row[table.measured].text}** ({row[table.measured].note})" for row in rows]
+    texts = [
+        [bold if name == table.measured else shown.line for name, shown in row.items()]
+        for row, bold in zip(rows, measured, strict=True)
+    ]
     lines = [
         f"# {values.escaped(table.item.spec['title'])}",
         "",
@@ -228,18 +222,19 @@ def to_markdown(table: Table, command: str) -> str:
 
 def notes(table: Table) -> list[str]:
     """What a reader of the table must be told, a sentence each."""
-    if table.of_time:
-        said = [
-            "Time is that of a training round, divided by its number of clients, without validation. It was measured "
-            "on the machine and with the threads that training.json names; the papers used other machines."
-        ]
-    else:
+    said = [
+        "Time is that of a training round, divided by its number of clients, without validation. It was measured "
+        "on the machine and with the threads that training.json names; the papers used other machines."
+    ]
+    if not table.of_time:
         counted, results = table.rows[0].result.counted, [row.result for row in table.rows]
         seeds = values.plural(values.span(result.seeds for result in results), "seed")
         tasks = values.plural(values.span(result.tasks // result.seeds for result in results), counted)
+        over = {result.accuracy.over for result in results}
+        kinds = [text for kind, text in _INTERVALS.items() if kind in over]
         said = [
             f"Accuracy is the mean of the per-seed means over the test {counted}s ({seeds}, {tasks} each).",
-            _interval_note(table.rows),
+            f"The interval is {'. In rows of one seed it is '.join(kinds)}.",
         ]
     if table.shared is not None:
         said.insert(0, f"Values are shares of the accuracy of {table.shared.title}, seed by seed; so is the interval.")
@@ -257,26 +252,27 @@ def notes(table: Table) -> list[str]:
             "An ε that holds is proved unless another word stands beside it. The table of privacy and the page say "
             "whether an audit exceeds it."
         )
-    for row in table.rows:
-        for profile, epsilon in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds)):
-            if epsilon.explanation:
-                said.append(f"{profile}, {row.cell.title}: {epsilon.explanation.rstrip('.')}.")
+    said += [
+        f"{profile}, {row.cell.title}: {entry.explanation.rstrip('.')}."
+        for row in table.rows
+        for profile, entry in (("ε claimed", row.result.claimed), ("ε that holds", row.result.holds))
+        if entry.explanation
+    ]
     said += attributed_notices([(row.place, row.result) for row in table.rows])
-    for row in table.rows:
-        if row.cell.mismatch and row.published is not None:
-            said.append(f"Not comparable with the published value: {row.cell.mismatch}.")
+    said += [
+        f"Not comparable with the published value: {row.cell.mismatch}."
+        for row in table.rows
+        if row.cell.mismatch and row.published is not None
+    ]
     return list(dict.fromkeys(said))
 
 
-def _interval_note(rows: Sequence[Row]) -> str:
-    over = {row.result.accuracy.over for row in rows}
-    means = {
-        "seeds": "over the per-seed means (Student's t); each seed draws clients, weights, noise and tasks anew",
-        "tasks": "over the test tasks of the one seed (Student's t); it does not show how seeds differ",
-        "records": "over the test records of the one seed (Student's t); it does not show how seeds differ",
-    }
-    said = [means[key] for key in means if key in over]
-    return f"The interval is {'. In rows of one seed it is '.join(said)}."
+_INTERVALS = {
+    "seeds": "over the per-seed means (Student's t); each seed draws clients, weights, noise and tasks anew",
+    "tasks": "over the test tasks of the one seed (Student's t); it does not show how seeds differ",
+    "records": "over the test records of the one seed (Student's t); it does not show how seeds differ",
+}
+"""What an interval is over, as a note says it."""
 
 
 def _folders(cell: Cell) -> str:

@@ -1,6 +1,5 @@
 """One format for accuracies, times and ε everywhere, and the writers of CSV and Markdown."""
 
-import csv
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +26,21 @@ class Shown:
         """Both texts in one line."""
         return f"{self.text} ({self.note})" if self.note else self.text
 
-    @property
-    def bold(self) -> str:
-        """The same in Markdown, the value in bold."""
-        return f"**{self.text}** ({self.note})"
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A table for people: in each row a value for each heading, and below the table notes, a sentence or two each."""
+
+    title: str
+    rows: Sequence[Mapping[str, Shown]]
+    notes: Sequence[str]
+
+    def markdown(self, command: str) -> str:
+        """The table in Markdown, with the command that makes it; without a row there are only the notes."""
+        texts = [[shown.line for shown in row.values()] for row in self.rows]
+        table = [*markdown_table(list(self.rows[0]), texts), ""] if self.rows else []
+        notes = [f"- {note}" for note in (*self.notes, f"Made by `{command}`.")]
+        return "\n".join([f"# {self.title}", "", *table, *notes, ""])
 
 
 def words(text: str, note: str = "") -> Shown:
@@ -38,16 +48,16 @@ def words(text: str, note: str = "") -> Shown:
     return Shown(text=text or NOTHING, note=note, key=text or None)
 
 
-def number(value: float | None, form: str = ".3g", *, nothing: str = NOTHING) -> Shown:
+def number(value: float | None, form: str = ".3g", *, nothing: str = NOTHING, note: str = "") -> Shown:
     """A number; `nothing` stands for None and NaN."""
     if value is None or math.isnan(value):
-        return Shown(text=nothing, key=None if nothing == NOTHING else nothing)
-    return Shown(text="∞" if math.isinf(value) else f"{value:{form}}", key=float(value))
+        return Shown(text=nothing, note=note, key=None if nothing == NOTHING else nothing)
+    return Shown(text="∞" if math.isinf(value) else f"{value:{form}}", note=note, key=float(value))
 
 
-def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHING) -> Shown:
+def between(low: float, high: float, form: str = ".3g", *, nothing: str = NOTHING, note: str = "") -> Shown:
     """A range, as one number where both ends read the same; sorted by its upper end."""
-    first, last = number(low, form, nothing=nothing), number(high, form, nothing=nothing)
+    first, last = number(low, form, nothing=nothing), number(high, form, nothing=nothing, note=note)
     return last if first.text == last.text else dataclasses.replace(last, text=f"{first.text} to {last.text}")
 
 
@@ -55,21 +65,19 @@ def epsilon(given: Entry) -> Shown:
     """An ε: both ends where they differ, and its status unless it is proved and no audit is above it."""
     if math.isnan(given.epsilon_high):
         return Shown(text=NOTHING)
-    note = "" if given.stands == "proved" else given.stands
-    return dataclasses.replace(between(given.epsilon_low, given.epsilon_high), note=note)
+    return between(given.epsilon_low, given.epsilon_high, note="" if given.stands == "proved" else given.stands)
 
 
 def accuracy(given: Interval) -> Shown:
     """A percentage and its interval: the t interval knows nothing of 0 and 100 %, a reader does."""
     low, high = (min(100.0, max(0.0, value)) for value in (given.low, given.high))
-    note = "no interval" if math.isnan(given.low) else f"{low:.1f} to {high:.1f}"
-    return dataclasses.replace(number(given.mean, ".1f"), note=note)
+    return number(given.mean, ".1f", note="no interval" if math.isnan(given.low) else f"{low:.1f} to {high:.1f}")
 
 
 def milliseconds(given: Interval) -> Shown:
     """A time and its interval."""
-    note = "one seed" if math.isnan(given.low) else f"{max(given.low, 0.0):.3g} to {given.high:.3g}"
-    return dataclasses.replace(number(given.mean), note=note)
+    spread = f"{max(given.low, 0.0):.3g} to {given.high:.3g}"
+    return number(given.mean, note="one seed" if math.isnan(given.low) else spread)
 
 
 def plural(count: int | str, what: str) -> str:
@@ -79,8 +87,8 @@ def plural(count: int | str, what: str) -> str:
 
 def span(counts: Iterable[int]) -> int | str:
     """The lowest and the highest of some counts, as one where they are equal."""
-    low, high = min(found := list(counts)), max(found)
-    return low if low == high else f"{low} to {high}"
+    ordered = sorted(counts)
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
 
 
 def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
@@ -88,18 +96,13 @@ def csv_text(table: pd.DataFrame, nothing: str = "") -> str:
 
     A text that a spreadsheet would take for a formula is defused (`files.defused`).
     """
-    shown = table.assign(**{str(name): table[name].map(_cell) for name in table.select_dtypes(exclude="number")})
-    return str(
-        shown.to_csv(
-            index=False, float_format="%.6g", lineterminator="\n", na_rep=nothing, quoting=csv.QUOTE_MINIMAL
-        )
-    )  # fmt: skip
 
+    def cell(value: object) -> object:
+        return str(value).lower() if isinstance(value, bool) else defused(value)
 
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return defused(value)
+    texts = {str(name): table[name].map(cell) for name in table.select_dtypes(exclude="number")}
+    shown = table.assign(**texts)
+    return str(shown.to_csv(index=False, na_rep=nothing, float_format="%.6g", lineterminator="\n"))
 
 
 def escaped(text: str) -> str:
@@ -112,21 +115,3 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> li
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     safe = ([escaped(text).replace("|", r"\|") for text in fields] for fields in rows)
     return lines + [f"| {' | '.join(fields)} |" for fields in safe]
-
-
-def document(title: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str], command: str) -> str:
-    """A table in Markdown with its title, its notes, and the command that makes it.
-
-    Args:
-        title: of the table.
-        rows: texts by the columns' headings, which are the first row's; without one there is no table.
-        notes: a sentence each.
-        command: that makes the table.
-    """
-    lines = [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""] if rows else []
-    return "\n".join([f"# {title}", "", *lines, *(f"- {note}" for note in notes), f"- Made by `{command}`.", ""])
-
-
-def in_lines(rows: Iterable[Mapping[str, Shown]]) -> list[dict[str, str]]:
-    """Rows of values as texts, each in one line."""
-    return [{name: shown.line for name, shown in row.items()} for row in rows]

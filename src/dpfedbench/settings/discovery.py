@@ -7,7 +7,7 @@ import importlib
 import inspect
 import typing
 from types import FunctionType, ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from dpfedbench import whose
 from dpfedbench.errors import BenchError
@@ -48,18 +48,19 @@ def check_kind(cls: type) -> None:
     Raises:
         BenchError: says how to write it.
     """
-    if "kind" not in inspect.get_annotations(cls):
+    tag: str = cls.tag  # type: ignore[attr-defined]
+    if tag not in inspect.get_annotations(cls):
         if not cls.__subclasses__() and not cls.__name__.startswith("_"):
             raise BenchError(
-                f"{place(cls)}: {cls.__name__} has no kind, by which a configuration names it: write "
-                f'kind: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
+                f"{place(cls)}: {cls.__name__} has no {tag}, by which a configuration names it: write "
+                f'{tag}: Literal["{cls.__name__.lower()}"] = "{cls.__name__.lower()}"'
             )
         return
-    default = cls.model_fields["kind"].default  # type: ignore[attr-defined]
-    annotation = cls.model_fields["kind"].annotation  # type: ignore[attr-defined]
+    default = cls.model_fields[tag].default  # type: ignore[attr-defined]
+    annotation = cls.model_fields[tag].annotation  # type: ignore[attr-defined]
     if typing.get_origin(annotation) is not Literal or typing.get_args(annotation) != (default,):
         said = default if isinstance(default, str) else cls.__name__.lower()
-        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its kind so: kind: Literal["{said}"] = "{said}"')
+        raise BenchError(f'{place(cls)}: {cls.__name__} has to say its {tag} so: {tag}: Literal["{said}"] = "{said}"')
 
 
 def check_functions(cls: type, root: type) -> None:
@@ -102,35 +103,26 @@ def _left_open(function: FunctionType) -> bool:
 
 
 def _takes(given: inspect.Signature, wanted: inspect.Signature) -> bool:
-    """Whether a function can be called in every way in which another can."""
+    """Whether a function can be called in every way in which another can: all by place, and by name what has a name.
+
+    A parameter whose name begins with "_" is not used, so that nobody calls it by its name.
+    """
     kinds = inspect.Parameter
-    own = list(given.parameters.values())
-    variable = {one.kind for one in own}
-    names = {one.name for one in own}
-    by_place = [one for one in own if one.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    places = 0
-    for one in wanted.parameters.values():
-        if one.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
-            if one.kind not in variable:
-                return False
-            continue
-        if one.kind is not kinds.KEYWORD_ONLY:
-            places += 1
-        if one.name not in names and kinds.VAR_KEYWORD not in variable and not _unused(by_place, places):
-            return False
-    if len(by_place) < places and kinds.VAR_POSITIONAL not in variable:
+    own, asked = given.parameters.values(), wanted.parameters.values()
+    if {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD} & {each.kind for each in asked} - {each.kind for each in own}:
         return False
-    known = set(wanted.parameters)
-    anything = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-    needed = [one for one in own if one.default is kinds.empty and one.kind not in anything]
-    return all(one.name in known or one in by_place[:places] for one in needed)
-
-
-def _unused(by_place: list[Any], place: int) -> bool:
-    """Whether the parameter at a place says by its name that it is not used, so that nobody calls it by that."""
-    return place <= len(by_place) and by_place[place - 1].name.startswith("_")
+    by_place = [each.name for each in asked if each.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    named = {each.name: None for each in asked if each.kind is kinds.KEYWORD_ONLY}
+    unnamed = [place for place, each in enumerate(own, 1) if each.name.startswith("_") and place <= len(by_place)]
+    first = max(unnamed, default=0)
+    try:
+        given.bind(*by_place, **named)
+        given.bind(*by_place[:first], **dict.fromkeys(by_place[first:]), **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _shown(signature: inspect.Signature) -> str:
-    names = [str(one.replace(annotation=inspect.Parameter.empty)) for one in signature.parameters.values()]
+    names = [str(each.replace(annotation=inspect.Parameter.empty)) for each in signature.parameters.values()]
     return f"({', '.join(names)})"

@@ -58,14 +58,14 @@ def refuse_shadowing(cls: Any) -> None:
         BenchError: says whose.
     """
     for key, annotation in inspect.get_annotations(cls).items():
-        if key == "kind" or "ClassVar" in str(annotation):
+        if key == getattr(cls, "tag", "kind") or "ClassVar" in str(annotation):
             continue
         for base in cls.__mro__[1:-1]:
             # A section may set the fields of a dataclass that gives it its behaviour.
             fields = {**getattr(base, "model_fields", {}), **getattr(base, "__dataclass_fields__", {})}
             if key not in fields and (key in base.__dict__ or key in base.__dict__.get("__class_vars__", ())):
                 said = f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows {base.__name__}.{key}"
-                if any("ClassVar" in str(inspect.get_annotations(one).get(key)) for one in cls.__mro__[1:-1]):
+                if any("ClassVar" in str(inspect.get_annotations(above).get(key)) for above in cls.__mro__[1:-1]):
                     raise BenchError(f"{said}: that is no key, write {key}: ClassVar[...] = ...")
                 raise BenchError(f"{said}: give it another name")
 
@@ -93,7 +93,11 @@ def refuse_other_meanings(cls: Any) -> None:
     for key in inspect.get_annotations(cls):
         for base in cls.__mro__[1:]:
             above = getattr(base, "model_fields", {}).get(key)
-            if key != "kind" and above and not _narrows(cls.model_fields[key].annotation, above.annotation):
+            if (
+                key != getattr(cls, "tag", "kind")
+                and above
+                and not _narrows(cls.model_fields[key].annotation, above.annotation)
+            ):
                 raise BenchError(
                     f"{cls.__module__}.{cls.__name__} has a key {key!r}, which shadows that of {base.__name__} "
                     "with another meaning: give it another name"
@@ -103,24 +107,24 @@ def refuse_other_meanings(cls: Any) -> None:
 def _narrows(new: Any, old: Any) -> bool:
     """Whether every value that `new` takes is one of `old`'s."""
 
-    def root(one: Any) -> Any:
+    def root(option: Any) -> Any:
         """The base of a part's family: a method may take another of the family than the method that it extends."""
-        bases = [cls for cls in getattr(one, "__mro__", ()) if getattr(cls, "place", "")]
+        bases = [cls for cls in getattr(option, "__mro__", ()) if getattr(cls, "place", "")]
         return bases[-1] if bases else None
 
     def options(annotation: Any) -> list[Any]:
         split: list[Any] = []
-        for one in members(annotation):
-            split += typing.get_args(one) if typing.get_origin(one) is Literal else [one]
+        for member in members(annotation):
+            split += typing.get_args(member) if typing.get_origin(member) is Literal else [member]
         return split
 
     above = options(old)
     return all(
-        one in above
-        or (isinstance(one, type) and any(isinstance(cls, type) and issubclass(one, cls) for cls in above))
-        or (isinstance(one, str) and str in above)
-        or (root(one) is not None and root(one) in map(root, above))
-        for one in options(new)
+        option in above
+        or (isinstance(option, type) and any(isinstance(cls, type) and issubclass(option, cls) for cls in above))
+        or (isinstance(option, str) and str in above)
+        or (root(option) is not None and root(option) in map(root, above))
+        for option in options(new)
     )
 
 

@@ -6,20 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import (
-    Settings,
-    Shape,
-    chosen,
-    kind_of,
-    shapes,
-    spelled_out,
-    unknown_key,
-)
+from dpfedbench.settings.families import chosen, kind_of, shapes, spelled_out, tag_of, unknown_key
+from dpfedbench.settings.part import Settings
 from dpfedbench.settings.values import bad_value
 from dpfedbench.settings.words import dotted, no_group, unknown_kind
 
 Structure = type[Settings] | Sequence[type[Settings]]
 """The section that overlays are for, or several whose keys are taken together (those of all methods)."""
+
+Classes = tuple[type[Settings], ...]
 
 
 def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -32,12 +27,16 @@ def merge(structure: Structure, *layers: Mapping[str, Any] | None) -> dict[str, 
         structure: what the overlays are for; it says which keys a kind has. Its rules are not checked here.
         layers: the overlays; None is an empty one.
     """
-    merged: dict[str, Any] = {}
+    merged, classes = dict[str, Any](), _classes(structure)
     for layer in layers:
         for key, value in (layer or {}).items():
-            inner = inner_structure(structure, key)
+            inner = _standing_at(classes, key)
             merged[key] = _over(inner, merged.get(key), _spelled_out(inner, value))
     return merged
+
+
+def _classes(structure: Structure) -> Classes:
+    return (structure,) if isinstance(structure, type) else tuple(structure)
 
 
 def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
@@ -52,20 +51,21 @@ def _over(inner: Sequence[type[Settings]], below: Any, value: Any) -> Any:
 
 def _spelled_out(inner: Sequence[type[Settings]], value: Any) -> Any:
     """What stands at a key, with the kind that text, or a key that implies it, stands for."""
-    if not has_kinds(inner):
+    if not _have_kinds(inner):
         return value
-    value = spelled_out(value)
-    if isinstance(value, Mapping) and "kind" not in value:
+    tag = tag_of(inner)
+    value = spelled_out(value, tag)
+    if isinstance(value, Mapping) and tag not in value:
         for cls in inner:
             implied = getattr(cls, "implied_by", "")
             if implied and implied in value:
-                return {"kind": kind_of(cls), **value}
+                return {tag: kind_of(cls), **value}
     return value
 
 
 def _of_kind(classes: Sequence[type[Settings]], value: Mapping[str, Any]) -> type[Settings] | None:
     """The part, of these classes, whose kind an overlay says; None where it says none."""
-    kind = value.get("kind")
+    kind = value.get(tag_of(classes))
     return next((cls for cls in classes if kind is not None and kind_of(cls) == kind), None)
 
 
@@ -81,8 +81,8 @@ def check(structure: Structure, overlay: Any, where: str, *, owner: str = "") ->
     Raises:
         BenchError: unknown keys before other faults; each by its dotted key.
     """
-    classes = [structure] if isinstance(structure, type) else list(structure)
-    for fault in sorted(_faults(classes, overlay, where, owner), key=lambda fault: not fault.startswith("unknown key")):
+    faults = _faults(_classes(structure), overlay, where, owner)
+    for fault in sorted(faults, key=lambda fault: not fault.startswith("unknown key")):
         raise BenchError(fault)
 
 
@@ -91,48 +91,34 @@ def _faults(classes: Sequence[type[Settings]], overlay: Any, where: str, owner: 
         yield no_group(where, overlay)
         return
     for key, given in overlay.items():
-        name, having = dotted(where, key), [cls for cls in classes if key in shapes(cls)]
+        name, having = dotted(where, key), tuple(cls for cls in classes if key in shapes(cls))
         if not having:
             yield unknown_key(classes, str(key), where)
             continue
-        inner = _taken(having, key) if owner else inner_structure(having, key)
-        value = _spelled_out(inner, given)
+        inner = _standing_at(having, key, taken=bool(owner))
+        value, kinds = _spelled_out(inner, given), [kind for kind in map(kind_of, inner) if kind]
         if not inner:
             wrong = [bad_value(cls, key, value, name) for cls in having]
-            if key != "kind" and None not in wrong:
+            if key != tag_of(classes) and None not in wrong:
                 yield str(wrong[0])
         elif value is None or value == "null":
             if not any(shapes(cls)[key].nullable for cls in having):
-                kinds = [kind for kind in map(kind_of, inner) if kind]
-                yield f"{name} is null, but {owner or 'all'} needs one" + (
-                    f": it takes {', '.join(kinds)}" * bool(kinds)
-                )
+                takes = f": it takes {', '.join(kinds)}" * bool(kinds)
+                yield f"{name} is null, but {owner or 'all'} needs one{takes}"
         else:
-            yield from _kind_fault(having, key, inner, value, name, owner)
+            tag = tag_of(inner)
+            if isinstance(value, Mapping) and tag in value and kinds and not _of_kind(inner, value):
+                if owner and str(value[tag]) in map(kind_of, _standing_at(having, key)):
+                    yield f"{name}.{tag} is {value[tag]}, which {owner} does not take: it takes {', '.join(kinds)}"
+                else:
+                    yield unknown_kind(dotted(name, tag), value[tag], kinds)
             yield from _faults(inner, value, name, owner)
 
 
-def _kind_fault(
-    having: Sequence[type[Settings]], key: str, inner: Sequence[type[Settings]], value: Any, name: str, owner: str
-) -> Iterator[str]:
-    if not isinstance(value, Mapping) or "kind" not in value or not has_kinds(inner) or _of_kind(inner, value):
-        return
-    known = {kind_of(cls): cls for cls in inner_structure(having, key)}
-    kinds = {kind: cls for cls in inner if (kind := kind_of(cls))}
-    if owner and str(value["kind"]) in known:
-        yield f"{name}.kind is {value['kind']}, which {owner} does not take: it takes {', '.join(kinds)}"
-    else:
-        yield unknown_kind(name, value["kind"], kinds)
-
-
 def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What layers that are said for more runs than one say of a method's, each over the ones before.
+    """The values that overlays for several runs give to one method, each overlay over the ones before.
 
-    Sections, kinds and keys that the method does not have are left out.
-
-    Args:
-        cls: the method's settings.
-        general: the layers. `check` has seen them.
+    Sections, kinds and keys that the method does not have are left out. `check` has seen the overlays.
     """
     values: dict[str, Any] = {}
     for layer in general:
@@ -141,9 +127,9 @@ def lay(cls: type[Settings], *general: Mapping[str, Any] | None) -> dict[str, An
 
 
 def resolve(cls: type[Settings], general: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of one run: what is said of it alone, over what `lay` found.
+    """The values of one run: its own overlay, `cell`, over what `lay` gave.
 
-    What is said of it is kept whether it fits or not, for `read` to refuse; of the rest, what does not fit goes.
+    All that its own overlay says is kept, for `read` to refuse what does not fit; of the rest, what does not fit goes.
     """
     values = copy.deepcopy(dict(general))
     _lay([cls], values, cell, keep=True)
@@ -159,16 +145,16 @@ def _name_kinds(cls: type[Settings], values: dict[str, Any]) -> None:
         if shape is not None and shape.sections and isinstance(value, dict):
             inner = chosen(shape, value)
             if inner is not None and kind_of(inner):
-                value.setdefault("kind", kind_of(inner))
+                value.setdefault(shape.tag, kind_of(inner))
             if inner is not None:
                 _name_kinds(inner, value)
 
 
 def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mapping[str, Any], *, keep: bool) -> None:
-    """Lay a layer over the values, key by key, whatever kind they have: what does not fit the last kind goes last."""
+    """Lay an overlay over the values, key by key, whatever their kind; `_settle` drops what the final kind lacks."""
     for key, given in layer.items():
-        having = [cls for cls in classes if key in shapes(cls)]
-        inner = _taken(having, key)
+        having = tuple(cls for cls in classes if key in shapes(cls))
+        inner = _standing_at(having, key, taken=True)
         value = _spelled_out(inner, given)
         if not having:
             if keep:
@@ -179,18 +165,18 @@ def _lay(classes: Sequence[type[Settings]], below: dict[str, Any], layer: Mappin
         elif inner and isinstance(value, Mapping):
             if not isinstance(below.get(key), dict):
                 below[key] = {}
-            if not keep and has_kinds(inner) and not _of_kind(inner, value):
-                value = {name: item for name, item in value.items() if name != "kind"}
+            if not keep and _have_kinds(inner) and not _of_kind(inner, value):
+                value = {name: item for name, item in value.items() if name != tag_of(inner)}
             _lay(inner, below[key], value, keep=keep)
         else:
             below[key] = copy.deepcopy(value)
 
 
 def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any) -> None:
-    """Take away the keys that the last kind of each part does not have, but for those that the cell says."""
+    """Drop the keys that the final kind of each part does not have, but for those that the run's own overlay says."""
     said = cell if isinstance(cell, Mapping) else {}
     for key, value in values.items():
-        inner = _taken([cls for cls in classes if key in shapes(cls)], key)
+        inner = _standing_at(tuple(classes), key, taken=True)
         if not inner or not isinstance(value, dict):
             continue
         own = _spelled_out(inner, said.get(key))
@@ -201,44 +187,22 @@ def _settle(classes: Sequence[type[Settings]], values: dict[str, Any], cell: Any
         _settle(taken, value, own)
 
 
-def _taken(having: Sequence[type[Settings]], key: str) -> list[type[Settings]]:
-    """The classes that can stand at a key of these sections, and no others of their families."""
-    return _taken_by(tuple(having), key)
-
-
 @functools.cache
-def _taken_by(having: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
-    classes: dict[type[Settings], None] = {}
-    for cls in having:
-        shape = shapes(cls)[key]
-        parts: list[type[Settings]] = [*shape.parts.values()]
-        classes |= dict.fromkeys(parts or shape.sections)
-    return list(classes)
+def _standing_at(classes: Classes, key: str, *, taken: bool = False) -> list[type[Settings]]:
+    """The classes that can stand at a key of these sections, each part by itself; none where it is a value, or unknown.
+
+    With parts come all others of their families, or, if `taken`, only those that one of the sections takes.
+    """
+    standing: dict[type[Settings], None] = {}
+    for cls in classes:
+        if shape := shapes(cls).get(key):
+            standing |= dict.fromkeys((shape.parts if taken else shape.families).values() or shape.sections)
+    return list(standing)
 
 
-def has_kinds(classes: Sequence[type[Settings]]) -> bool:
+def _have_kinds(classes: Sequence[type[Settings]]) -> bool:
     """Whether one of several parts stands there."""
     return any(kind_of(cls) for cls in classes)
-
-
-def inner_structure(structure: Structure, key: str) -> list[type[Settings]]:
-    """The classes that can stand at a key; none where it is a value, or is not known."""
-    return _inner_of((structure,) if isinstance(structure, type) else tuple(structure), key)
-
-
-@functools.cache
-def _inner_of(classes: tuple[type[Settings], ...], key: str) -> list[type[Settings]]:
-    sections: dict[type[Settings], None] = {}
-    for cls in classes:
-        shape = shapes(cls).get(key)
-        if shape is not None:
-            sections |= dict.fromkeys(classes_at(shape))
-    return list(sections)
-
-
-def classes_at(shape: Shape) -> list[type[Settings]]:
-    """The classes that can stand at a key, each part of a family by itself."""
-    return [*shape.families.values()] or [*shape.sections]
 
 
 def set_key(overlay: Mapping[str, Any], dotted: str, value: Any) -> dict[str, Any]:

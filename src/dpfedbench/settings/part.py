@@ -7,26 +7,21 @@ without `kind`, whose `place` names the package that holds the family's modules.
 Every fault is a `BenchError` of one line with the full name of the key.
 """
 
-import dataclasses
-import functools
-import importlib
-import inspect
-import pkgutil
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from types import NoneType
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Never, Self
 
 import pydantic
 
-from dpfedbench import imports, own_code
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.discovery import check_functions, check_kind, imported
+from dpfedbench.settings.families import Shape, chosen, label, spelled_out, unknown_key
+from dpfedbench.settings.families import kind_of as kind_of
+from dpfedbench.settings.families import kinds_of as kinds_of
+from dpfedbench.settings.families import shapes as shapes
 from dpfedbench.settings.keys import NOTHING, introduced, keep_inherited, refuse_other_meanings, refuse_shadowing
 from dpfedbench.settings.keys import setting as setting
-from dpfedbench.settings.values import as_wanted, bare, said_of
-from dpfedbench.settings.words import dotted, looks_like, members, nearest, no_group, shown, unknown_kind
+from dpfedbench.settings.values import as_wanted, said_of
+from dpfedbench.settings.words import dotted, members, no_group, shown, unknown_kind
 
 
 class Settings(pydantic.BaseModel):
@@ -80,15 +75,16 @@ class Settings(pydantic.BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """Plain values of all keys, as config.yaml holds them; `read` makes an equal instance of them."""
-        return {key: _plain(getattr(self, key)) for key in type(self).model_fields}
+        return self.model_dump(mode="json", serialize_as_any=True)
 
     def identity(self) -> dict[str, Any]:
-        """The plain values that differ from the defaults at their keys' introduction; `kind` always."""
-        differing: dict[str, Any] = {}
+        """The plain values that differ from the defaults at their keys' introduction; a part's kind, but `unsaid`."""
+        differing, plain = dict[str, Any](), self.plain()
+        tag, unsaid = getattr(self, "tag", "kind"), getattr(self, "unsaid", "")
         for key, before in introduced(type(self)).items():
             value = getattr(self, key)
-            if key == "kind" or before is NOTHING or value != before:
-                differing[key] = value.identity() if isinstance(value, Settings) else _plain(value)
+            if value != unsaid if key == tag else before is NOTHING or value != before:
+                differing[key] = value.identity() if isinstance(value, Settings) else plain[key]
         return differing
 
     def replace(self, **changes: Any) -> Self:
@@ -126,148 +122,18 @@ class Part(Section):
     """One of several that can stand at a place of a configuration.
 
     A family's base names the package of the family's modules as `place`. A part has a field `kind`, for instance
-    `kind: Literal["constant"] = "constant"`. `implied_by` is a key that says the kind where `kind` is not given.
+    `kind: Literal["constant"] = "constant"`; a family may call that key otherwise (`tag`). `implied_by` is a key that
+    says the kind where `kind` is not given, and `unsaid` the kind where nothing does. `former` has keys that all of a
+    family had once, and their defaults: a part that lacks one takes that value, and leaves it out.
     """
 
     place: ClassVar[str] = ""
+    tag: ClassVar[str] = "kind"
     implied_by: ClassVar[str] = ""
+    unsaid: ClassVar[str] = ""
+    former: ClassVar[Mapping[str, Any]] = {}
     if typing.TYPE_CHECKING:
         kind: str
-
-
-@functools.cache
-def kind_of(cls: type[Settings]) -> str | None:
-    """The kind of a part's class; None for the base of a family, and for a section that is no part."""
-    if not issubclass(cls, Part) or "kind" not in inspect.get_annotations(cls):
-        return None
-    return str(cls.model_fields["kind"].default)
-
-
-@functools.cache
-def kinds_of(base: type[Part]) -> dict[str, type[Part]]:
-    """The parts of a family, or those that are subclasses of `base`, by kind.
-
-    They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
-    with "_" holds what parts share when they run, and is not looked into.
-
-    Raises:
-        BenchError: a module does not import, or two parts have one kind.
-    """
-    root = next(cls for cls in reversed(base.__mro__) if getattr(cls, "place", ""))
-    return {kind: cls for kind, cls in _family(root).items() if issubclass(cls, base)}  # type: ignore[arg-type]
-
-
-@functools.cache
-def _family(root: type[Part]) -> dict[str, type[Part]]:
-    modules = [importlib.import_module(root.__module__)]
-    package = imported(root.place)
-    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
-    modules += [imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
-    own_code.check_names()
-    family: dict[str, type[Part]] = {}
-    for module in dict.fromkeys(modules):
-        own = not imports.shipped(Path(module.__file__ or ""))
-        for cls in list(vars(module).values()):
-            if isinstance(cls, type) and issubclass(cls, root) and cls.__module__ == module.__name__:
-                if own:
-                    check_kind(cls)
-                kind = kind_of(cls)
-                if kind is None:
-                    continue
-                if own:
-                    check_functions(cls, root)
-                if family.setdefault(kind, cls) is not cls:
-                    both = f"{family[kind].__module__} and {cls.__module__}"
-                    raise BenchError(f"{both} both have a part of kind {kind!r}: give one of them another")
-    return family
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Shape:
-    """What can stand at a key: `sections` are its classes or families; `item` is what a list or a mapping holds."""
-
-    annotation: Any
-    nullable: bool
-    sections: tuple[type[Settings], ...]
-    item: "Shape | None" = None
-    named: bool = False  # whether it holds its items by name, as a mapping does
-    default: str | None = None  # the kind of the part that stands there where none is given
-
-    @functools.cached_property
-    def parts(self) -> dict[str, type[Part]]:
-        """The parts that can stand there, by kind."""
-        parts: dict[str, type[Part]] = {}
-        for cls in self.sections:
-            if issubclass(cls, Part):
-                kind = kind_of(cls)
-                parts |= kinds_of(cls) if kind is None else {kind: cls}
-        return parts
-
-    @functools.cached_property
-    def families(self) -> dict[str, type[Part]]:
-        """All parts of the families whose parts can stand there, by kind, those that cannot among them."""
-        parts: dict[str, type[Part]] = {}
-        for cls in self.sections:
-            roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
-            parts |= kinds_of(roots[-1]) if roots else {}
-        return parts | self.parts
-
-
-@functools.cache
-def shapes(cls: type[Settings]) -> dict[str, Shape]:
-    """What can stand at each key of a section."""
-    return {key: _shape(field.annotation, field.default) for key, field in cls.model_fields.items()}
-
-
-def _shape(annotation: Any, default: Any = None) -> Shape:
-    choices = [bare(one) for one in members(annotation)]
-    options = [one for one in choices if one is not NoneType]
-    sections = tuple(one for one in options if isinstance(one, type) and issubclass(one, Settings))
-    item, named = None, False
-    if len(options) == 1 and not sections:
-        origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
-        if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
-            item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
-            named = issubclass(origin, Mapping)
-    kind = kind_of(type(default)) if isinstance(default, Part) else None
-    return Shape(annotation, NoneType in choices, sections, item, named, kind)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Settings):
-        return value.plain()
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def label(cls: type[Settings]) -> str:
-    """What a section is called in a message: a method's name, a part's kind."""
-    name = getattr(cls, "name", None)
-    return name if isinstance(name, str) and name else kind_of(cls) or cls.__name__
-
-
-def spelled_out(value: Any) -> Any:
-    """What stands at the place of a part, text as {kind: text}."""
-    return {"kind": value} if isinstance(value, str) and value.lower() != "null" else value
-
-
-def chosen(shape: Shape, value: Any) -> type[Settings] | None:
-    """The class that the values at a place ask for; None where they do not say, or say something that is not there."""
-    if isinstance(value, Settings):
-        return type(value)
-    parts = shape.parts
-    if not parts:
-        return shape.sections[0] if shape.sections else None
-    value = spelled_out(value)
-    if not isinstance(value, Mapping):
-        return None
-    if "kind" in value:
-        return parts.get(str(value["kind"]))
-    implied = [cls for cls in parts.values() if cls.implied_by and cls.implied_by in value]
-    if implied:
-        return implied[0]
-    return next(iter(parts.values())) if len(parts) == 1 else parts.get(shape.default or "")
 
 
 def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
@@ -276,7 +142,7 @@ def _unknown(cls: type[Settings], values: Any, where: str) -> Iterator[str]:
         return
     keys = shapes(cls)
     for key in values:
-        if key not in keys:
+        if key not in keys and not _is_former(cls, key, values[key]):
             yield unknown_key(cls, str(key), where)
     for key, shape in keys.items():
         if key in values:
@@ -294,30 +160,9 @@ def _unknown_at(shape: Shape, value: Any, where: str) -> Iterator[str]:
             yield from _unknown(cls, value, where)
 
 
-def unknown_key(cls: type[Settings] | Sequence[type[Settings]], key: str, where: str) -> str:
-    """What to say of a key that a section does not have, or none of several."""
-    classes = [cls] if isinstance(cls, type) else list(cls)
-    keys: dict[str, list[Shape]] = {}
-    for one in classes:
-        for name, shape in shapes(one).items():
-            keys.setdefault(name, []).append(shape)
-    said = f"unknown key {dotted(where, key)}: "
-    if len(classes) == 1 and kind_of(classes[0]):
-        family = Shape(None, False, (classes[0],)).families
-        others = [kind for kind, other in family.items() if key in shapes(other)]
-        if others:
-            verb = "has" if len(others) == 1 else "have"
-            return f"{said}{label(classes[0])} has no {key}, {', '.join(others)} {verb}"
-    slip = looks_like(key, keys)
-    if slip:
-        return f"{said}did you mean {dotted(where, slip)}?"
-    for section, at in keys.items():
-        inner = [one for shape in at for one in (*shape.parts.values(), *shape.sections)]
-        if key != "kind" and any(key in shapes(one) for one in inner):
-            return f"{said}did you mean {dotted(where, section, key)}?"
-    if not keys:
-        return f"{said}no key is known there"
-    return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
+def _is_former(cls: type[Settings], key: str, value: Any) -> bool:
+    former = getattr(cls, "former", {})
+    return key in former and value == former[key]
 
 
 def _read(cls: Any, values: Any, where: str) -> Any:
@@ -328,7 +173,7 @@ def _read(cls: Any, values: Any, where: str) -> Any:
     if not isinstance(values, Mapping):
         raise BenchError(no_group(where or "the configuration", values))
     keys = shapes(cls)
-    made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items()}
+    made = {key: _read_at(keys[key], value, dotted(where, key), cls) for key, value in values.items() if key in keys}
     return _fill(cls.__new__(cls), made, where)
 
 
@@ -353,7 +198,7 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if not parts and cls is not None:
         return _read(cls, value, where)  # type: ignore[no-any-return]
     kinds = ", ".join(parts)
-    value = spelled_out(value)
+    value, tag = spelled_out(value, shape.tag), shape.tag
     if isinstance(value, Settings):
         if type(value) not in parts.values():
             raise BenchError(f"{where} is {label(type(value))}, which {label(owner)} does not take: it takes {kinds}")
@@ -361,13 +206,13 @@ def _read_part(shape: Shape, value: Any, where: str, owner: type[Settings]) -> S
     if not isinstance(value, Mapping):
         null = "null" if value is None else shown(value)
         raise BenchError(f"{where} is {null}, but {label(owner)} needs one: it takes {kinds}")
-    if cls is None and "kind" not in value:
-        raise BenchError(f"{where}.kind is missing: give one of {kinds}")
-    if cls is None and str(value["kind"]) in shape.families:
-        raise BenchError(f"{where}.kind is {value['kind']}, which {label(owner)} does not take: it takes {kinds}")
+    if cls is None and tag not in value:
+        raise BenchError(f"{where}.{tag} is missing: give one of {kinds}")
+    if cls is None and str(value[tag]) in shape.families:
+        raise BenchError(f"{where}.{tag} is {value[tag]}, which {label(owner)} does not take: it takes {kinds}")
     if cls is None:
-        raise BenchError(unknown_kind(where, value["kind"], parts))
-    return _read(cls, {"kind": kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
+        raise BenchError(unknown_kind(dotted(where, tag), value[tag], parts))
+    return _read(cls, {tag: kind_of(cls)} | dict(value), where)  # type: ignore[no-any-return]
 
 
 def _fill(instance: Any, values: Mapping[str, Any], where: str) -> Any:

@@ -1,16 +1,19 @@
 """What a run is: its settings, its identity, its place under results/."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
 
 from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
+from dpfedbench.lazy import np
 from dpfedbench.settings.part import Part, Section, Settings, setting
 from dpfedbench.settings.sections import Clients, Evaluation, Validation
 from dpfedbench.settings.text import Text
@@ -18,11 +21,7 @@ from dpfedbench.settings.values import check_plain
 from dpfedbench.settings.words import LOWER_CASE
 from dpsum.accounting.claims import Claims
 from dpsum.randomness import stream
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dpsum.sums import Sum
+from dpsum.sums import Sum
 
 Kind = TypeVar("Kind", bound=Section)
 
@@ -66,11 +65,11 @@ class ModelSettings(Part):
         """A digest of the network's text where that is not dpfedbench's; else empty."""
         return ""
 
-    def references(self, run: "Run") -> "dict[str, Run]":
+    def references(self, run: Run) -> dict[str, Run]:
         """Other runs that the network needs a file of, by the file's name in their folder."""
         return {}
 
-    def resolved(self, files: Mapping[str, Path]) -> "ModelSettings":
+    def resolved(self, files: Mapping[str, Path]) -> ModelSettings:
         """The network that needs no file, given those of `references`.
 
         Raises:
@@ -78,7 +77,7 @@ class ModelSettings(Part):
         """
         return self
 
-    def without_references(self) -> "ModelSettings":
+    def without_references(self) -> ModelSettings:
         """A network of the same size that needs no file of another run: what may be asked of one before there are."""
         return self
 
@@ -90,6 +89,10 @@ class ModelSettings(Part):
             public: those of the public validation split [m, ...], which alone the map may depend on.
         """
         return records
+
+    def made_once(self, run: Run) -> dict[str, Any] | None:
+        """What `prepared` is of besides records, as plain values, where one job computes it for all runs; else None."""
+        return None
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         """The model, a `models.net.Net`.
@@ -119,19 +122,19 @@ class Initial(Part):
         """For tables and figures: where the weights are from; "" where they are random."""
         return ""
 
-    def references(self, run: "Run") -> "dict[str, Run]":
+    def references(self, run: Run) -> dict[str, Run]:
         """The other runs whose files it needs, by the file's name in their folder."""
         return {}
 
-    def without_account(self, run: "Run") -> tuple[str, ...]:
-        """Why what the weights tell of private data has no event in any ledger; none where it has, or tells nothing."""
+    def without_account(self, run: Run) -> tuple[str, ...]:
+        """Why no ledger has what the weights tell of private data; nothing where one has it, or they tell nothing."""
         return ()
 
-    def public_for(self, run: "Run") -> bool:
+    def public_for(self, run: Run) -> bool:
         """Whether the weights tell nothing of what a run's clients hold, nor of anybody else's private data."""
         return True
 
-    def weights(self, run: "Run", net: Any, files: Mapping[str, Path]) -> "np.ndarray":
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         """The weights that training starts from, float32 [d].
 
         Args:
@@ -150,7 +153,7 @@ class RandomInitial(Initial):
 
     kind: Literal["random"] = "random"
 
-    def weights(self, run: "Run", net: Any, files: Mapping[str, Path]) -> "np.ndarray":
+    def weights(self, run: Run, net: Any, files: Mapping[str, Path]) -> np.ndarray:
         return net.initial(stream(run.seed, "initial-weights"))  # type: ignore[no-any-return]
 
 
@@ -165,9 +168,9 @@ class Run(Settings):
     seed: int = setting(ge=0, lt=2**64, doc="of all random numbers")
     streams: Literal["shared", "own"] = setting(
         "shared",
-        doc="of cohorts, lots and noise. shared: named by the seed, so that runs of one seed draw the same; own: by "
-        "all settings of the run too, so that no two runs do, which composing them takes for granted: a search on "
-        "private data sets it",
+        doc="random numbers of cohorts, lots and noise. shared: they follow from the seed, so that runs of one seed "
+        "draw the same; own: from all settings of the run too, so that no two runs draw the same, as an account that "
+        "composes runs takes for granted (a search on private data sets this)",
     )
     dataset: str = setting(pattern=LOWER_CASE, doc="the name of the data set")
     task: Task
@@ -225,26 +228,30 @@ class Run(Settings):
         """What clients hold: "tasks" (few-shot) or "records"."""
         return "tasks"
 
-    def own_sums(self) -> "tuple[Sum, ...]":
+    def own_sums(self) -> tuple[Sum, ...]:
         """The sums that each client takes over its own records, in the order of a round; none for most methods."""
         return ()
 
-    def server_sum(self) -> "Sum":
+    def server_sum(self) -> Sum:
         """The sum that the server takes over what the clients send."""
         raise NotImplementedError("of methods that are trained")
 
+    def further_sums(self) -> tuple[Sum, ...]:
+        """The sums that the server takes of what clients send besides, in the order in which they send it."""
+        return ()
+
     @property
-    def sums(self) -> "tuple[Sum, ...]":
+    def sums(self) -> tuple[Sum, ...]:
         """All sums of a round; what is private, its notices, its budget and its audit follow from these."""
         return ()
 
     @property
-    def references(self) -> "dict[str, Run]":
+    def references(self) -> dict[str, Run]:
         """Other runs that this one takes a file of, by the file's name in their folder."""
         return {}
 
     @staticmethod
-    def another(values: Mapping[str, Any]) -> "Run":
+    def another(values: Mapping[str, Any]) -> Run:
         """The run that plain values name, `method` among them.
 
         Raises:
@@ -256,22 +263,6 @@ class Run(Settings):
     def private(self) -> bool:
         """Whether the run claims privacy."""
         return False
-
-    @property
-    def unaccounted(self) -> tuple[str, ...]:
-        """Why something that its sections have computed from private data is a release without an event."""
-        return tuple(reason for section in self.sections for reason in section.unaccounted)
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What a reader of this run's privacy must be told: printed and written beside the result."""
-        if not self.private:
-            return ()
-        said = [notice for section in self.sections for notice in section.notices(self)]  # type: ignore[arg-type]
-        if not self.task.shots:
-            held_out = self.validation.tasks
-            said.append(f"{held_out} records of the test part are a public validation split; accuracy is on the rest")
-        return ("simulated privacy: the noise seed is public", *said)
 
     def tested_at(self, *, shots: int | None = None, **evaluation: Any) -> Self:
         """The same run under another meta-test: what is trained is the same, so its folder stays this run's.
@@ -333,28 +324,15 @@ class Run(Settings):
     @property
     def clients_folder(self) -> str:
         """The place of the run's client partition below results/clients; runs with equal clients share it."""
-        clients = self.clients
-        if clients.partition == "fragments":
-            return f"{self.dataset}/{clients.count}clients-{clients.fragments}fragments-seed{self.seed}"
-        if clients.partition == "dirichlet":
-            drawn = f"dirichlet{clients.concentration!r}-least{clients.least}"
-            return f"{self.dataset}/{clients.count}clients-{drawn}-seed{self.seed}"
-        return (
-            f"{self.dataset}/{self.task.ways}way-{clients.count}clients-{clients.examples_per_class}examples-"
-            f"{clients.partition}-seed{self.seed}"
-        )
+        return f"{self.dataset}/{self.clients.folder(self.task.ways)}-seed{self.seed}"
 
-    @classmethod
-    def from_yaml(cls, path: str | Path) -> Self:
-        """Read a run's config.yaml, that of a run of this method; `methods.read_run` reads one of any method.
-
-        Raises:
-            BenchError: it is missing, is not YAML, is of the former format or holds a bad value.
-        """
-        return cls.read(read_yaml(path))
+    @property
+    def drawn_from(self) -> dict[str, Any]:
+        """What the partition follows from beside the data and the seed (`Clients.drawn_from`)."""
+        return self.clients.drawn_from(self.task.ways)
 
     def to_yaml(self) -> str:
-        """The text of config.yaml; `from_yaml` reads it back to an equal run."""
+        """The text of config.yaml; `read` makes an equal run of what `read_yaml` finds in it."""
         text: str = yaml.safe_dump(self.plain(), sort_keys=False)
         return text
 

@@ -1,69 +1,105 @@
 """Sections that every run has and that ask nothing of the others."""
 
-from typing import Any, Literal, Protocol
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
+from dpfedbench import imports
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Section, setting
+from dpfedbench.settings.part import Part, Section, kinds_of, setting
 
 
-class Clients(Section):
-    """The clients of the federation and what each holds."""
+class Clients(Part):
+    """The clients of the federation and what each holds: base of the partitions, which say how data are shared out.
+
+    `partition` is the name of one. `holds`: what its clients hold, "tasks" (few-shot, or of a text) or "records".
+    `alike`: whether all of them hold as much. `apart`: whether no two of them hold the same example.
+    """
+
+    place: ClassVar[str] = "dpfedbench.parts.partitions"
+    tag: ClassVar[str] = "partition"
+    unsaid: ClassVar[str] = "shared"
+    former: ClassVar[Mapping[str, Any]] = {"fragments": None, "concentration": None, "least": 10}
+    holds: ClassVar[str] = "tasks"
+    alike: ClassVar[bool] = True
+    apart: ClassVar[bool] = True
+    if TYPE_CHECKING:
+        partition: str
 
     count: int = setting(ge=1, le=10_000_000, doc="clients of the federation, N")
-    examples_per_class: int = setting(ge=2, le=100_000, doc="images of a class that a client holds")
+    examples_per_class: int = setting(
+        ge=2,
+        le=100_000,
+        doc="images of a class that a client holds; sizes of tasks are not used of records",
+    )
     support_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it adapts on")
     query_per_class: int = setting(ge=1, le=100_000, doc="of these, how many it takes its gradient on")
-    partition: Literal["shared", "disjoint", "fragments", "dirichlet"] = setting(
-        "shared",
-        doc="shared: two clients may hold one image; disjoint: they do not; fragments: all records, sorted by label "
-        "and cut into `fragments`, are dealt out, and the sizes above are not used; dirichlet: all records, each "
-        "label's by shares of a Dirichlet draw, so that clients differ in labels and in size",
-    )
-    fragments: int | None = setting(None, ge=1, le=10_000_000, doc="of partition fragments: how many")
-    concentration: float | None = setting(
-        None, ge=1e-3, le=1e6, doc="of partition dirichlet: alpha; the smaller, the more clients differ"
-    )
-    least: int = setting(10, ge=1, le=10_000_000, doc="of partition dirichlet: records that a client has at least")
 
     def model_post_init(self, _: Any) -> None:
-        """Refuse a client that would need more than it holds, and fragments that cannot be dealt out."""
-        if self.partition == "fragments":
-            self._check_fragments()
-            return
-        if self.partition == "dirichlet":
-            if self.concentration is None:
-                raise BenchError("clients.concentration is null: partition dirichlet needs it, 0.1 for instance")
-            return
+        """Refuse a client that would need more than it holds."""
         need = self.support_per_class + self.query_per_class
-        if need > self.examples_per_class:
+        if self.holds == "tasks" and need > self.examples_per_class:
             raise BenchError(
                 f"clients.support_per_class + clients.query_per_class is {need}, more than "
                 f"clients.examples_per_class ({self.examples_per_class}): lower them or raise that"
             )
 
     @property
-    def records(self) -> bool:
-        """Whether the partition is of labelled records; else it is of classes or texts, into tasks."""
-        return self.partition in ("fragments", "dirichlet")
+    def own(self) -> dict[str, Any]:
+        """Its kind, and the plain values of the keys that it has and not every partition."""
+        return {key: value for key, value in self.plain().items() if key not in Clients.model_fields}
 
     @property
-    def cut(self) -> Any:
-        """What the partition of records is made by: how many fragments, or [concentration, least]."""
-        return [self.concentration, self.least] if self.partition == "dirichlet" else self.fragments
+    def text(self) -> str:
+        """A digest of the partition's text where that is not dpfedbench's; else empty."""
+        files = imports.own(cls.__module__ for cls in type(self).__mro__)
+        return imports.digest(files) if files else ""
 
-    def _check_fragments(self) -> None:
-        if self.fragments is None:
-            raise BenchError("clients.fragments is null: partition fragments needs their number")
-        if self.count > self.fragments:
-            raise BenchError(
-                f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
-                "lower it or raise that"
-            )
-        if self.fragments % self.count:
-            raise BenchError(
-                f"clients.fragments ({self.fragments}) is not a multiple of clients.count ({self.count}): "
-                f"try {self.count * round(self.fragments / self.count)} fragments"
-            )
+    def drawn_from(self, ways: int) -> dict[str, Any]:
+        """What the clients follow from beside the data and the seed: runs that share them agree on it."""
+        tasks = {"examples_per_class": self.examples_per_class, "ways": ways} if self.holds == "tasks" else {}
+        return {**self.own, "count": self.count, **tasks}
+
+    @classmethod
+    def kinds(cls, holds: str, *, apart: bool = False) -> list[str]:
+        """The partitions whose clients hold "tasks", or "records"; or of these only the ones that are `apart`."""
+        family = cast("dict[str, type[Clients]]", kinds_of(Clients))
+        return [kind for kind, one in family.items() if one.holds == holds and (one.apart or not apart)]
+
+    @classmethod
+    def of(cls, drawn_from: Mapping[str, Any]) -> "tuple[Clients, int]":
+        """The clients that are drawn from this, and the classes of a task; sizes that do not matter are the least."""
+        given = {"examples_per_class": 2, "support_per_class": 1, "query_per_class": 1, "ways": 1, **drawn_from}
+        ways = given.pop("ways")
+        return kinds_of(cls)[given[cls.tag]].read(given), ways  # type: ignore[return-value]
+
+    def folder(self, ways: int) -> str:
+        """Their folder's name, without the data set and the seed."""
+        said = json.dumps(self.drawn_from(ways), sort_keys=True)
+        return f"{self.count}clients-{self.partition}-{hashlib.sha256(said.encode()).hexdigest()[:10]}"
+
+    def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
+        """Refuse more clients than there are data for, as far as that is known before the data are prepared.
+
+        Args:
+            dataset: its name.
+            ways: classes of a task.
+            classes: training classes; 1 of records.
+            each: images of a class; of records, all training records.
+
+        Raises:
+            BenchError: says both numbers.
+        """
+
+    def make(self, data_dir: Path, *, ways: int, seed: int) -> Any:
+        """The clients (`data.clients_folder.ClientsFolder`), of a prepared data set.
+
+        Raises:
+            BenchError: they cannot be had of these data.
+        """
+        raise NotImplementedError
 
 
 class Validation(Section):

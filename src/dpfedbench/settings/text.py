@@ -5,8 +5,7 @@ from __future__ import annotations
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.sections import HasSections
-from dpfedbench.settings.vocabularies.public import Public
-from dpfedbench.settings.vocabularies.vocabulary import Vocabulary
+from dpfedbench.settings.vocabularies.vocabulary import Public, Vocabulary
 
 
 class Text(Section):
@@ -24,7 +23,8 @@ class Text(Section):
             raise BenchError(
                 f"validation.ensemble is {run.validation.ensemble}, but one model tells the next word: set 1"
             )
-        if run.clients.partition != "disjoint":
+        if not run.clients.apart:
+            kinds = " or ".join(run.clients.kinds("tasks", apart=True))
             raise BenchError(
-                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to disjoint"
+                f"clients.partition is {run.clients.partition}, but a text is one client's: set it to {kinds}"
             )

@@ -17,7 +17,6 @@ from dpfedbench.settings.words import LONGEST_NAME, dotted, expected, members, s
 
 _SMALL, _LARGE = 0.01, 1000
 
-
 LONGEST_TEXT = 1000
 """Letters of a text of a configuration: a caption, a source, a path."""
 
@@ -32,15 +31,16 @@ def check_plain(value: Any, where: str) -> None:
         BenchError: a list or group that refers to itself, very many values, or a text that is very long or has letters
             that cannot be printed; by the key.
     """
-    for number, (name, one) in enumerate(_each(value, where, ())):
+    for number, (name, leaf) in enumerate(_each(value, where, ())):
         if number > _MOST:
             raise BenchError(f"{where or 'the configuration'} has more than {_MOST:,} values: make it smaller")
-        if not isinstance(one, str):
+        if not isinstance(leaf, str):
             continue
-        if letter := _UNPRINTABLE.search(one):
+        if letter := _UNPRINTABLE.search(leaf):
             raise BenchError(f"{name} has the letter {letter[0]!a}, which cannot be printed: take it out")
-        if len(one) > LONGEST_TEXT:
-            raise BenchError(f"{name} is {shown(one)}: expected at most {LONGEST_TEXT:,} letters, it has {len(one):,}")
+        if len(leaf) > LONGEST_TEXT:
+            most = f"at most {LONGEST_TEXT:,} letters"
+            raise BenchError(f"{name} is {shown(leaf)}: expected {most}, it has {len(leaf):,}")
 
 
 def _each(value: Any, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
@@ -77,7 +77,11 @@ def as_wanted(annotation: Any, value: Any) -> Any:
         word = "on" if value else "off"
         if word in literal:
             return word
-        return str(value) if literal and value not in [one for one in literal if isinstance(one, bool)] else value
+        return (
+            str(value)
+            if literal and value not in [allowed for allowed in literal if isinstance(allowed, bool)]
+            else value
+        )
     if isinstance(value, float) and float not in options and value.is_integer():
         return int(value)
     if isinstance(value, (list, tuple)):
@@ -97,7 +101,7 @@ def as_wanted(annotation: Any, value: Any) -> Any:
 @functools.cache
 def _options(annotation: Any) -> tuple[list[Any], list[Any]]:
     """The types that a key takes, and the values that it takes where these are few."""
-    options = [bare(one) for one in members(bare(annotation))]
+    options = [bare(member) for member in members(bare(annotation))]
     few = [option for option in options if typing.get_origin(option) is Literal]
     return options, [value for option in few for value in typing.get_args(option)]
 
@@ -123,8 +127,7 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
         inside = isinstance(value, (list, tuple)) and isinstance(step, int) and step < len(value)
         if inside or (isinstance(value, Mapping) and step in value):
             value, name = value[step], dotted(name, step)
-            options = [bare(one) for one in members(wanted)]
-            inner = next((typing.get_args(one) for one in options if typing.get_args(one)), (Any,))
+            inner = next(filter(None, (typing.get_args(bare(member)) for member in members(wanted))), (Any,))
             wanted, metadata = inner[-2] if inner[-1] is ... else inner[-1], []
     if fault["type"] == "finite_number":
         return f"{name} is {shown(value)}: expected a finite number"
@@ -141,7 +144,7 @@ def said_of(field: Any, fault: Any, name: str, value: Any, steps: Sequence[Any])
         return f"{called}: use lower-case letters, digits and hyphens, at most {LONGEST_NAME}"
     if typing.get_origin(wanted) is typing.Annotated:
         wanted, *inner_metadata = typing.get_args(wanted)
-        metadata += [rule for one in inner_metadata for rule in getattr(one, "metadata", [one])]
+        metadata += [rule for added in inner_metadata for rule in getattr(added, "metadata", [added])]
     return f"{name} is {shown(value)}: expected {expected(wanted, _near(metadata, value, fault['type']))}"
 
 

@@ -4,7 +4,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 LONGEST_NAME = 64
@@ -21,13 +21,16 @@ def dotted(*keys: object) -> str:
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that looks most like `name`; None where there is none."""
-    candidates = [str(one) for one in valid]
-    return next(iter(difflib.get_close_matches(str(name), candidates, n=1, cutoff=0.0)), None)
+    return _closest(name, valid, 0.0)
 
 
 def looks_like(name: str, valid: Iterable[str]) -> str | None:
     """The valid name that `name` is probably a slip for; None where none comes near."""
-    return next(iter(difflib.get_close_matches(str(name), [str(one) for one in valid], n=1, cutoff=0.6)), None)
+    return _closest(name, valid, 0.6)
+
+
+def _closest(name: str, valid: Iterable[str], cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(str(name), list(map(str, valid)), n=1, cutoff=cutoff)), None)
 
 
 def shown(value: Any) -> str:
@@ -38,11 +41,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def unknown_kind(where: str, kind: Any, parts: Mapping[str, Any]) -> str:
+def unknown_kind(where: str, kind: Any, parts: Collection[str]) -> str:
     """What to say of a kind that no part has."""
-    return (
-        f"{where}.kind is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
-    )
+    return f"{where} is {shown(kind)}: expected one of {', '.join(parts)}, the nearest is {nearest(str(kind), parts)}"
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
@@ -59,7 +60,7 @@ def expected(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         annotation: its type.
         metadata: its bounds, as pydantic keeps them.
     """
-    text = " or ".join(_named(one) for one in sorted(members(annotation), key=lambda one: one is types.NoneType))
+    text = " or ".join(map(_named, sorted(members(annotation), key=lambda member: member is types.NoneType)))
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
     limits = []
     for rule in metadata:

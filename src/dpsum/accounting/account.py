@@ -51,13 +51,12 @@ class Account:
         delta: at which epsilon is given.
         unit: whom the releases protect; None where none claims privacy.
         rounds: that were run.
-        noise_multiplier: the least, of the releases that the paper counts.
+        noise_multiplier: the least of the releases that the paper counts.
         sampler: how the cohort was drawn.
-        profiles: by the names of `PROFILES`.
-        groups: what holds for several units at once, by their number; of a run that asks for it.
-        reasons: why each other profile has no number.
+        profiles: by the names of `PROFILES`; `reasons` say why each of the others has no number.
+        groups: what holds for several units at once, by their number.
         notices: what a reader must be told.
-        also: the same of another unit or observer, where clients take private sums of their own beside the server's.
+        also: the same of another unit or observer.
     """
 
     delta: float
@@ -104,11 +103,7 @@ class Account:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], where: str = "the account") -> Account:
-        """The inverse of `to_json`, also of what was read from a file, where infinity is text.
-
-        Raises:
-            DpsumError: a field is missing, unknown or of another type.
-        """
+        """The inverse of `to_json`, also of what a file has, where infinity is text; DpsumError if it is neither."""
         try:
             known = {key: value for key, value in values.items() if key != "reason"}
             profiles = {name: _entry(entry) for name, entry in known["profiles"].items()}
@@ -121,11 +116,7 @@ class Account:
 
     @classmethod
     def read(cls, path: Path | str) -> Account:
-        """An account that was written as JSON (`to_json`).
-
-        Raises:
-            DpsumError: the file is missing or damaged.
-        """
+        """An account that was written as JSON; DpsumError if the file is missing or damaged."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -190,11 +181,7 @@ def _kind(event: Release) -> tuple[str, str]:
 
 
 def _check_composes(lines: Sequence[Release], kinds: Mapping[tuple[str, str], Accountant]) -> None:
-    """Refuse a ledger of one unit whose releases no analysis puts together.
-
-    Raises:
-        DpsumError: clients' own sums read what another sum reads, or tell rounds that the account needs secret.
-    """
+    """Refuse clients' own sums that read what another sum reads, or that tell rounds which the account needs secret."""
     own = {event.name: event for event in lines if kinds[_kind(event)].own}
     for part, events in by_part(lines).items() if own else ():
         names = list(dict.fromkeys(event.name for event in events))
@@ -227,24 +214,18 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
 
 
 def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
-    """The account of sums over clients, or over records; of records in parts the worst part's.
-
-    Where several clients' releases are added up before `others` see them, it is followed by what holds against these.
-    """
+    """The account of sums over clients, or over records (the worst part's), against each who sees them."""
     first, clients, also = _worst_part(releases, delta, claims, given), releases[0].adds, list[Account]()
     for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
         before = tuple(seen_by(event, noises, who) if event.adds == clients else event for event in given.before)
-        seen = dataclasses.replace(given, before=before)
-        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, seen))
+        known = dataclasses.replace(given, before=before)
+        also.append(_worst_part([seen_by(event, noises, who) for event in releases], delta, claims, known))
     return dataclasses.replace(first, also=tuple(also))
 
 
 def others(releases: Sequence[Release]) -> dict[str, int]:
-    """Who else sees the releases, and of how many clients each sees the noise, all added up.
-
-    Another client knows its own noise, and everyone knows none; a server sees as little if the sums are added securely.
-    """
+    """Who else sees the releases added up, and of how many clients the noise is: a client knows its own."""
     clients = releases[0].adds or 1
     return {"another client": clients - 1, "everyone": clients} if clients > 1 else {}
 
@@ -259,11 +240,7 @@ def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given
 
 
 def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
-    """The account of releases that follow another run's on the same records: what holds of both together.
-
-    Raises:
-        DpsumError: they protect other units, or no analysis puts their mechanisms and samplers together.
-    """
+    """What holds of another run's releases and of these on the same records together."""
     brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)
@@ -307,9 +284,9 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
         return composed_ends(tuple((events.schedule, events.rate) for _, events in stages), delta)
     each = [accountant.bracket(events, delta) for accountant, events in stages]
     least = max(low for low, _ in each)
-    ones = [accountant.gaussian(events) for accountant, events in stages]
-    if None not in ones:
-        high = gaussian_epsilon(joint_multiplier([z for z in ones if z is not None]), delta)
+    multipliers = [accountant.gaussian(events) for accountant, events in stages]
+    if None not in multipliers:
+        high = gaussian_epsilon(joint_multiplier([z for z in multipliers if z is not None]), delta)
         # Of rounds of several z the unit that is worst off in one run need not be that of the other.
         exact = all(low == most for low, most in each) and all(len(events.schedule) == 1 for _, events in stages)
         return high if exact else least, high
@@ -321,7 +298,7 @@ def _both(stages: Sequence[tuple[Accountant, Events]], delta: float) -> Bracket:
 
 
 def seen_by(event: Release, clients: int, observer: str) -> Release:
-    """The sum of so many clients' releases as one: as far as one record moves one of them, with the noise of all."""
+    """The sum of so many clients' releases as one: one record moves it as before, and all their noise is in it."""
     more = clients**0.5
     std = [each * more for each in event.noise_std] if isinstance(event.noise_std, list) else event.noise_std * more
     z = event.noise_multiplier * more
@@ -329,7 +306,7 @@ def seen_by(event: Release, clients: int, observer: str) -> Release:
 
 
 def _either(first: Account, second: Account, of: str = "the support set's releases and the query set's") -> Account:
-    """One account of records each of which is in the releases of the first or of the second: the worse of both."""
+    """One account of records of which each is in the first account's releases or in the second's: the worse of both."""
     profiles, reasons = {}, dict(first.reasons) | dict(second.reasons)
     for name in PROFILES:
         if name not in first.profiles or name not in second.profiles:

@@ -26,7 +26,7 @@ MEND = "delete the run's folder and train again"
 
 
 class Curve(NamedTuple):
-    """A trade-off curve by its lines: at each epsilon >= 0 an upper end of delta, float64 [n].
+    """A trade-off curve: at each epsilon >= 0 an upper end of delta, float64 [n].
 
     `present`: of a unit's presence against its absence; `absent`: the other way.
     """
@@ -44,8 +44,7 @@ class Events:
         schedule: the noise of all releases; those of one round that read the same cohort as one Gaussian.
         samplings: how the cohort of each name that was released was drawn.
         multipliers: of each round's releases as one.
-        claimed: the noise of the releases that the method's paper counts, and how they were drawn; several where it
-            counts each name by itself, of which the worst is claimed.
+        claimed: noise and sampler of the releases that the method's paper counts; of several the worst is claimed.
         uncounted: names of the releases that the paper does not count.
         seen: what an accountant reads besides for itself; None of rounds that are planned.
     """
@@ -59,7 +58,7 @@ class Events:
 
     @classmethod
     def planned(cls, schedule: Schedule, sampling: Sampler) -> Events:
-        """Of rounds of independent noise, before there is a ledger."""
+        """The events of rounds of independent noise that are planned, before there is a ledger."""
         given = Sampling.of(sampling)
         multipliers = [z for z, count in schedule for _ in range(count)]
         return cls(
@@ -68,7 +67,7 @@ class Events:
 
     @property
     def sampling(self) -> Sampling:
-        """The first's."""
+        """How the cohort of the first name was drawn."""
         return next(iter(self.samplings.values()))
 
     @property
@@ -82,12 +81,12 @@ class Events:
         return ends(self.schedule)
 
     def of_noise(self, schedule: Schedule) -> Events:
-        """The same with other noise, of which nothing more is known."""
+        """The same releases with other noise, of which nothing more is known."""
         return dataclasses.replace(self, schedule=schedule, seen=None)
 
 
 class Contradiction(DpsumError):
-    """Numbers of a sampler do not fit together; `why`, in words that name no ledger."""
+    """The numbers of a sampler do not fit together; `why` says so in words that name no ledger."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(message)
@@ -107,10 +106,9 @@ class Accountant:
         own: whether its releases are those that few-shot clients make over their own examples.
         shared_records: whether its records are examples that several simulated clients may hold.
         follows_loss: whether its noise may follow a public validation loss (`accounting.filters`).
-        units: the key of its sampler that says how many units a cohort is drawn from: "clients" or "records".
+        units: the key of its sampler for the units that a cohort is drawn from: "clients" or "records".
         records_too: whether that is "records" wherever the sampler has that key.
-        explanation: what it takes for granted, for people.
-        images: the same of the image level; "{uses}" is the number of clients that use the worst image.
+        explanation, images: what it takes for granted, for people; in `images` "{uses}" is the worst image's clients.
     """
 
     pair: ClassVar[tuple[str, str]]
@@ -125,12 +123,7 @@ class Accountant:
     images: ClassVar[str] = ""
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """A ledger of this mechanism and sampler.
-
-        Raises:
-            DpsumError: rounds are missing, doubled or out of order, samplers differ, their numbers contradict one
-                another, or noise does not fit z and C.
-        """
+        """A ledger of this mechanism and sampler; DpsumError where `rounds_of` or `check` refuses it."""
         rounds = rounds_of(lines, self.adjacency)
         self.check(lines[0].sampler)
         claimed = schedule_of([[event for event in events if event.counted_by_paper] for events in rounds])
@@ -165,30 +158,22 @@ class Accountant:
     # What only some can say
 
     def gaussian(self, events: Events) -> float | None:
-        """The multiplier of the one Gaussian that all releases are to one unit, or at most; None where they are not."""
+        """The multiplier of one Gaussian that tells of a unit at least what all releases tell; None for none."""
         return None
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Upper ends of the Renyi divergence of all releases, at each order.
-
-        Raises:
-            DpsumError: there are none of this pair.
-        """
+        """Upper ends of the Renyi divergence of all releases, at each order; DpsumError where there are none."""
         z = self.gaussian(events)
         if z is None:
             raise DpsumError(f"no Renyi divergences of the sampler {self.pair[1]!r}: declare no search for it")
         return np.array(orders) / (2 * z**2)
 
     def replaced(self, events: Events, delta: float) -> Bracket | None:
-        """Both ends where the unit's contribution becomes any other; None: that is zeroing it and putting it back."""
+        """Both ends where the unit's contribution becomes any other; None: it is zeroed and then another is put in."""
         return None
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
-        """Both ends for the worst image, all clients that use it contributing zero.
-
-        Raises:
-            DpsumError: there is no such analysis.
-        """
+        """Both ends for the worst image, all its clients contributing zero; DpsumError without such an analysis."""
         raise DpsumError(f"no image-level analysis for the sampler {self.pair[1]!r}")
 
     def explain(self, events: Events) -> str:
@@ -205,18 +190,16 @@ class Accountant:
         """
         numbers = Sampling.of(sampling)
         units = self.units_of(numbers)
-        for key in dict.fromkeys(("clients", units, "cohort", "rounds", "rate")):
+        for key in ("cohort", "rate"):
             if not isinstance(numbers.get(key), (int, float)) or not 0 < numbers[key] < math.inf:
                 raise self.contradiction(numbers, f"{key} is not a number above 0")
-        for key in dict.fromkeys(("clients", units, "rounds")):
-            if numbers[key] != int(numbers[key]):
-                raise self.contradiction(numbers, f"{key} is not a whole number")
+        self.check_whole(numbers, "clients", units, "rounds")
         if numbers["cohort"] > numbers[units]:
             raise self.contradiction(numbers, f"cohort is more than the {numbers[units]:,} {units}")
         self.check_numbers(numbers)
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """What has to hold between a sampler's numbers, each of which is one: here the rate is the cohort's share."""
+        """Check how a sampler's numbers, each of them valid, relate; here the rate is the cohort's share."""
         units = self.units_of(sampling)
         share = sampling["cohort"] / sampling[units]
         if not math.isclose(sampling["rate"], share, rel_tol=1e-12):
@@ -227,7 +210,7 @@ class Accountant:
         """Refuse a sampler where one of these keys is not a whole number from 1 on."""
         for key in keys:
             value = sampling.get(key)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1 or value != int(value):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf or value % 1:
                 raise self.contradiction(sampling, f"{key} is not a whole number from 1 on")
 
     def units_of(self, sampling: Sampler) -> str:
@@ -235,22 +218,22 @@ class Accountant:
         return "records" if self.records_too and "records" in sampling else self.units
 
     def contradiction(self, sampling: Sampling, why: str) -> Contradiction:
-        """The refusal of a sampler."""
+        """The error that refuses a sampler."""
         pairs = ", ".join(f"{key} {value}" for key, value in sampling.items() if key != "kind")
         text = f"the ledger's sampler {self.pair[1]} says {pairs}, which do not fit together: {why}; {MEND}"
         return Contradiction(text, why)
 
     def sampling_of(self, lines: Sequence[Release]) -> Sampling:
-        """The sampler of a ledger, and what `high` needs of it besides."""
+        """The sampler of a ledger, with what else `high` needs of it."""
         return lines[0].sampler
 
 
 def schedule_of(rounds: Sequence[Sequence[Release]]) -> Schedule:
-    """(z, rounds at it), ... in order; releases of one round as one Gaussian."""
+    """The noise of rounds as (z, rounds at it), ... in order; the releases of one round count as one Gaussian."""
     releases_by_z: dict[float, int] = {}
     for events in rounds:
-        parts = [event.noise_multiplier for event in events]
-        z = parts[0] if len(parts) == 1 else joint_multiplier(parts)
+        multipliers = [event.noise_multiplier for event in events]
+        z = multipliers[0] if len(multipliers) == 1 else joint_multiplier(multipliers)
         releases_by_z[z] = releases_by_z.get(z, 0) + 1
     return tuple(releases_by_z.items())
 
@@ -291,8 +274,8 @@ def _check_release(event: Release, first: Release, where: str, adjacency: str) -
     if event.adjacency != adjacency:
         raise DpsumError(f"{where} is for {event.adjacency} adjacency: its sampler's analysis is for {adjacency}")
     z = event.noise_multiplier
-    parts = (event.threshold, event.sensitivity, event.noise_std)
-    each = (value if isinstance(value, list) else [value] for value in parts)
+    stated = (event.threshold, event.sensitivity, event.noise_std)
+    each = (value if isinstance(value, list) else [value] for value in stated)
     for threshold, sensitivity, noise_std in zip(*each, strict=True):
         if not (0 < z < math.inf and 0 < threshold < math.inf):
             raise DpsumError(f"{where} has z {z} and C {threshold}: both must be above 0")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from dpsum.accounting.analyses import find, own_records
+from dpsum.accounting.analyses import find
 from dpsum.accounting.calibration import Given, calibrate, epsilon_after, rounds_allowed
 from dpsum.accounting.claims import NO_CLAIM, Claims
 from dpsum.accounting.context import Budget
@@ -18,20 +18,6 @@ from dpsum.accounting.gaussian import joint_multiplier, rounded_up
 from dpsum.accounting.renyi import HOLDING_ORDERS, epsilon_of, renyi
 from dpsum.errors import DpsumError
 from dpsum.sampling import Sampler
-
-
-class Noise(Protocol):
-    """What a plan asks of a noise; see `dpsum.noise.Noise`."""
-
-    @property
-    def mechanism(self) -> str: ...
-    @property
-    def multiplier(self) -> float | None: ...
-    @property
-    def follows_loss(self) -> bool: ...
-    @property
-    def fall(self) -> tuple[float, int]: ...
-    def sampled(self, sampler: Sampler) -> Sampler: ...
 
 
 class BudgetPlan:
@@ -45,16 +31,14 @@ class BudgetPlan:
         mechanism: what the ledger will call the noise.
         counted: whether every release has an event; without, no finite epsilon holds.
         every_round: whether both epsilons are wanted after every round (slow for a long run of lots).
-        beside: z of the other sums of a round that read the same units; None as above, and all that are None cost the
-            same.
+        beside: z of a round's other sums that read the same units; all that are None, `multiplier` too, cost the same.
 
     Attributes:
         noise_multiplier, beside: as above, with what was found.
         lots_allowed: releases after which epsilon is still within the budget; training stops before the next.
 
     Raises:
-        DpsumError: no noise meets the budget, the mechanism and sampler have no analysis, or the budget is of a claim
-            that the method's paper does not make.
+        DpsumError: no noise meets the budget, the pair has no analysis, or the paper makes no claim for its profile.
     """
 
     def __init__(
@@ -94,10 +78,7 @@ class BudgetPlan:
         """Take note that so many rounds (or lots) were released at the present noise."""
 
     def spent(self, done: int) -> tuple[float, float]:
-        """Epsilon after `done` rounds: as claimed, and the high end of what holds.
-
-        NaN where nothing is claimed, and where the second would take long.
-        """
+        """Epsilon after `done` rounds, as claimed and as it holds; NaN where nothing is claimed, or it takes long."""
         claimed = self._epsilon("as_claimed", done) if self._given["claims"] else math.nan
         if not self.counted:
             return claimed, math.inf
@@ -115,40 +96,6 @@ class BudgetPlan:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of `state`."""
-
-
-class OwnBudget:
-    """What clients' own sums over a part of their examples cost beside a sum with a budget, over another part.
-
-    Each client takes its own once, and with the first round one has: what they cost is known, and does not grow.
-
-    Args:
-        budget: of the other sum; a record may be in the one or in the other, so it is for both.
-        name, sampler: of the sum; `multiplier`: z_0.
-        claims, counted: as in `BudgetPlan`.
-
-    Raises:
-        DpsumError: they cost more than may be spent.
-    """
-
-    def __init__(
-        self, budget: Budget, *, name: str, sampler: Sampler, multiplier: float, claims: Claims, counted: bool = True
-    ) -> None:
-        def epsilon(profile: str) -> float:
-            return own_records.epsilon_under(profile, sampler, multiplier, budget.delta, claims=claims)
-
-        self._spent = epsilon("as_claimed") if claims else math.nan, epsilon("holds") if counted else math.inf
-        cost = epsilon(budget.profile)
-        if budget.epsilon is not None and budget.stop and cost > budget.epsilon:
-            raise DpsumError(
-                f"{name} costs a record epsilon {cost:.4g} at budget.delta {budget.delta:g}, more than budget.epsilon "
-                f"({budget.epsilon:g}) allows for all that reads records: raise within_task.multiplier or "
-                "budget.epsilon"
-            )
-
-    def spent(self, done: int) -> tuple[float, float]:
-        """As `BudgetPlan.spent`."""
-        return self._spent if done else (0.0, 0.0)
 
 
 class DecayingBudget(BudgetPlan):
@@ -177,27 +124,24 @@ class DecayingBudget(BudgetPlan):
                 f"noise on {sampler['kind']}"
             )
         _check_claimed(budget, claims)
-        self.sampler, self.delta, self.counted = sampler, budget.delta, counted
-        self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
-        self._decay, self._falls, self._extra, self.beside = decay, falls, extra, [z for z in beside if z is not None]
-        if len(self.beside) < len(beside):
+        if None in beside:
             raise DpsumError(
                 "the multiplier of a sum is null beside one whose noise follows a loss or is released twice: give one"
             )
+        self.sampler, self.delta, self.counted = sampler, budget.delta, counted
+        self.noise_multiplier, self.lots_allowed = multiplier, int(sampler["rounds"])
+        self._decay, self._falls, self._extra, self.beside = decay, falls, extra, [z for z in beside if z is not None]
         self._limit = budget.epsilon if budget.epsilon is not None and budget.stop else math.inf
         claim = claims.get(sampler["kind"])
         self._orders, self._holds = orders_of(budget.profile, claim)
         if self._holds and decay < 1 and math.isfinite(self._limit):
             z = joint_multiplier([multiplier] * (1 + extra) + self.beside)
             self._orders = filter_order(z, sampler["rate"], HOLDING_ORDERS, epsilon=self._limit, delta=self.delta)
-        self._spent = np.zeros(len(self._orders))
         # Of a claim that does not add up divergences nothing is known from lot to lot.
         follows = bool(claims) and (claim is None or bool(claim.orders))
         self._claimed_orders, self._tight = orders_of("as_claimed", claim) if follows else ((), False)
-        self._claimed = np.zeros(len(self._claimed_orders))
-        self._lots = 0
-        self._losses: list[float] = []
-        self._seen = 0
+        self._spent, self._claimed = np.zeros(len(self._orders)), np.zeros(len(self._claimed_orders))
+        self._lots, self._losses, self._seen = 0, list[float](), 0
 
     def _cost(self, orders: tuple[float, ...], *, counted_in_full: bool) -> np.ndarray:
         multipliers = [self.noise_multiplier] * (1 + self._extra if counted_in_full else 1) + self.beside
@@ -232,21 +176,16 @@ class DecayingBudget(BudgetPlan):
         self._seen += 1
         loss = math.inf if self._seen < self._falls else loss
         self._losses = [*self._losses, loss][-(self._falls + 1) :]
-        falls = [
-            later < earlier for earlier, later in itertools.pairwise([math.inf, *self._losses][-self._falls - 1 :])
-        ]
+        latest = [math.inf, *self._losses][-self._falls - 1 :]
+        falls = [later < earlier for earlier, later in itertools.pairwise(latest)]
         if len(falls) == self._falls and all(falls):
             self.noise_multiplier *= self._decay
 
     def state(self) -> dict[str, Any]:
         return {
-            "noise_multiplier": self.noise_multiplier,
-            "lots": self._lots,
-            "losses": list(self._losses),
-            "seen": self._seen,
-            "spent": self._spent.tolist(),
-            "claimed": self._claimed.tolist(),
-        }
+            "noise_multiplier": self.noise_multiplier, "lots": self._lots, "losses": list(self._losses),
+            "seen": self._seen, "spent": self._spent.tolist(), "claimed": self._claimed.tolist(),
+        }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
         self.noise_multiplier, self._lots = state["noise_multiplier"], state["lots"]
@@ -254,38 +193,10 @@ class DecayingBudget(BudgetPlan):
         self._spent, self._claimed = np.array(state["spent"]), np.array(state["claimed"])
 
 
-def planned(
-    noise: Noise, budget: Budget, sampler: Sampler, *, claims: Claims, counted: bool, stepwise: bool,
-    uncounted: int = 0, beside: Sequence[float | None] = (),
-) -> BudgetPlan:  # fmt: skip
-    """What a noise costs, round by round where it moves or is released more often than is claimed.
-
-    Args:
-        noise: see above.
-        budget: the limit.
-        sampler: how units are drawn, as the ledger says it.
-        claims, counted, beside: as in `BudgetPlan`.
-        stepwise: whether a round is a holder's local step, of which there are too many to account for each.
-        uncounted: releases a round beside the sum's own that cost as much again and that the claim leaves out.
-    """
-    given: dict[str, Any] = {
-        "sampler": noise.sampled(sampler), "claims": claims, "mechanism": noise.mechanism, "counted": counted,
-        "beside": beside,
-    }  # fmt: skip
-    if not noise.follows_loss and not uncounted:
-        return BudgetPlan(budget, multiplier=noise.multiplier, every_round=not stepwise, **given)
-    assert noise.multiplier is not None
-    decay, falls = noise.fall
-    return DecayingBudget(budget, multiplier=noise.multiplier, decay=decay, falls=falls, extra=uncounted, **given)
-
-
 def _shared(total: float, multipliers: Sequence[float | None]) -> list[float]:
     """Multipliers of releases that together cost at most what one of `total` does, where None are to be found.
 
     Those found are alike: with n of them beside given ones z_i each is (n / (total^-2 - sum of z_i^-2))^1/2.
-
-    Raises:
-        DpsumError: the given ones cost as much already.
     """
     given, missing = [z for z in multipliers if z is not None], multipliers.count(None)
     if not missing:

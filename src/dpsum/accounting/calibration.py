@@ -40,10 +40,6 @@ def epsilon_after(
 
     Args:
         profile: "as_claimed" or "holds".
-        sampler: the participation plan's description.
-        noise_multiplier: z.
-        done: rounds.
-        delta: in (0, 1).
         given: see `Given`; without claims "as_claimed" raises.
 
     Raises:
@@ -69,12 +65,9 @@ def epsilon_after(
 def delta_after(
     profile: str, sampler: Sampler, noise_multiplier: float, done: int, epsilon: float, **given: Unpack[Given]
 ) -> float:
-    """Delta at a given epsilon after `done` rounds: the smallest, up to one part in a thousand, whose epsilon fits.
+    """The smallest delta, up to one part in a thousand, at which epsilon fits after `done` rounds; errors as above.
 
     1 where none does, and never below 1e-30.
-
-    Raises:
-        DpsumError: as in `epsilon_after`, or an epsilon that is not above 0.
     """
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"epsilon is {epsilon}: it must be finite and above 0")
@@ -108,10 +101,8 @@ def rounds_allowed(
 def calibrate(profile: str, sampler: Sampler, epsilon: float, delta: float, **given: Unpack[Given]) -> float:
     """The smallest noise multiplier with which all planned rounds stay within (epsilon, delta).
 
-    Rounded up to four significant digits, so that a run's configuration can name it.
-
-    Raises:
-        DpsumError: no multiplier from 0.05 to 10,000 is enough.
+    Rounded up to four significant digits, so that a run's configuration can name it. DpsumError where none from 0.05 to
+    10,000 is enough.
     """
     if not 0 < epsilon < math.inf:
         raise DpsumError(f"budget.epsilon is {epsilon}: it must be finite and above 0")

@@ -29,10 +29,10 @@ class Claim:
             the schedule is that of one client's releases of one name.
         explanation: what the paper does.
         status: "proved", or "void" where it is of another mechanism than the one that runs.
-        void: a sampler to what makes the claim void for it, as words that follow the explanation; "" where it stands.
-        readings: the same by other readings of what the paper prints, by what each is; said with the explanation.
+        void: what makes the claim void for a sampler, as words that follow the explanation; "" where it stands.
         orders: of Renyi divergences, where the claim adds them up and converts them by
             epsilon = divergence + log(1/delta) / (order - 1), so that it can be kept lot by lot.
+        readings: epsilon by other readings of what the paper prints, by what each is; said with the explanation.
     """
 
     epsilon: Callable[[Schedule, Sampler, float], float]
@@ -44,7 +44,7 @@ class Claim:
 
     def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
         """What the other readings come to, as words that follow the explanation."""
-        return "".join(f"; {name}: {one(schedule, sampler, delta):.4g}" for name, one in self.readings.items())
+        return "".join(f"; {name}: {reading(schedule, sampler, delta):.4g}" for name, reading in self.readings.items())
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
         """Status and explanation for a sampler."""
@@ -126,7 +126,6 @@ def gdp_claim(explanation: str, readings: Mapping[str, Callable[[float, int], fl
     """A claim of mu-GDP by the central limit theorem of sampled Gaussians (Bu et al. 2020): a limit and no bound.
 
     Args:
-        explanation: what the paper does.
         readings: (z, T) to (mu / q)^2 of T rounds, by what each reading is; the first is the claim.
     """
     (_, square), *others = readings.items()

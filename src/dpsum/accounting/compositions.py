@@ -9,15 +9,18 @@ lower end (the tests compare the two).
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from dpsum.accounting.gaussian import Schedule
-from dpsum.accounting.grid_sums import LOSS, SHARP, GridVariable, UpperTail, crossing, raised
+from dpsum.accounting.accountant import Accountant, Events
+from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, grouped, guess_epsilon
+from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing, raised
+from dpsum.sampling import Sampling
 
 LOWER_CELLS = 1 << 20
 MANY_ROUNDS = 2000
@@ -34,9 +37,9 @@ _CUT = 1e-4
 class RoundLaw(Protocol):
     """The privacy loss of one round in one order.
 
-    `tails` gives the probability of a larger loss under the first and under the second distribution of the pair, and
-    by how much of itself each may be off at most, float64 [n]. `range` gives losses below and above which the first has
-    at most that mass on each side. `missing` is what the tails leave out, and an upper end adds.
+    `tails` gives the probability of a larger loss under the first and under the second distribution of the pair, and by
+    how much of itself each may be off at most, float64 [n]. `range` gives losses below and above which the first has at
+    most that mass on each side. `missing` is what the tails leave out, and an upper end adds.
     """
 
     @property
@@ -46,139 +49,162 @@ class RoundLaw(Protocol):
     def range(self, mass: float) -> tuple[float, float]: ...
 
 
-Rounds = Sequence[tuple[RoundLaw, int]]
-"""Laws of rounds in one order, each with the number of such rounds; laws are the same object where they are equal."""
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Rounds that are sampled alike, with independent Gaussian noise.
 
+    Attributes:
+        schedule: their noise, at least one round.
+        rate: a unit's chance of being in a round.
+        laws: of z, and of the mass that may be cut off its loss, to a round's law in each order, of which the first is
+            the one that mostly costs the most; the same objects where they are equal.
+        uses: units that are zeroed together.
+        moves: by how many thresholds a unit moves a sum at most.
+    """
 
-class _Grid:
-    """The loss of one round on a grid: at one end, in one order, with what was cut off its top."""
+    schedule: Schedule
+    rate: float
+    laws: Callable[[float, float], Sequence[RoundLaw]]
+    uses: int = 1
+    moves: float = 1.0
 
-    def __init__(self, law: RoundLaw, step: float, mass: float, *, upper: bool) -> None:
-        low, high = law.range(mass)
-        first = math.floor(low / step)
-        losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
-        *both, off = law.tails(losses)
-        lean = 1 + off if upper else np.maximum(1 - off, 0.0)
-        tail, other = (np.minimum(values * lean, 1.0) for values in both)
-        inside = np.maximum(tail[:-1] - tail[1:], 0.0)
-        weights = np.zeros(len(losses))
-        self.infinite = 0.0
-        if upper:
-            ratio, moved = np.exp(losses), -1.0 / math.expm1(-step)
-            # With n, m the cell's mass under the first and second law: right = (n - e^l m) / (1 - e^-step).
-            right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
-            # Each leaning term is off by at most twice its error; `other` may have left the range of numbers.
-            slack = 4 * np.maximum(off[:-1], off[1:]) * (tail[:-1] + ratio[:-1] * other[:-1]) * moved
-            slack += 1e-300 * ratio[:-1]
-            right = np.clip(right + slack, 0.0, inside)
-            weights[:-1] += inside - right
-            weights[1:] += right
-            weights[0] += max(1.0 - tail[0], 0.0)
-            self.infinite = float(tail[-1]) + law.missing
-        else:
-            weights[:-1] = inside
-        self.variable = GridVariable(first=first, weights=weights, step=step)
+    @property
+    def rounds(self) -> int:
+        """How many there are."""
+        return sum(count for _, count in self.schedule)
+
+    @property
+    def joint(self) -> float:
+        """The noise multiplier of all rounds as one Gaussian."""
+        return float(sum(count / z**2 for z, count in self.schedule) ** -0.5)
+
+    @property
+    def least(self) -> float:
+        """The least noise multiplier."""
+        return min(z for z, _ in self.schedule)
+
+    @property
+    def no_grid(self) -> bool:
+        """Whether sampling hides nothing, or losses leave the range of floating point."""
+        return self.rate == 1.0 or self.least / self.moves < LEAST_NOISE
+
+    @property
+    def spacing(self) -> float:
+        """An upper end's grid: a part of the quietest round's typical loss, with whose square its error falls."""
+        most = max(z for z, _ in self.schedule)
+        typical = self.rate * (self.uses * math.expm1(min(most**-2, 50.0))) ** 0.5
+        return float(np.clip(0.05 * typical, 1e-7, 1e-3 if self.uses == 1 else 4e-3))
+
+    def guess(self, delta: float) -> float:
+        """A place to start from: for several units at once that of one Gaussian with the root mean square count."""
+        z, rate, uses = self.least / self.moves, self.rate, self.uses
+        if uses == 1:
+            return guess_epsilon(z, rate, self.rounds, delta)
+        square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
+        loud = gaussian_epsilon(z / (self.rounds * square) ** 0.5, delta)
+        return max(guess_epsilon(z, min(uses * rate, 0.5), self.rounds, delta), loud)
 
 
 @lru_cache(maxsize=64)
-def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> _Grid:
-    return _Grid(law, step, mass, upper=upper)
+def _grid(law: RoundLaw, step: float, mass: float, upper: bool) -> tuple[GridVariable, float]:
+    """The loss of one round on a grid: at one end, in one order; and the chance of what was cut off its top."""
+    low, high = law.range(mass)
+    first = math.floor(low / step)
+    losses = (first + np.arange(math.ceil(high / step) - first + 1)) * step
+    *both, off = law.tails(losses)
+    lean = 1 + off if upper else np.maximum(1 - off, 0.0)
+    tail, other = (np.minimum(values * lean, 1.0) for values in both)
+    inside = np.maximum(tail[:-1] - tail[1:], 0.0)
+    weights, infinite = np.append(inside, 0.0), 0.0
+    if upper:
+        ratio, moved = np.exp(losses), -1.0 / math.expm1(-step)
+        # With n, m the cell's mass under the first and second law: right = (n - e^l m) / (1 - e^-step).
+        right = (inside - ratio[:-1] * (other[:-1] - other[1:])) * moved
+        # Each leaning term is off by at most twice its error; `other` may have left the range of numbers.
+        slack = 4 * np.maximum(off[:-1], off[1:]) * (tail[:-1] + ratio[:-1] * other[:-1]) * moved
+        slack += 1e-300 * ratio[:-1]
+        right = np.clip(right + slack, 0.0, inside)
+        weights[:-1] -= right
+        weights[1:] += right
+        weights[0] += max(1.0 - tail[0], 0.0)
+        infinite = float(tail[-1]) + law.missing
+    return GridVariable(first=first, weights=weights, step=step), infinite
 
 
-class Composition:
-    """One end of delta over epsilon, for all rounds in one order, sharp near one epsilon.
-
-    Args:
-        parts: losses on one grid, each with the number of rounds that have it.
-        upper: which end.
-        near: the epsilon.
-        infinite: the chance that some loss is beyond the grid.
-    """
-
-    def __init__(
-        self, parts: Sequence[tuple[GridVariable, int]], *, upper: bool, near: float, infinite: float = 0.0
-    ) -> None:
-        self._upper, self._infinite = upper, infinite
-        self._tail = UpperTail(parts, around=near, kernel=LOSS)
-
-    def delta(self, epsilon: float) -> float:
-        """The end of delta at epsilon."""
-        value, error = self._tail.value(epsilon)
-        if self._upper:
-            return value + error + self._infinite
-        return 0.0 if math.isinf(value) else max(value - error, 0.0)
-
-    def sharp(self, epsilon: float) -> bool:
-        """Whether FFT errors are too small there to matter."""
-        value, error = self._tail.value(epsilon)
-        return error <= SHARP * value
-
-
-def _composed(rounds: Rounds, step: float, mass: float, *, upper: bool, near: float) -> Composition:
-    grids = [(_grid(law, step, mass, upper), count) for law, count in rounds]
-    infinite = -math.expm1(sum(count * math.log1p(-grid.infinite) for grid, count in grids))
-    return Composition([(grid.variable, count) for grid, count in grids], upper=upper, near=near, infinite=infinite)
-
-
-def upper_end(
-    orders: Sequence[Rounds], delta: float, *, step: float, mass: float, start: float, ceiling: float
-) -> float:
-    """An upper end of epsilon in every order, the first of which is the one that mostly costs the most.
-
-    Args:
-        orders: the rounds in each.
-        delta: in (0, 1).
-        step: of the grid.
-        mass: what may be cut off a round's loss.
-        start: a guess.
-        ceiling: an upper end that is known already.
-    """
-    first, *others = orders
-    epsilon = crossing(
-        lambda near: _composed(first, step, mass, upper=True, near=near),
-        delta=delta, start=start, ceiling=ceiling, upper=True,
-    )  # fmt: skip
-    return raised(
-        epsilon,
-        ceiling,
-        lambda at: all(_composed(rounds, step, mass, upper=True, near=at).delta(at) <= delta for rounds in others),
-    )
-
-
-def lower_end(rounds: Rounds, delta: float, *, step: float, mass: float, upper: float) -> float:
-    """A lower end of epsilon, which is at most `upper`; arguments as of `upper_end`."""
-    return crossing(
-        lambda near: _composed(rounds, step, mass, upper=False, near=near),
-        delta=delta, start=upper, ceiling=upper, upper=False,
-    )  # fmt: skip
-
-
-def upper_curve(orders: Sequence[Rounds], epsilons: np.ndarray, *, step: float, mass: float) -> list[np.ndarray]:
-    """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where they are not small."""
-    curves = [_composed(rounds, step, mass, upper=True, near=0.0) for rounds in orders]
-    return [np.array([curve.delta(float(epsilon)) for epsilon in epsilons]) for curve in curves]
-
-
-def scale(schedule: Schedule) -> tuple[int, float, float]:
-    """Rounds, the noise multiplier of all rounds as one Gaussian, and the least noise multiplier."""
-    rounds = sum(count for _, count in schedule)
-    joint = sum(count / z**2 for z, count in schedule) ** -0.5
-    return rounds, joint, min(z for z, _ in schedule)
-
-
-def cut_mass(rounds: int, delta: float) -> float:
+def _mass(stages: Sequence[Stage], delta: float) -> float:
     """What may be cut off a round's loss: in powers of two, so that many rounds and deltas share a grid."""
+    rounds = sum(stage.rounds for stage in stages)
     return _CUT * 2.0 ** (math.floor(math.log2(delta)) - (rounds - 1).bit_length())
 
 
-def spacing(schedule: Schedule, rate: float, uses: int = 1) -> float:
-    """An upper end's grid: a small part of the typical loss of the quietest round, whose square its error falls with.
+def _ends(
+    stages: Sequence[Stage], mass: float, step: float, *, upper: bool
+) -> list[Callable[[float], DeltaEnd]]:  # fmt: skip
+    """For each order, what makes an end of delta that is sharp near an epsilon."""
+    laws = [(stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule]
+
+    def end(order: int, near: float) -> DeltaEnd:
+        grids = [(_grid(orders[order], step, mass, upper), count) for orders, count in laws]
+        infinite = -math.expm1(sum(count * math.log1p(-cut) for (_, cut), count in grids))
+        tail = UpperTail([(loss, count) for (loss, _), count in grids], around=near, kernel=LOSS)
+        return DeltaEnd(tail, upper=upper, extra=infinite)
+
+    return [lambda near, order=order: end(order, near) for order in range(len(laws[0][0]))]  # type: ignore[misc]
+
+
+def upper_end(stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None) -> float:
+    """An upper end of epsilon in every order, of stages one after another whose draws are apart from one another.
 
     Args:
-        schedule: of sampled Gaussians.
-        rate: a unit's chance of being in a round.
-        uses: units that are zeroed together.
+        ceiling: an upper end that is known already.
+        start: a guess; by default the first stage's.
     """
-    most = max(z for z, _ in schedule)
-    typical = rate * (uses * math.expm1(min(most**-2, 50.0))) ** 0.5
-    return float(np.clip(0.05 * typical, 1e-7, 1e-3 if uses == 1 else 4e-3))
+    step = min(stage.spacing for stage in stages)
+    first, *others = _ends(stages, _mass(stages, delta), step, upper=True)
+    start = stages[0].guess(delta) if start is None else start
+    epsilon = crossing(first, delta=delta, start=start, ceiling=ceiling, upper=True)
+    return raised(epsilon, ceiling, lambda at: all(near(at).delta(at) <= delta for near in others))
+
+
+def lower_end(stages: Sequence[Stage], delta: float, *, upper: float, step: float | None = None) -> float:
+    """A lower end of epsilon in the first order, which is at most `upper`; on the grid of `fine_spacing` by default."""
+    step = fine_spacing(stages, delta, upper) if step is None else step
+    first, *_ = _ends(stages, _mass(stages, delta), step, upper=False)
+    return crossing(first, delta=delta, start=upper, ceiling=upper, upper=False)
+
+
+def upper_curve(stage: Stage, epsilons: np.ndarray) -> list[np.ndarray]:
+    """Upper ends of delta in each order at each epsilon >= 0, float64 [n], sharp where they are not small."""
+    curves = [near(0.0) for near in _ends([stage], _mass([stage], SMALL), stage.spacing, upper=True)]
+    return [np.array([curve.delta(float(epsilon)) for epsilon in epsilons]) for curve in curves]
+
+
+def fine_spacing(stages: Sequence[Stage], delta: float, upper: float) -> float:
+    """The grid of a lower end of all stages, whose upper end is known."""
+    rounds, mass, several = sum(stage.rounds for stage in stages), _mass(stages, delta), stages[0].uses > 1
+    spans = [high - low for low, high in (stage.laws(stage.least, mass)[0].range(mass) for stage in stages)]
+    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
+    # where epsilon is large, a part of epsilon.
+    slack = 8e-4
+    if rounds > MANY_ROUNDS:
+        slack = 1.6e-3 * rounds / MANY_ROUNDS
+    if rounds > 4 * MANY_ROUNDS or several:
+        alone = not several and sum(len(stage.schedule) for stage in stages) == 1
+        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
+        slack = max(slack, share * upper)
+    return max(min(slack / rounds, *(stage.spacing for stage in stages)), max(spans) / LOWER_CELLS)
+
+
+class Composed(Accountant):
+    """Accounts for sampled rounds by their composition. A subclass has `end`; long schedules are `grouped`."""
+
+    def end(self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool) -> float:
+        """A proved end of epsilon, the upper or the lower one."""
+        raise NotImplementedError("of a way of sampling")
+
+    def bracket(self, events: Events, delta: float) -> Bracket:
+        low = self.end(grouped(events.schedule, least=False), events.sampling, delta, upper=False)
+        return low, self.high(events, delta)
+
+    def high(self, events: Events, delta: float) -> float:
+        return self.end(grouped(events.schedule, least=True), events.sampling, delta, upper=True)

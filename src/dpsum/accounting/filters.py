@@ -51,12 +51,7 @@ class Filter:
 def orders_of(profile: str, claim: Claim | None) -> tuple[tuple[float, ...], bool]:
     """The orders of a budget that is kept lot by lot, and whether its conversion is the tight one.
 
-    Args:
-        profile: the budget's, "as_claimed" or "holds".
-        claim: the paper's for this sampler; None: what holds is claimed.
-
-    Raises:
-        DpsumError: the claim does not add up divergences.
+    Without a claim what holds is claimed. DpsumError where the claim does not add up divergences.
     """
     if profile == "holds" or claim is None:
         return HOLDING_ORDERS, True
@@ -75,26 +70,13 @@ def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tigh
 def filter_order(
     noise_multiplier: float, rate: float, orders: Sequence[float], *, epsilon: float, delta: float
 ) -> tuple[float, ...]:
-    """The one order of a filter: that at which noise which stayed as it starts would last longest.
-
-    Args:
-        noise_multiplier: z of the first lot.
-        rate: q.
-        orders: to choose from.
-        epsilon, delta: the budget.
-    """
+    """The one order of a filter: that at which noise which stayed as it starts (z, at rate q) would last longest."""
     lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(noise_multiplier, rate, tuple(orders))
     return (orders[int(np.argmax(lots))],)
 
 
 def filtered_epsilon(budgets: np.ndarray, orders: Sequence[float], delta: float) -> float:
-    """A proved upper end of epsilon where at least one order's budget was kept, whichever the noise turned out to be.
-
-    Args:
-        budgets: B_a for each order, fixed in advance.
-        orders: the orders.
-        delta: in (0, 1).
-    """
+    """A proved upper end of epsilon where one order's budget, fixed in advance, was kept, whatever the noise."""
     alphas, kept = np.asarray(orders, dtype=float), np.asarray(budgets, dtype=float)
     # An order whose budget is below 0 is kept by no run.
     alphas, kept = alphas[kept >= 0], kept[kept >= 0]
@@ -132,11 +114,9 @@ def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
 def floor_of(events: Events, fall: tuple[float, int]) -> Schedule | None:
     """The least noise that each planned lot can have had by the declared rule, if the ledger kept to it.
 
-    That is the schedule that falls at every chance, where it is not too far down. A lot of more noise tells no more
-    than one of less, whatever went before, so that what holds for this fixed schedule holds for any that stays above.
-
-    Args:
-        fall: (beta, lots): the noise may be multiplied by beta, at most once in so many lots.
+    That is the schedule that falls at every chance, where it is not too far down: the noise may be multiplied by beta,
+    at most once in so many lots (`fall`). A lot of more noise tells no more than one of less, whatever went before, so
+    that what holds for this fixed schedule holds for any that stays above.
     """
     beta, every = fall
     lots, first = int(events.sampling["rounds"]), events.multipliers[0]

@@ -112,10 +112,8 @@ def joint_multiplier(multipliers: Sequence[float]) -> float:
 def rest_multiplier(total: float, other: float) -> float:
     """The multiplier beside one of `other` with which both releases of a cohort cost what one of `total` does.
 
-    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up.
-
-    Raises:
-        DpsumError: the other release alone costs as much already.
+    (z^-2 - other^-2)^-1/2 (Andrew et al. 2019, Theorem 1), in the last digits rounded up. DpsumError where the other
+    release alone costs as much already.
     """
     if not other > total:
         raise DpsumError(
@@ -136,15 +134,9 @@ def upper_tail(at: np.ndarray, off: np.ndarray | float = 0.0) -> tuple[np.ndarra
     2^-53, and exp of it by that share of itself: far out no fixed margin is enough. Taken is (16 + 3 at^2) 2^-53, about
     twice the largest error that was found against mpmath up to at = 37 (`tests/accounting/test_normal.py`).
 
-    Where `at` itself was rounded, the tail moves by at most exp(h off) - 1 of itself, h the greatest hazard on the way,
-    and the normal's hazard at x is at most max(x, 0) + 1.
-
-    Args:
-        at: float64 [n]; infinite where the tail is 0 or 1 for certain.
-        off: how far `at` may be from what is meant.
-
-    Returns:
-        The tails, and their errors as shares of them, float64 [n].
+    Where `at` itself may be off by `off`, the tail moves by at most exp(h off) - 1 of itself, h the greatest hazard on
+    the way, and the normal's hazard at x is at most max(x, 0) + 1. `at` is infinite where the tail is 0 or 1 for
+    certain.
     """
     out = np.where(np.isfinite(at), np.maximum(at, 0.0), 0.0)
     moved = np.where(np.isfinite(at), off, 0.0)

@@ -9,7 +9,6 @@ returned covers rounding and the mass that wraps around.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy
@@ -23,15 +22,10 @@ OUTSIDE = 1e-12
 
 
 class GridVariable:
-    """A variable that takes the value (first + i) * step with probability weights[i].
+    """A variable that takes the value (first + i) * step with probability weights[i] >= 0, float64 [n].
 
-    The weights may add up to less than one: the missing mass counts as contributing nothing. What a sum
-    needs of it again and again (logarithms, a coarse copy) is kept with it.
-
-    Args:
-        first: index of the first value on the grid.
-        weights: probabilities, >= 0, float64 [n]; zeros at both ends are dropped.
-        step: the grid's spacing, > 0.
+    The weights may add up to less than one: the missing mass counts as contributing nothing; zeros at both ends are
+    dropped. What a sum needs again and again (logarithms, a coarse copy) is kept with it.
     """
 
     def __init__(self, *, first: int, weights: np.ndarray, step: float) -> None:
@@ -41,7 +35,8 @@ class GridVariable:
         self.first, self.step = first + int(support[0]), step
         self.weights = weights[support[0] : support[-1] + 1]
         self.values = (self.first + np.arange(len(self.weights))) * step
-        self.log_weights = _log(self.weights)
+        with np.errstate(divide="ignore"):
+            self.log_weights = np.log(self.weights)
         self.coarse_values, self.coarse_log_weights = _coarse(self)
 
     def log_mgf(self, theta: float) -> float:
@@ -86,11 +81,10 @@ RATIO = Kernel(a=np.ones_like, b=lambda x: 1.0 / x, c=lambda at: at, bound=1.0, 
 
 
 class UpperTail:
-    """E g(S, K) for S a sum of independent variables, and any K near `around`.
+    """E g(S, K) for S a sum of independent variables, and any K; sharp near K = `around`.
 
     Args:
         parts: the summands, each with the number of its independent copies; all on one grid.
-        around: the K near which the answer is sharp. It holds everywhere.
         kernel: g. For RATIO, K > 0.
     """
 
@@ -113,9 +107,9 @@ class UpperTail:
         spectrum: np.ndarray | None = None
         shift, scale, forward, copies = 0, -self._theta * self._around, 0.0, 0
         self._log_mgfs = []
-        for part, count in self._parts:
-            tilted = self._theta * part.values
-            tilted += part.log_weights
+        for variable, count in self._parts:
+            tilted = self._theta * variable.values
+            tilted += variable.log_weights
             top = tilted.max()
             tilted -= top
             np.exp(tilted, out=tilted)
@@ -125,7 +119,7 @@ class UpperTail:
             self._log_mgfs.append(log_mgf)
             power = _power(scipy.fft.rfft(_fold(tilted, size), n=size), count)
             spectrum = power if spectrum is None else spectrum * power
-            shift += part.first * count
+            shift += variable.first * count
             scale += count * log_mgf
             forward += count * _norm(tilted)
             copies += count
@@ -139,13 +133,13 @@ class UpperTail:
         """A Chernoff bound, on the exact weights, for the tilted mass outside the window."""
         low, high = self._start * self._step, (self._start + size) * self._step
         self._outside = 0.0
-        least = sum(part.first * count for part, count in self._parts)
-        most = sum((part.first + len(part.weights) - 1) * count for part, count in self._parts)
+        least = sum(variable.first * count for variable, count in self._parts)
+        most = sum((variable.first + len(variable.weights) - 1) * count for variable, count in self._parts)
         sides = [(slopes[0], low)] * (self._start > least) + [(slopes[1], high)] * (self._start + size <= most)
         for slope, edge in sides:
             exponent = -slope * edge
-            for (part, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
-                exponent += count * (part.log_mgf(self._theta + slope) - log_mgf)
+            for (variable, count), log_mgf in zip(self._parts, self._log_mgfs, strict=True):
+                exponent += count * (variable.log_mgf(self._theta + slope) - log_mgf)
             self._outside += float(np.exp(min(exponent, 0.0)))
 
     def _sum_up(self, mass: np.ndarray) -> None:
@@ -168,11 +162,7 @@ class UpperTail:
         self._error = self._fft_error * square**0.5 + self._outside * peak
 
     def value(self, at: float) -> tuple[float, float]:
-        """E g(S, at), and a bound on its error.
-
-        Returns:
-            (inf, inf) for an `at` too far below `around` to say anything about.
-        """
+        """E g(S, at), and a bound on its error; both infinite for an `at` too far below `around`."""
         offset = at - self._around
         if offset <= self._lowest or self._log_scale > 600.0 or not (self._kernel.scaled or at > 0):
             return math.inf, math.inf
@@ -189,37 +179,54 @@ class UpperTail:
         return tail * scale, (error + 1e-12 * (self._copies + 1) * tail) * scale
 
 
-class End(Protocol):
-    """One end of delta as a function of epsilon: true everywhere, sharp near some epsilon."""
-
-    def delta(self, epsilon: float) -> float:
-        """The end of delta at epsilon."""
-
-    def sharp(self, epsilon: float) -> bool:
-        """Whether FFT errors are too small there to matter."""
-
-
-# A curve is sharp where its FFT error is less than this share of its delta.
+# An end is sharp where its FFT error is less than this share of its delta.
 SHARP = 1e-5
 
 
-def crossing(curve_near: Callable[[float], End], *, delta: float, start: float, ceiling: float, upper: bool) -> float:
-    """A proved end of epsilon: the least that an upper curve puts at or under delta, or the largest that a lower one
-    puts at or over it.
-
-    Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one
-    crossed, until it is sharp there.
+class DeltaEnd:
+    """One end of delta over epsilon, from a tail: true everywhere, sharp near the epsilon that the tail is made for.
 
     Args:
-        curve_near: makes a curve that is sharp near an epsilon.
-        start: a guess of epsilon; `ceiling`: an upper end that is known already.
-        upper: whether the curves are upper ends.
+        tail: of the losses, or of what they follow from, which is asked at `place` of an epsilon.
+        upper: which end.
+        extra: added to the tail's value at an upper end, for what the tail leaves out.
+        share: (t, T): t/T of the tail's value is delta.
+    """
+
+    def __init__(
+        self, tail: UpperTail, *, upper: bool, place: Callable[[float], float] = float, extra: float = 0.0,
+        share: tuple[int, int] = (1, 1),
+    ) -> None:  # fmt: skip
+        self._tail, self._upper, self._place, self._extra, self._share = tail, upper, place, extra, share
+
+    def delta(self, epsilon: float) -> float:
+        """The end of delta at epsilon."""
+        value, error = self._tail.value(self._place(epsilon))
+        counted, rounds = self._share
+        if self._upper:
+            return (value + error + self._extra) * counted / rounds
+        return 0.0 if math.isinf(value) else max(value - error, 0.0) * counted / rounds
+
+    def sharp(self, epsilon: float) -> bool:
+        """Whether FFT errors are too small there to matter."""
+        value, error = self._tail.value(self._place(epsilon))
+        return error <= SHARP * value
+
+
+def crossing(
+    curve_near: Callable[[float], DeltaEnd], *, delta: float, start: float, ceiling: float, upper: bool
+) -> float:
+    """A proved end of epsilon, where a curve crosses delta: an upper curve at or under it, or a lower one at or over
+    it.
+
+    Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one crossed,
+    until it is sharp there. `start` is a guess, `ceiling` an upper end that is known already.
     """
     best, near = (ceiling if upper else 0.0), min(start, ceiling)
     for _ in range(8):
         curve = curve_near(near)
 
-        def excess(epsilon: float, curve: End = curve) -> float:
+        def excess(epsilon: float, curve: DeltaEnd = curve) -> float:
             return math.log(min(max(curve.delta(epsilon), 1e-300), 1e300) / delta)
 
         # Far below `near` a lower curve may know nothing.
@@ -286,11 +293,6 @@ def _fold(weights: np.ndarray, size: int) -> np.ndarray:
     return padded.reshape(-1, size).sum(axis=0)
 
 
-def _log(weights: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(weights)
-
-
 def _coarse(variable: GridVariable, cells: int = 150) -> tuple[np.ndarray, np.ndarray]:
     """The variable in few atoms, finest at both ends: to choose a tilt and a window, not to bound anything."""
     length = len(variable.weights)
@@ -310,13 +312,13 @@ Parts = Sequence[tuple[GridVariable, int]]
 def _tilted(parts: Parts, theta: float) -> tuple[float, float]:
     """Mean and variance of the coarse sum under the tilt."""
     mean = variance = 0.0
-    for part, count in parts:
-        exponents = theta * part.coarse_values + part.coarse_log_weights
+    for variable, count in parts:
+        exponents = theta * variable.coarse_values + variable.coarse_log_weights
         weights = np.exp(exponents - exponents.max())
         weights /= weights.sum()
-        centre = float(weights @ part.coarse_values)
+        centre = float(weights @ variable.coarse_values)
         mean += count * centre
-        variance += count * float(weights @ (part.coarse_values - centre) ** 2)
+        variance += count * float(weights @ (variable.coarse_values - centre) ** 2)
     return mean, variance
 
 
@@ -324,7 +326,7 @@ def _best_tilt(parts: Parts, around: float) -> float:
     """The tilt under which the sum's mean is `around`, and at least one that moves the mean a little."""
     mean, variance = _tilted(parts, 0.0)
     deviation = max(variance, 1e-300) ** 0.5
-    most = sum(count * float(part.values[-1]) for part, count in parts)
+    most = sum(count * float(variable.values[-1]) for variable, count in parts)
     target = min(max(around, mean + 0.2 * deviation), 0.05 * mean + 0.95 * most)
     high = 0.25 / deviation
     for _ in range(60):
@@ -352,20 +354,21 @@ def _window(parts: Parts, theta: float) -> tuple[float, float, tuple[float, floa
     need = -math.log(OUTSIDE)
     upper, lower = np.zeros(len(slopes)), np.zeros(len(slopes))
     least = most = 0.0
-    for part, count in parts:
-        base = _log_sum(theta * part.coarse_values + part.coarse_log_weights)
-        moves = np.outer(slopes, part.coarse_values)
-        tilt = theta * part.coarse_values + part.coarse_log_weights - base
-        upper += count * _log_sum(tilt + moves)
-        lower += count * _log_sum(tilt - moves)
-        least += count * float(part.values[0])
-        most += count * float(part.values[-1])
+    for variable, count in parts:
+        base = log_sum(theta * variable.coarse_values + variable.coarse_log_weights)
+        moves = np.outer(slopes, variable.coarse_values)
+        tilt = theta * variable.coarse_values + variable.coarse_log_weights - base
+        upper += count * log_sum(tilt + moves)
+        lower += count * log_sum(tilt - moves)
+        least += count * float(variable.values[0])
+        most += count * float(variable.values[-1])
     highs, lows = (need + upper) / slopes, -(need + lower) / slopes
     high, low = int(np.argmin(highs)), int(np.argmax(lows))
     edges = max(float(lows[low]), least), min(float(highs[high]), most)
     return *edges, (-float(slopes[low]), float(slopes[high]))
 
 
-def _log_sum(exponents: np.ndarray) -> np.ndarray:
+def log_sum(exponents: np.ndarray) -> np.ndarray:
+    """Log of the sum of e^x over the last axis, none of which is all of -inf."""
     top = exponents.max(axis=-1, keepdims=True)
     return np.squeeze(top, -1) + np.log(np.exp(exponents - top).sum(axis=-1))

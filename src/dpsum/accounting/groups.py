@@ -31,7 +31,6 @@ def group_epsilon(epsilon_at: Callable[[float], float], size: int, delta: float,
 
     Args:
         epsilon_at: delta to an upper end of epsilon for one change; both directions of it.
-        size: k >= 1 changes.
         delta: of all of them together.
         ceiling: an upper end that is known already; given back where this way leads to nothing lower.
     """
@@ -94,12 +93,12 @@ def _sum_of_squares(
     while cut < most and float(tail_of(cut)) * rounds > LEFT_OUT:
         cut += 1
     counts = np.arange(cut + 1)
-    one = np.zeros(cut * cut + 1)
-    one[counts * counts] = law_of(counts)
+    law = np.zeros(cut * cut + 1)
+    law[counts * counts] = law_of(counts)
     # No round has more than `most`, so beyond it nothing is missing.
     missing = rounds * float(tail_of(cut)) if cut < most else 0.0
     total: np.ndarray | None = None
-    exponent, power = rounds, one
+    exponent, power = rounds, law
     while True:
         if exponent & 1:
             total, lost = _cut(power if total is None else np.convolve(total, power))
@@ -125,10 +124,7 @@ def known_draws_epsilon(law: np.ndarray, missing: float, noise_multiplier: float
     """A proved upper end: the observer learns the draws too, and so sees one Gaussian of mu = sqrt(sum n_t^2) / z.
 
     Args:
-        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2, ...
-        missing: what is missing from the law.
-        noise_multiplier: z.
-        delta: in (0, 1).
+        law: the probability (or an upper end of it) that the sum of squares is 0, 1, 2, ...; the rest is `missing`.
     """
     rest = delta - missing
     if rest <= 0:

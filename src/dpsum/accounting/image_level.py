@@ -48,10 +48,8 @@ class ImageUse:
     def worst_square(self, multipliers: Sequence[float], *, apart: bool = False) -> float:
         """The greatest sum over rounds of c_t^2 / z_t^2 of any image, where clients' rounds are known.
 
-        Args:
-            multipliers: z of each round that was run.
-            apart: whether clients of a round release one by one, each with noise of its own, and not their sum: then
-                the greatest sum of c_t / z_t^2.
+        Of c_t / z_t^2 where clients of a round release `apart`: one by one, each with noise of its own, and not their
+        sum.
         """
         assert self.rounds is not None
         done = len(multipliers)

@@ -28,8 +28,7 @@ class Entry:
     """What one profile says.
 
     Attributes:
-        epsilon_low, epsilon_high: proved ends, equal where they are exact.
-        delta: at which they are given.
+        epsilon_low, epsilon_high: proved ends at delta, equal where they are exact.
         unit, adjacency, observer: of the guarantee.
         status: "proved"; "as run": of the noise that was run, not of its choice; "void": not of this mechanism, or
             not finite.
@@ -65,6 +64,7 @@ class Profiles:
         self.events = events = self.accountant.read(releases)
         uncovered = {event.reason: event for event in reversed(releases) if event.data_dependent_threshold}
         self.missing = "; ".join(f"{event.name} from round {event.round}, {why}" for why, event in uncovered.items())
+        self.z = None if self.missing else self.accountant.gaussian(events)
         self.adaptive = len(events.schedule) > 1 if given.adaptive is None else given.adaptive
         self.filter = self.floor = None
         if self.adaptive and self.accountant.follows_loss:
@@ -140,6 +140,8 @@ class Profiles:
 
     def _high(self, delta: float) -> float:
         """The high end of `holds` at another delta."""
+        if self.missing:
+            return math.inf
         bounds = []
         if self.filter is not None:
             bounds.append(self.filter.epsilon(delta))
@@ -151,18 +153,15 @@ class Profiles:
         """One unit's contribution becomes any other: the sum moves by up to twice the threshold."""
         if self.accountant.adjacency == "replace-one":
             return holds
-        z, low = self.accountant.gaussian(self.events), holds.epsilon_low
-        own = self.accountant.replaced(self.events, self.delta)
-        if own is not None and not self.missing:
-            text = f"{holds.explanation}; replaced by any other, which has an analysis of its own"
-            return self._entry(*own, holds.status, text, adjacency="replace-one")
-        how = "sensitivity 2C" if z else "the high end zeroes the unit and then puts another in its place"
-        high = math.inf
-        if not self.missing and z:
-            high = gaussian_epsilon(z / 2, self.delta)
-            low = high if holds.epsilon_low == holds.epsilon_high else low
-        elif not self.missing:
+        low, own = holds.epsilon_low, None if self.missing else self.accountant.replaced(self.events, self.delta)
+        if own is not None:
+            (low, high), how = own, "replaced by any other, which has an analysis of its own"
+        elif self.z:
+            high, how = gaussian_epsilon(self.z / 2, self.delta), "sensitivity 2C"
+            low = high if low == holds.epsilon_high else low
+        else:
             high = max(low, group_epsilon(self._high, 2, self.delta))
+            how = "the high end zeroes the unit and then puts another in its place"
         return self._entry(low, high, holds.status, f"{holds.explanation}; {how}", adjacency="replace-one")
 
     def groups(self, profiles: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -173,9 +172,8 @@ class Profiles:
         """
         by_size = {}
         for size in self.given.groups:
-            z, high = self.accountant.gaussian(self.events), math.inf
-            if not self.missing:
-                high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
+            z = self.z
+            high = gaussian_epsilon(z / size, self.delta) if z else group_epsilon(self._high, size, self.delta)
             one_low, one_high = profiles["holds"].epsilon_low, profiles["holds"].epsilon_high
             low = high if z and one_low == one_high > 0 else min(one_low, high)
             how = "one Gaussian of sensitivity kC; exact" if z else "one unit is changed after another"
@@ -231,9 +229,9 @@ class Profiles:
                 f"holds; set streams to own for each of them{remark}"
             )
             return self._entry(low, math.inf, "void", text)
-        z, how = self.accountant.gaussian(events), "by Renyi divergences"
-        if search.number == "fixed" and z:
-            high, how = gaussian_epsilon(z / search.runs**0.5, delta), "as one Gaussian"
+        how = "by Renyi divergences"
+        if search.number == "fixed" and self.z:
+            high, how = gaussian_epsilon(self.z / search.runs**0.5, delta), "as one Gaussian"
         elif self.filter is not None and self.floor is None:
             high = searched_epsilon(self.filter.budgets, self.filter.orders, search, delta)
         else:

@@ -19,13 +19,9 @@ HOLDING_ORDERS = tuple(range(2, 257))
 
 
 def renyi(noise_multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
-    """Renyi divergences of one round, an upper end in both directions, at each order above 1.
+    """Renyi divergences of one round (z, q), an upper end in both directions, at each order above 1.
 
     Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled Gaussian Mechanism (2019), Section 3.3.
-
-    Args:
-        noise_multiplier: z.
-        rate: q.
     """
     return _renyi(noise_multiplier, rate, tuple(orders))
 

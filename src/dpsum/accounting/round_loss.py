@@ -12,12 +12,18 @@ from scipy.special import gammaln, logsumexp, ndtri
 from dpsum.accounting.gaussian import FUNCTION, ROUNDING, upper_tail
 
 
+def normal_tail(
+    x: np.ndarray, off: np.ndarray, mean: float, deviation: float, sign: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The chance of N(mean, deviation^2) above (sign 1) or below (-1) an x that may be off, and its error's share."""
+    return upper_tail(sign * (x - mean) / deviation, (off + 3 * ROUNDING * (np.abs(x) + mean)) / deviation)
+
+
 class RoundLoss:
     """The privacy loss of one round, by removal (P against Q) or by addition (Q against P).
 
     Args:
-        noise_multiplier: z.
-        rate: q.
+        noise_multiplier, rate: z and q.
         add: the direction.
         uses: k; P is the mixture over Binomial(k, q).
         dropped: how much of that mixture's far end may be left out. P is then a little less than it is: what is left
@@ -49,7 +55,7 @@ class RoundLoss:
         """The probability of Q and of P above (sign 1) or below (-1) an x that may be off, and the share of both."""
 
         def beyond(mean: float) -> tuple[np.ndarray, np.ndarray]:
-            return upper_tail(sign * (x - mean) / self.z, (off + 3 * ROUNDING * (np.abs(x) + mean)) / self.z)
+            return normal_tail(x, off, mean, self.z, sign)
 
         without, share = beyond(0.0)
         if self.uses == 1:
@@ -107,9 +113,9 @@ class RoundLoss:
                 np.maximum(top, ratio + count * (x - count / 2) / variance, out=top)
             total, slope = np.zeros(len(x)), np.zeros(len(x))
             for count, ratio in zip(counts, ratios, strict=True):
-                part = np.exp(ratio + count * (x - count / 2) / variance - top)
-                total += part
-                slope += count * part
+                summand = np.exp(ratio + count * (x - count / 2) / variance - top)
+                total += summand
+                slope += count * summand
             step = (top + np.log(total) - target) * variance * total / slope
             x -= step
             if not len(step) or np.max(np.abs(step) / (1 + np.abs(x))) < 1e-15:

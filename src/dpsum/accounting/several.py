@@ -28,13 +28,7 @@ _ROUNDING = 1e-12
 
 
 def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple[float, np.ndarray]:
-    """The allowed set of rounds with the largest sum of weights, and that sum.
-
-    Args:
-        weights: of each round, >= 0, float64 [rounds].
-        separation: >= 1.
-        participations: >= 0, at most so many.
-    """
+    """The allowed set of rounds with the largest sum of weights >= 0, float64 [rounds], and that sum."""
     rounds = len(weights)
     # best[t]: the most that a set of at most so many of the first t rounds has.
     tables = [np.zeros(rounds + 1)]
@@ -54,9 +48,7 @@ def heaviest(weights: np.ndarray, separation: int, participations: int) -> tuple
 def sensitivity(gram: np.ndarray, separation: int, participations: int) -> tuple[float, float]:
     """Proved ends of how far a unit of contributions of norm 1 moves the releases, in deviations of the noise.
 
-    Args:
-        gram: G = C^T C over the variance, float64 [rounds, rounds].
-        separation, participations: of a unit's rounds, both >= 1.
+    `gram` is G = C^T C over the variance, float64 [rounds, rounds]; `separation` and `participations` are at least 1.
     """
     sizes, rounds = np.abs(gram), len(gram)
     diagonal = np.diag(gram)

@@ -39,6 +39,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dpsum.accounting.gaussian import Bracket
+from dpsum.accounting.grid_sums import log_sum
 
 DOUBT, LOOKS = 1e-3, 100
 MOST = 256
@@ -102,7 +103,7 @@ class _Counts:
         values = np.broadcast_to(last, (len(self._levels), order + 1))
         self._values = [values]
         for index in reversed(range(self._done)):
-            values = _log_sum(self._terms(index, self._values[-1]))
+            values = log_sum(self._terms(index, self._values[-1]))
             self._values.append(values)
         self._values.reverse()
         self.log_total = float(self._values[0][0, order] + gammaln(order + 1.0) - order * math.log(rounds))
@@ -120,8 +121,8 @@ class _Counts:
         count, left = self._count, self._count[:, None] - self._count
         here = self._levels[:, None] * count + self._own[index] * count * (count - 1) - gammaln(count + 1.0)
         after = self._next(index, self._levels[:, None], count)
-        found = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
-        return np.where(left >= 0, found, -np.inf)
+        weights = here[:, None, :] + values[after[:, None, :], np.maximum(left, 0)]
+        return np.where(left >= 0, weights, -np.inf)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Counts of the rounds that were run, float64 [size, t], and E' of each, float64 [size]."""
@@ -142,12 +143,6 @@ class _Counts:
         return counts, energy + self._chain.common / 2 * ran * (ran - 1)
 
 
-def _log_sum(values: np.ndarray) -> np.ndarray:
-    """Log of the sum of e^values over the last axis, none of which is all of -inf."""
-    most = values.max(axis=-1)
-    return np.asarray(most + np.log(np.exp(values - most[..., None]).sum(axis=-1)))
-
-
 def _bernstein(values: np.ndarray, most: float, doubt: float) -> Bracket:
     """Ends of the mean of draws in [0, most], each wrong with a chance of `doubt` at most."""
     size, log = len(values), math.log(2 / doubt)
@@ -160,8 +155,7 @@ class Pair:
     """P and Q of one G: both ends of delta.
 
     Args:
-        encoder: |C| over sigma, of the rounds that were run, float64 [t, t].
-        rounds: T.
+        encoder, rounds: as of `bracket`.
         delta: that epsilon is to be found at.
     """
 
@@ -173,13 +167,13 @@ class Pair:
         below = gram[np.tril_indices(len(gram), -1)]
         commons = np.unique(np.quantile(below, np.linspace(0, 1, 9))) if len(below) else np.zeros(1)
         chain = min((_Chain.over(gram, float(common)) for common in (0.0, *commons)), key=lambda one: one.excess)
-        found: list[tuple[float, _Counts]] = []
+        tried: list[tuple[float, _Counts]] = []
         for order in _ORDERS:
             counts = _Counts(chain, self._diagonal, rounds, order)
-            found.append((self._of_renyi(counts), counts))
-            if len(found) > 1 and found[-1][0] > found[-2][0]:
+            tried.append((self._of_renyi(counts), counts))
+            if len(tried) > 1 and tried[-1][0] > tried[-2][0]:
                 break
-        self.ceiling, self._counts = min(found, key=lambda one: one[0])
+        self.ceiling, self._counts = min(tried, key=lambda one: one[0])
 
     def _of_renyi(self, counts: _Counts) -> float:
         """Epsilon where the bound of present against absent, which needs no draws, comes to delta."""
@@ -193,9 +187,9 @@ class Pair:
         rng = np.random.Generator(np.random.Philox(_SEED))
         counts, above = self._counts.draw(_DRAWS, rng)
         logs = np.empty(_DRAWS)
-        for part in self._parts(_DRAWS):
-            noise = rng.standard_normal((part.stop - part.start, len(self._gram)))
-            logs[part] = self._log_ratio(counts[part] @ self._gram + noise @ self._encoder)
+        for rows in self._parts(_DRAWS):
+            noise = rng.standard_normal((rows.stop - rows.start, len(self._gram)))
+            logs[rows] = self._log_ratio(counts[rows] @ self._gram + noise @ self._encoder)
         energy = ((counts @ self._gram) * counts).sum(axis=1) / 2 - counts @ self._diagonal / 2
         weight = np.minimum(energy - above, 0.0) + self._counts.log_total + (1 - self._counts.order) * logs
         return logs, weight
@@ -206,7 +200,7 @@ class Pair:
 
     def _log_ratio(self, moved: np.ndarray) -> np.ndarray:
         """Log f, from C^T y / sigma [n, t]."""
-        logs = _log_sum(moved - self._diagonal / 2)
+        logs = log_sum(moved - self._diagonal / 2)
         if (left := self._rounds - len(self._gram)) > 0:
             logs = np.logaddexp(logs, math.log(left))
         return np.asarray(logs - math.log(self._rounds))
@@ -235,11 +229,11 @@ class Pair:
             return 1.0
         rng, draws = np.random.Generator(np.random.Philox(_SEED + 1)), max(int(wanted), _DRAWS)
         values, shift = np.empty(draws), tau * (self._gram @ share) / math.sqrt(square)
-        for part in self._parts(draws):
-            moved = rng.standard_normal((part.stop - part.start, len(self._gram))) @ self._encoder
+        for rows in self._parts(draws):
+            moved = rng.standard_normal((rows.stop - rows.start, len(self._gram))) @ self._encoder
             weight = tau * (moved @ share) / math.sqrt(square) - tau**2 / 2
             logs = self._log_ratio(moved - shift)
-            values[part] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(np.minimum(epsilon + logs, 0.0))
+            values[rows] = np.exp(np.minimum(weight, 0.0)) * -np.expm1(np.minimum(epsilon + logs, 0.0))
         return _bernstein(values, most, self._doubt)[1]
 
 

@@ -75,13 +75,7 @@ class Search:
 
 
 def searched_divergences(divergences: np.ndarray, orders: Sequence[float], search: Search) -> np.ndarray:
-    """Renyi divergences of a search from those of one of its runs.
-
-    Args:
-        divergences: an upper end for one run at each order, in both directions.
-        orders: the orders, all above 1.
-        search: of which number.
-    """
+    """Renyi divergences of a search, from an upper end for one of its runs at each order > 1, in both directions."""
     alphas = np.asarray(orders, dtype=float)
     runs = search.runs
     if search.number == "fixed":

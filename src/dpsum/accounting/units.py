@@ -47,23 +47,21 @@ _BESIDE = ("below-threshold-count", "clipped-norm-sum")
 """What clipping rules release beside a sum, of the units that the sum reads."""
 
 
-def part_of(one: Read) -> str:
+def part_of(event: Read) -> str:
     """The part of the records that a sum reads; "": all of every unit."""
-    return one.part or (_SETS.get(one.name, "") if one.unit == RECORD else "")
+    return event.part or (_SETS.get(event.name, "") if event.unit == RECORD else "")
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
-    """Sums, or lines of a ledger, by their unit.
-
-    Raises:
-        DpsumError: sums of clients and sums of records have an observer in common.
-    """
+    """Sums, or lines of a ledger, by their unit; DpsumError where clients' and records' have an observer in common."""
     units: dict[str, list[One]] = {}
-    for one in events:
-        units.setdefault(one.unit, []).append(one)
+    for event in events:
+        units.setdefault(event.unit, []).append(event)
     if len(units) > 1:
         records, clients = units.get(RECORD, []), units.get(CLIENT, [])
-        if any(one.observer != "server" for one in records) or any(one.observer != "everyone" for one in clients):
+        if any(event.observer != "server" for event in records) or any(
+            event.observer != "everyone" for event in clients
+        ):
             first, second = records[0], clients[0]
             raise DpsumError(
                 f"{first.name} protects records from {first.observer} and {second.name} clients from "
@@ -79,15 +77,15 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     Raises:
         DpsumError: some read a part and others all.
     """
-    kinds = {(one.name, one.part): one for one in reversed(events)}
-    read = {key: part_of(one) for key, one in kinds.items() if one.part or one.name not in _BESIDE}
-    for key, one in kinds.items():
+    kinds = {(event.name, event.part): event for event in reversed(events)}
+    read = {key: part_of(event) for key, event in kinds.items() if event.part or event.name not in _BESIDE}
+    for key, event in kinds.items():
         if key not in read:
-            alike = {read[of] for of in read if kinds[of].unit == one.unit and _sampler(kinds[of]) == _sampler(one)}
+            alike = {read[of] for of in read if kinds[of].unit == event.unit and _sampler(kinds[of]) == _sampler(event)}
             read[key] = alike.pop() if len(alike) == 1 else ""
     parts: dict[str, list[One]] = {}
-    for one in events:
-        parts.setdefault(read[one.name, one.part], []).append(one)
+    for event in events:
+        parts.setdefault(read[event.name, event.part], []).append(event)
     if "" in parts and len(parts) > 1:
         some = next(part for part in parts if part)
         raise DpsumError(
@@ -97,9 +95,9 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
     return parts
 
 
-def _sampler(one: Read) -> object:
+def _sampler(event: Read) -> object:
     """What a line of a ledger has; a sum has none yet."""
-    return getattr(one, "sampler", None)
+    return getattr(event, "sampler", None)
 
 
 def cannot_compose(one: str, other: str, unit: str, part: str, why: str = "are not sampled alike") -> str:

@@ -44,8 +44,7 @@ def from_event(
 
     Args:
         event: Gaussians, Poisson samples and fixed-size samples without replacement of them, and compositions.
-        units: records or clients in the data.
-        unit: "record" or "client".
+        units: records or clients in the data, as `unit` says.
         adjacency: of the accountant that the tree is for; see above. The lines are for zero-out.
         threshold: C.
 
@@ -59,7 +58,7 @@ def from_event(
     rounds = list(_rounds(event))
     if not rounds:
         raise DpsumError("the tree has no release: there is nothing to account for")
-    kinds = {(one.rate, one.size, len(one.multipliers)) for one in rounds}
+    kinds = {(sample.rate, sample.size, len(sample.multipliers)) for sample in rounds}
     if len(kinds) > 1:
         samplers = "; ".join(f"rate {rate:g}, {count} of each" for rate, _, count in itertools.islice(sorted(kinds), 3))
         raise DpsumError(f"the tree has samples of several kinds ({samplers}): a ledger is of one sampler, so split it")
@@ -71,8 +70,8 @@ def from_event(
     of = {"clients": 1, "records": units} if unit == "record" else {"clients": units}
     sampler = {"kind": kind, **of, "cohort": cohort, "rounds": len(rounds), "rate": cohort / units if size else rate}
     lines = []
-    for number, one in enumerate(rounds):
-        for which, multiplier in enumerate(one.multipliers):
+    for number, sample in enumerate(rounds):
+        for which, multiplier in enumerate(sample.multipliers):
             z = multiplier * _OVER[adjacency]
             lines.append(_line(number, "sum" if count == 1 else f"sum-{which}", unit, z, threshold, sampler))
     return lines
@@ -138,14 +137,10 @@ def _gaussians(event: events.DpEvent) -> Iterator[float]:
 
 
 def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> events.DpEvent:
-    """A ledger as the tree that dp_accounting's accountants take.
+    """A ledger, of one unit, as the tree that dp_accounting's accountants take.
 
     Known rounds become the one Gaussian that they are to the unit that is worst off. A line whose noise is not
-    accounted for (`reason`) makes the tree non-private.
-
-    Args:
-        releases: of one unit.
-        adjacency: of the accountant; see above.
+    accounted for (`reason`) makes the tree non-private. `adjacency` is that of the accountant; see above.
 
     Raises:
         DpsumError: dp_accounting has no event of the mechanism and sampler under this adjacency; or the ledger is none
@@ -163,8 +158,8 @@ def to_event(releases: Sequence[Release], *, adjacency: str = "zero-out") -> eve
     schedule = [(z / over, count) for z, count in reading.schedule]
     gaussian = first.mechanism in ("gaussian", "correlated-gaussian") and not analysis.own
     if gaussian and first.adjacency == "zero-out":
-        if (one := analysis.gaussian(reading)) is not None:
-            return events.GaussianDpEvent(one / over)
+        if (multiplier := analysis.gaussian(reading)) is not None:
+            return events.GaussianDpEvent(multiplier / over)
         if kind in ("poisson", "poisson-lots") and adjacency == "zero-out":
             rate = float(sampler["rate"])
             return _composed(

@@ -30,24 +30,20 @@ from typing import Any
 
 import numpy as np
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy.dp_adaptive_clipping import DifferentialPrivacyAdaptiveBase
 from flwr.serverapp.strategy.dp_fixed_clipping import DifferentialPrivacyFixedClippingBase
 
 from dpsum.accounting.claims import Claim
 from dpsum.adapters.flower_nodes import release_of
-from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, replace, rms
+from dpsum.adapters.watch import Watch, check_cohorts, differences, norm, spacing
 from dpsum.errors import DpsumError
 
 _MEND = "or metrics='kept', if nobody but the server sees them"
 Arrays = list[np.ndarray]
 
 
-def watch(
-    strategy: Strategy, ledger: Path | str, *, rounds: int | None = None, cohorts: str = "secret",
-    examples: tuple[float, float] | None = None, metrics: str = "released",
-) -> StrategyWatch:  # fmt: skip
-    """Watch a strategy with differential privacy, from before its first round on.
+class StrategyWatch(Watch):
+    """A strategy with differential privacy that is watched, from before its first round on (`watch`).
 
     Args:
         strategy: one of Flower's four wrappers, before `start`.
@@ -64,45 +60,41 @@ def watch(
         DpsumError: the strategy is none of Flower's wrappers of `flwr.serverapp.strategy`, or is watched already;
             arguments out of bounds; the ledger exists.
     """
-    if not isinstance(strategy, (DifferentialPrivacyFixedClippingBase, DifferentialPrivacyAdaptiveBase)):
-        raise DpsumError(
-            f"{type(strategy).__name__} is no strategy with differential privacy of flwr.serverapp.strategy: give the "
-            "DifferentialPrivacy... wrapper itself, before its start"
-        )
-    if "aggregate_train" in vars(strategy):
-        raise DpsumError("the strategy is watched already, or its aggregate_train was replaced: watch a new one, once")
-    check_cohorts(cohorts)
-    if examples is not None and not 0 < examples[0] <= examples[1]:
-        raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
-    return StrategyWatch(strategy, ledger, rounds, cohorts, examples, metrics)
-
-
-class StrategyWatch(Watch):
-    """A strategy that is watched; see `watch`, which makes it."""
 
     def __init__(
-        self, strategy: Any, ledger: Path | str, rounds: int | None, cohorts: str,
-        examples: tuple[float, float] | None, metrics: str,
+        self, strategy: Any, ledger: Path | str, *, rounds: int | None = None, cohorts: str = "secret",
+        examples: tuple[float, float] | None = None, metrics: str = "released",
     ) -> None:  # fmt: skip
+        adaptive = isinstance(strategy, DifferentialPrivacyAdaptiveBase)
+        if not adaptive and not isinstance(strategy, DifferentialPrivacyFixedClippingBase):
+            raise DpsumError(
+                f"{type(strategy).__name__} is no strategy with differential privacy of flwr.serverapp.strategy: give "
+                "the DifferentialPrivacy... wrapper itself, before its start"
+            )
+        if "aggregate_train" in vars(strategy):
+            raise DpsumError(
+                "the strategy is watched already, or its aggregate_train was replaced: watch a new one, once"
+            )
+        check_cohorts(cohorts)
+        if examples is not None and not 0 < examples[0] <= examples[1]:
+            raise DpsumError(f"examples is {examples}: give the least and the greatest number that a client may have")
         super().__init__(ledger, metrics)
         self._strategy, self._rounds, self._cohorts, self._examples = strategy, rounds, cohorts, examples
-        self._inner, self._noise, self._counts = strategy.strategy, NoiseSeen(), NoiseSeen()
+        self._inner = strategy.strategy
         self._sampler: dict[str, Any] = {}
         self._mean: tuple[list[Arrays], list[float], Arrays] | None = None
         self._count: tuple[float, float] | None = None
-        if isinstance(strategy, DifferentialPrivacyAdaptiveBase):
+        if adaptive:
             self.adaptive = None  # the noise is in proportion to C of the next round, which follows the noisy count
-            replace(strategy, "_noisy_fraction", self._seen_count)
-        replace(strategy, "start", self._started)
-        replace(strategy, "configure_train", self._configured)
-        replace(strategy, "aggregate_train", self._released)
-        replace(self._inner, "aggregate_train", self._averaged)
+            self.replace(strategy, "_noisy_fraction", self._counted)
+        self.replace(strategy, "start", self._started)
+        self.replace(strategy, "configure_train", self._configured)
+        self.replace(strategy, "aggregate_train", self._released)
+        self.replace(self._inner, "aggregate_train", self._averaged)
 
-    def _started(
-        self, inner: Any, grid: Any, initial_arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _started(self, start: Any, grid: Any, arrays: Any, num_rounds: int = 3, *args: Any, **kwargs: Any) -> Any:
         self._rounds = self._rounds or num_rounds
-        return inner(grid, initial_arrays, num_rounds, *args, **kwargs)
+        return start(grid, arrays, num_rounds, *args, **kwargs)
 
     def _configured(self, inner: Any, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         if self._rounds is None:
@@ -126,16 +118,13 @@ class StrategyWatch(Watch):
         self._threshold, self._mean, self._count = float(self._strategy.clipping_norm), None, None
         self._before = arrays.to_numpy_ndarrays()
         if cohort:
-            self._sampler = self._described(len(nodes), len(cohort), fixed)
+            kind = "unknown" if not fixed else "fixed-size" if self._cohorts == "secret" else "min-separation"
+            known = {"separation": 1, "participations": self._rounds} if kind == "min-separation" else {}
+            self._sampler = {
+                "kind": kind, "clients": len(nodes), "cohort": len(cohort), "rounds": self._rounds,
+                "rate": len(cohort) / len(nodes), **known,
+            }  # fmt: skip
         return messages
-
-    def _described(self, clients: int, cohort: int, fixed: bool) -> dict[str, Any]:
-        kind = "unknown"
-        if fixed:
-            kind = "fixed-size" if self._cohorts == "secret" else "min-separation"
-        known = {"separation": 1, "participations": self._rounds} if kind == "min-separation" else {}
-        sizes = {"clients": clients, "cohort": cohort, "rounds": self._rounds, "rate": cohort / clients}
-        return {"kind": kind} | sizes | known
 
     def _averaged(self, inner: Any, server_round: int, replies: Iterable[Any]) -> Any:
         replies = list(replies)
@@ -147,10 +136,10 @@ class StrategyWatch(Watch):
             weights.append(float(next(iter(reply.content.metric_records.values())).get(key, np.nan)))
         arrays, metrics = inner(server_round, replies)
         if arrays:
-            self._mean = (updates, weights, [np.array(one) for one in arrays.to_numpy_ndarrays()])
+            self._mean = (updates, weights, [np.array(array) for array in arrays.to_numpy_ndarrays()])
         return arrays, metrics
 
-    def _seen_count(self, inner: Any, count: int, total: int) -> float:
+    def _counted(self, inner: Any, count: int, total: int) -> float:
         fraction = float(inner(count, total))
         self._count = (fraction * total - count, float(self._strategy.clipped_count_stddev))
         return fraction
@@ -175,9 +164,6 @@ class StrategyWatch(Watch):
                 f"{type(self._inner).__name__} did not release the weighted mean of the clipped updates, so that its "
                 "sensitivity is not known"
             )
-        noise = differences(after, mean)
-        deviation = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients
-        faults = self._noise.faults(noise, deviation, after)
         if self.metrics == "released":
             if metrics:
                 reasons.append(
@@ -196,27 +182,28 @@ class StrategyWatch(Watch):
             name="update-mean",
             threshold=threshold,
             sensitivity=threshold * factor,
-            noise_std=answered * (rms(noise) if faults else deviation),
-            dimension=sum(one.size for one in after),
+            deviation=strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients,
+            draws=[differences(after, mean)],
+            values=after,
+            scale=answered,
             sampler=self._sampler,
             denominator=answered,
-            reasons=[*faults, *reasons],
+            reasons=reasons,
         )
 
     def _write_count(self, reasons: Sequence[str]) -> None:
         """The count of clipped updates. A bit is half, more or less: with zero in its place the count moves by 1/2."""
         assert self._count is not None
         noise, std = self._count
-        faults = self._counts.faults([np.array([noise])], std)
         self.write(
             name="clipped-count",
             threshold=0.5,
             sensitivity=0.5,
-            noise_std=abs(noise) if faults else std,
-            dimension=1,
+            deviation=std,
+            draws=[[np.array([noise])]],
             sampler=self._sampler,
             denominator=len(self._mean[0]) if self._mean else 1,
-            reasons=[*faults, *reasons],
+            reasons=reasons,
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
@@ -255,21 +242,17 @@ class StrategyWatch(Watch):
         )
 
 
+watch = StrategyWatch
+
+
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
     """Whether each update is within the threshold, as far as its floating point tells."""
-    step = sum(float(np.sum(np.spacing(np.abs(_floats(one))).astype(np.float64) ** 2)) for one in before) ** 0.5
-    longest = 0.0
-    for arrays in updates:
-        length = norm(differences(arrays, before))
-        longest = max(longest, length) if np.isfinite(length) else np.inf
+    step = norm([spacing(array) for array in before])
+    lengths = [norm(differences(arrays, before)) for arrays in updates]
+    longest = max((length if np.isfinite(length) else np.inf for length in lengths), default=0.0)
     if longest <= threshold * (1 + 1e-5) + step:
         return []
     return [f"an update that was averaged has norm {longest:.4g}, more than its threshold {threshold:.4g}"]
-
-
-def _floats(one: np.ndarray) -> np.ndarray:
-    one = np.asarray(one)
-    return one if np.issubdtype(one.dtype, np.floating) else one.astype(np.float64)
 
 
 def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) -> bool:
@@ -283,10 +266,10 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
     return True
 
 
-def watch_mod(
-    mod: LocalDpMod, folder: Path | str, *, rounds: int, metrics: str = "released"
-) -> Callable[[Any, Any, Any], Any]:
-    """A mod that does what `LocalDpMod` does, and writes each client's messages into a ledger of its own.
+class ModWatch:
+    """A mod that does what `LocalDpMod` does, and writes each client's messages into a ledger of its own (`watch_mod`).
+
+    It is given to the client's app in the other's place.
 
     Args:
         mod: as `ClientApp(mods=[...])` would have it.
@@ -294,83 +277,75 @@ def watch_mod(
         rounds: times that a client may be asked at most.
         metrics: "released" or "kept"; the server sees what a client sends beside its arrays.
 
-    Returns:
-        The mod to give to the client's app in its place; its `of(node_id)` is the `Watch` of a client.
-
     Raises:
         DpsumError: not a `LocalDpMod`.
     """
-    if type(mod) is not LocalDpMod:
-        raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
-    return _WatchedMod(mod, Path(folder), rounds, metrics)
 
-
-class _WatchedMod:
-    def __init__(self, mod: LocalDpMod, folder: Path, rounds: int, metrics: str) -> None:
-        self._mod, self._folder, self._rounds, self._metrics = mod, folder, rounds, metrics
-        self._seen: dict[int, tuple[LocalWatch, NoiseSeen]] = {}
+    def __init__(self, mod: LocalDpMod, folder: Path | str, *, rounds: int, metrics: str = "released") -> None:
+        if type(mod) is not LocalDpMod:
+            raise DpsumError(f"{type(mod).__name__} is not flwr's LocalDpMod")
+        self._mod, self._folder, self._rounds, self._metrics = mod, Path(folder), rounds, metrics
+        self._clients: dict[int, LocalWatch] = {}
 
     def of(self, node: int) -> LocalWatch:
         """The watch of one client."""
-        return self._both(node)[0]
-
-    def _both(self, node: int) -> tuple[LocalWatch, NoiseSeen]:
-        if node not in self._seen:
-            ledger = LocalWatch(self._mod, self._folder / f"node-{node}.jsonl", self._metrics)
-            self._seen[node] = ledger, NoiseSeen()
-        return self._seen[node]
+        if node not in self._clients:
+            path = self._folder / f"node-{node}.jsonl"
+            self._clients[node] = LocalWatch(self._mod, path, self._rounds, self._metrics)
+        return self._clients[node]
 
     def __call__(self, message: Any, context: Any, call_next: Any) -> Any:
         sent: list[Arrays] = []
 
-        def seen(inner_message: Any, inner_context: Any) -> Any:
+        def trained(inner_message: Any, inner_context: Any) -> Any:
             reply = call_next(inner_message, inner_context)
             if not reply.has_error():
                 sent.extend(record.to_numpy_ndarrays() for record in reply.content.array_records.values())
             return reply
 
-        reply = self._mod(message, context, seen)
+        reply = self._mod(message, context, trained)
         if not reply.has_error():
             before = next(iter(message.content.array_records.values())).to_numpy_ndarrays()
             after = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
             shown = [key for record in reply.content.metric_records.values() for key in record]
-            self._write(context.node_id, before, sent[0], after, shown)
+            self.of(context.node_id).sent(before, sent[0], after, shown)
         return reply
 
-    def _write(self, node: int, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
-        ledger, noise_seen = self._both(node)
-        threshold = float(self._mod.clipping_norm)
-        update = differences(trained, before)
-        length = norm(update)
-        scale = min(1.0, threshold / length) if length else 1.0
-        noise = [one - scale * moved for one, moved in zip(differences(after, before), update, strict=True)]
-        deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
-        faults, rounds, reasons = noise_seen.faults(noise, deviation), self._rounds, list[str]()
-        if self._metrics == "released" and shown:
-            reasons.append(f"the server sees the client's {', '.join(shown)}, which have no noise")
-        ledger.write(
-            name="own-update",
-            threshold=threshold,
-            sensitivity=threshold,
-            noise_std=rms(noise) if faults else deviation,
-            dimension=sum(one.size for one in after),
-            sampler={
-                "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": rounds, "rate": 1.0, "separation": 1,
-                "participations": rounds,
-            },
-            denominator=1,
-            reasons=[*faults, *reasons],
-            observer="server",
-        )  # fmt: skip
-        ledger.round += 1
+
+watch_mod = ModWatch
 
 
 class LocalWatch(Watch):
     """One client's own messages, noised by `LocalDpMod`."""
 
-    def __init__(self, mod: LocalDpMod, path: Path, metrics: str) -> None:
+    def __init__(self, mod: LocalDpMod, path: Path, rounds: int, metrics: str) -> None:
         super().__init__(path, metrics, go_on=True)
-        self._mod = mod
+        self._mod, self._rounds = mod, rounds
+
+    def sent(self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
+        """Take note of a message: the model that came, the one that was trained, the one that was sent; metrics."""
+        threshold = float(self._mod.clipping_norm)
+        update = differences(trained, before)
+        length = norm(update)
+        scale = min(1.0, threshold / length) if length else 1.0
+        noise = [array - scale * moved for array, moved in zip(differences(after, before), update, strict=True)]
+        deviation = float(self._mod.sensitivity * np.sqrt(2 * np.log(1.25 / self._mod.delta)) / self._mod.epsilon)
+        told = f"the server sees the client's {', '.join(shown)}, which have no noise"
+        self.write(
+            name="own-update",
+            threshold=threshold,
+            sensitivity=threshold,
+            deviation=deviation,
+            draws=[noise],
+            sampler={
+                "kind": "min-separation", "clients": 1, "cohort": 1, "rounds": self._rounds, "rate": 1.0,
+                "separation": 1, "participations": self._rounds,
+            },
+            denominator=1,
+            reasons=[told] if self.metrics == "released" and shown else [],
+            observer="server",
+        )  # fmt: skip
+        self.round += 1
 
     def claim(self) -> Claim:
         mod = self._mod

@@ -54,24 +54,19 @@ class InProcess(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Each is answered at once."""
-        ids = []
+        ids, call = [], self._app
         for message in messages:
             ids.append(next(self._ids))
-            self._replies[ids[-1]] = self._answer(message)
+            self._replies[ids[-1]] = call(message, self._contexts[message.metadata.dst_node_id])  # type: ignore[operator]
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The answers."""
-        return [self._replies.pop(one) for one in message_ids]
+        return [self._replies.pop(number) for number in message_ids]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """The answers, in the order of the messages."""
         return self.pull_messages(self.push_messages(messages))
-
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        call: Callable[[Message, Context], Message] = self._app
-        return call(message, self._contexts[node])
 
 
 def _identify() -> None:
@@ -88,9 +83,9 @@ def release_of(strategy: Any) -> Callable[[np.ndarray], np.ndarray]:
     _identify()
     shared = copy.copy(strategy)
     inner = copy.copy(strategy.strategy)
-    for one in (shared, inner):
+    for copied in (shared, inner):
         for name in ("start", "configure_train", "aggregate_train", "_noisy_fraction"):
-            vars(one).pop(name, None)
+            vars(copied).pop(name, None)
     shared.strategy, shared.accountant = inner, None
     mod = adaptiveclipping_mod if isinstance(strategy, DifferentialPrivacyAdaptiveBase) else fixedclipping_mod
     logger = logging.getLogger("flwr")

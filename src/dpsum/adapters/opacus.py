@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,16 @@ from scipy.special import gammainc
 from torch.utils.data import DataLoader
 
 from dpsum.accounting import analyses
-from dpsum.accounting.account import PROFILES, Account, account
+from dpsum.accounting.account import PROFILES, Account
 from dpsum.accounting.claims import Claim
 from dpsum.accounting.profiles import Entry
 from dpsum.adapters.torch_loader import Draws, States, check
-from dpsum.audit.anything import Audited, audited
+from dpsum.adapters.watch import Watch
 from dpsum.errors import DpsumError
-from dpsum.ledger import Ledger, Release, read_ledger
-from dpsum.sampling import Sampling
+from dpsum.ledger import Release
 
 _KNOWN = (DPOptimizer, DPOptimizerFastGradientClipping, DPPerLayerOptimizer, AdaClipDPOptimizer)
+_NAMES = [kind.__name__ for kind in _KNOWN]
 _FALSE_ALARM = 1e-9
 _GRADIENTS = ("grad", "grad_sample", "summed_grad")
 _NORM_SLACK = 1 + 1e-4  # sums of float32
@@ -68,16 +69,8 @@ _SAME_NOISE = "its noise was drawn from a generator in a state that noise was dr
 _DENOMINATOR = "it was divided by another number than the public one: expected_batch_size was changed"
 
 
-def watch(
-    engine: PrivacyEngine,
-    module: Any,
-    optimizer: DPOptimizer,
-    loader: DataLoader[Any],
-    *,
-    epochs: int,
-    ledger: Path | str,
-) -> Watch:
-    """Watch a training from its first step on.
+class TrainingWatch(Watch):
+    """A training that is watched, from its first step on (`watch`).
 
     Args:
         engine: whose accountant says the claimed epsilon.
@@ -90,170 +83,110 @@ def watch(
         DpsumError: the optimiser is none of Opacus's own for one process, is watched already, or adds no noise; steps
             were taken before; the loader does not know its length; the ledger exists.
     """
-    if type(optimizer) not in _KNOWN:
-        raise DpsumError(
-            f"{type(optimizer).__name__} is not an optimiser whose clipping and noise are known here: give the one "
-            f"that make_private returned, in one process ({', '.join(one.__name__ for one in _KNOWN)})"
-        )
-    if "_dpsum" in vars(optimizer):
-        raise DpsumError("the optimiser is watched already: make one watch and keep it, or stop() the other")
-    if isinstance(engine, PrivacyEngineAdaptiveClipping):
-        raise DpsumError(f"adaptive ghost clipping has no account: {_ADAPTIVE}")
-    if len(engine.accountant) > 0:
-        raise DpsumError("steps were taken before the watch began: watch right after make_private")
-    if optimizer.noise_multiplier <= 0:
-        raise DpsumError(f"noise_multiplier is {optimizer.noise_multiplier}: without noise nothing is private")
-    if isinstance(optimizer, DPOptimizerFastGradientClipping) and not hasattr(module, "get_clipping_coef"):
-        raise DpsumError("ghost clipping is done by the module: give the one that make_private returned")
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise DpsumError(f"epochs is {epochs!r}: it must be a whole number from 1 on")
-    check(loader)
-    if Path(ledger).exists() and Path(ledger).stat().st_size:
-        raise DpsumError(f"{ledger} exists: name another file, or move it away")
-    return Watch(engine, module, optimizer, loader, epochs, Ledger(Path(ledger)))
 
-
-class Watch:
-    """A training that is watched; see `watch`, which makes it.
-
-    Attributes:
-        ledger: of the releases so far.
-        silent: whether what the optimiser does is not of the training, and not written down.
-    """
+    adaptive = None
+    unit = "record"
 
     def __init__(
-        self, engine: PrivacyEngine, module: Any, optimizer: DPOptimizer, loader: DataLoader[Any], epochs: int,
-        ledger: Ledger,
+        self, engine: PrivacyEngine, module: Any, optimizer: DPOptimizer, loader: DataLoader[Any], *, epochs: int,
+        ledger: Path | str,
     ) -> None:  # fmt: skip
-        self.ledger = ledger
+        ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
+        for refused, why in (
+            (type(optimizer) not in _KNOWN, f"{type(optimizer).__name__} is not an optimiser whose clipping and noise "
+             f"are known here: give the one that make_private returned, in one process ({', '.join(_NAMES)})"),
+            ("_dpsum" in vars(optimizer), "the optimiser is watched already: keep that watch, or stop() it"),
+            (isinstance(engine, PrivacyEngineAdaptiveClipping), f"adaptive ghost clipping has no account: {_ADAPTIVE}"),
+            (len(engine.accountant) > 0, "steps were taken before the watch began: watch right after make_private"),
+            (not (z := getattr(optimizer, "noise_multiplier", 0.0)) > 0,
+             f"noise_multiplier is {z}: without noise nothing is private"),
+            (ghost and not hasattr(module, "get_clipping_coef"),
+             "ghost clipping is done by the module: give the one that make_private returned"),
+            (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1,
+             f"epochs is {epochs!r}: it must be a whole number from 1 on"),
+        ):  # fmt: skip
+            if refused:
+                raise DpsumError(why)
+        check(loader)
+        super().__init__(ledger)
         self._engine, self._module, self._optimizer = engine, module, optimizer
         self._public = optimizer.expected_batch_size
         self._draws, self._states = Draws(loader, epochs, UniformWithReplacementSampler), States()
-        self._reasons: list[str] = []
+        self._reasons, self._kind = list[str](), ""
         self._records, self._clipped_to, self._ghost = 0, 0.0, (-1, 0.0)
         self._energy = np.zeros(len(optimizer.params))
-        self._dof = np.array([parameter.numel() for parameter in optimizer.params])
+        self._coordinates = np.array([parameter.numel() for parameter in optimizer.params])
         self.silent = self._released = False
-        self._put_on()
-
-    # What is put on the objects, and taken off again.
-
-    def _put_on(self) -> None:
-        optimizer = self._optimizer
-        ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
-        clip = "accumulate" if ghost else "clip_and_accumulate"
-        self._inner = {
-            (optimizer, clip): self._around_clipping(getattr(optimizer, clip)),
-            (optimizer, "add_noise"): self._around_noise(optimizer.add_noise),
-            (optimizer, "_dpsum"): self,
-        }
+        self.put(optimizer, "_dpsum", self)
+        self.replace(optimizer, "accumulate" if ghost else "clip_and_accumulate", self._clipped)
+        self.replace(optimizer, "add_noise", self._noised)
         if ghost:
-            self._inner[self._module, "get_clipping_coef"] = self._around_coefficients(self._module.get_clipping_coef)
-        self._before = {key: vars(key[0]).get(key[1]) for key in self._inner}
-        for (thing, name), value in self._inner.items():
-            object.__setattr__(thing, name, value)
-        self._hook = optimizer.original_optimizer.register_step_pre_hook(self._before_step)
+            self.replace(module, "get_clipping_coef", self._coefficients)
+        self._undo += [optimizer.original_optimizer.register_step_pre_hook(self._before_step).remove, self._draws.stop]
 
-    def stop(self) -> None:
-        """Watch no longer: the objects are as they were."""
-        for (thing, name), value in self._before.items():
-            if value is None:
-                vars(thing).pop(name, None)
-            else:
-                object.__setattr__(thing, name, value)
-        self._hook.remove()
-        self._draws.stop()
+    # What the optimiser does
 
-    # The optimiser.
+    def _coefficients(self, method: Any) -> torch.Tensor:
+        coefficients: torch.Tensor = method()
+        self._ghost = len(coefficients), float(self._module.max_grad_norm)
+        return coefficients
 
-    def _around_coefficients(self, inner: Any) -> Any:
-        def get_clipping_coef() -> torch.Tensor:
-            coefficients = inner()
-            self._ghost = len(coefficients), float(self._module.max_grad_norm)
-            return coefficients
-
-        return get_clipping_coef
-
-    def _around_clipping(self, inner: Any) -> Any:
+    def _clipped(self, method: Any) -> None:
         """Physical batches: how many records, and what their gradients are clipped to."""
         optimizer = self._optimizer
+        if not self.silent:
+            if isinstance(optimizer, DPOptimizerFastGradientClipping):
+                (records, norm), self._ghost = self._ghost, (-1, 0.0)
+                if records < 0:
+                    self._reasons.append(_UNCLIPPED)
+            else:
+                gradients = optimizer.params[0].grad_sample
+                records = sum(map(len, gradients)) if isinstance(gradients, list) else len(gradients)
+                layers = getattr(optimizer, "max_grad_norms", None)
+                norm = math.hypot(*map(float, layers)) if layers else float(optimizer.max_grad_norm)
+            self._records += max(records, 0)
+            self._clipped_to = max(self._clipped_to, norm)
+        method()
 
-        def clip() -> None:
-            if not self.silent:
-                if isinstance(optimizer, DPOptimizerFastGradientClipping):
-                    (records, norm), self._ghost = self._ghost, (-1, 0.0)
-                    if records < 0:
-                        self._reasons.append(_UNCLIPPED)
-                else:
-                    gradients = optimizer.params[0].grad_sample
-                    records = sum(map(len, gradients)) if isinstance(gradients, list) else len(gradients)
-                    layers = getattr(optimizer, "max_grad_norms", None)
-                    norm = math.hypot(*map(float, layers)) if layers else float(optimizer.max_grad_norm)
-                self._records += max(records, 0)
-                self._clipped_to = max(self._clipped_to, norm)
-            inner()
-
-        return clip
-
-    def _around_noise(self, inner: Any) -> Any:
+    def _noised(self, method: Any) -> None:
+        if self.silent:
+            method()
+            return
         optimizer = self._optimizer
+        if self._states.again(optimizer.generator, optimizer.params[0].device):
+            self._reasons.append(_SAME_NOISE)
+        norm, deviation = float(optimizer.max_grad_norm), _multiplier(optimizer) * float(optimizer.max_grad_norm)
+        method()
+        self._write(norm, deviation)
 
-        def add_noise() -> None:
-            if self.silent:
-                inner()
-                return
-            first = optimizer.params[0]
-            if self._states.again(optimizer.generator, first.device):
-                self._reasons.append(_SAME_NOISE)
-            norm, z = float(optimizer.max_grad_norm), _multiplier(optimizer)
-            inner()
-            self._write(z, norm)
-
-        return add_noise
-
-    def _write(self, z: float, norm: float) -> None:
-        """The line of a release whose noise, of deviation z x norm, was just added."""
-        done = self.ledger.chain["lines"]
+    def _write(self, norm: float, deviation: float) -> None:
+        """The line of a release to which noise of this deviation was just added."""
+        optimizer = self._optimizer
         sampler, why = self._draws.take(self._records)
-        self._reasons += why
-        if done >= sampler["rounds"]:
-            raise DpsumError(f"step {done + 1} is one more than the {done} of the epochs given to watch(): give all")
-        sensitivity = self._clipped_to or norm
-        if isinstance(self._optimizer, AdaClipDPOptimizer):
-            self._reasons.append(_ADAPTIVE)
-        denominator, mean = 1.0, self._optimizer.loss_reduction == "mean"
-        if mean:
-            denominator = float(self._optimizer.expected_batch_size * self._optimizer.accumulated_iterations)
-        if mean and self._optimizer.expected_batch_size != self._public:
-            self._reasons.append(_DENOMINATOR)
-        self._measure(z * norm, sensitivity)
-        generator = self._optimizer.generator
-        shared = sensitivity == norm
-        try:
-            release = Release(
-                round=done,
-                name="gradient-sum",
-                mechanism="gaussian",
-                unit="record",
-                adjacency="zero-out",
-                observer="everyone",
-                noise_multiplier=z if shared else z * norm / sensitivity,
-                threshold=sensitivity,
-                sensitivity=sensitivity,
-                noise_std=z * norm,
-                dimension=int(self._dof.sum()),
-                sampler=Sampling.of(sampler),
-                denominator=denominator,
-                noise_stream="torch" if generator is None else f"torch:{type(generator).__name__}",
-                counted_by_paper=True,
-                data_dependent_threshold=bool(self._reasons),
-                reason="; ".join(dict.fromkeys(self._reasons)),
+        if self.round >= sampler["rounds"]:
+            raise DpsumError(
+                f"step {self.round + 1} is one more than the {self.round} of the epochs given to watch(): give all"
             )
-        except ValueError as error:
-            raise DpsumError(f"step {done + 1} is no private release: {error}") from error
-        self.ledger.append(release)
-        self._records, self._clipped_to, self._released = 0, 0.0, True
-        self._reasons.clear()
+        self._reasons, self._kind = self._reasons + why, str(sampler["kind"])
+        sensitivity, mean = self._clipped_to or norm, optimizer.loss_reduction == "mean"
+        if isinstance(optimizer, AdaClipDPOptimizer):
+            self._reasons.append(_ADAPTIVE)
+        if mean and optimizer.expected_batch_size != self._public:
+            self._reasons.append(_DENOMINATOR)
+        self._measure(deviation, sensitivity)
+        self.write(
+            name="gradient-sum",
+            threshold=sensitivity,
+            sensitivity=sensitivity,
+            deviation=deviation,
+            dimension=self._coordinates.sum(),
+            sampler=sampler,
+            denominator=optimizer.expected_batch_size * optimizer.accumulated_iterations if mean else 1,
+            reasons=self._reasons,
+            noise_stream="torch" if optimizer.generator is None else f"torch:{type(optimizer.generator).__name__}",
+        )
+        self.round += 1
+        self._records, self._clipped_to, self._released, self._reasons = 0, 0.0, True, []
 
     def _measure(self, std: float, clipped_to: float) -> None:
         """Compare the sum's length and its noise with what they can be."""
@@ -266,9 +199,9 @@ class Watch:
         if length > self._records * clipped_to * _NORM_SLACK:
             self._reasons.append(_TOO_LONG)
         self._energy += torch.stack(squares).cpu().numpy() / std**2 if std else 0.0
-        steps = self.ledger.chain["lines"] + 1
-        level = _FALSE_ALARM / (len(self._dof) * steps * (steps + 1))
-        if np.any(gammainc(self._dof * steps / 2, self._energy / 2) < level):
+        steps = self.round + 1
+        level = _FALSE_ALARM / (len(self._coordinates) * steps * (steps + 1))
+        if std <= 0 or np.any(gammainc(self._coordinates * steps / 2, self._energy / 2) < level):
             self._reasons.append(_LESS_NOISE)
 
     def _before_step(self, *_: Any) -> None:
@@ -279,7 +212,15 @@ class Watch:
             )
         self._released = False
 
-    # What is asked of it.
+    # What is asked of it
+
+    def claim(self) -> Claim:
+        name = self._engine.accountant.mechanism()
+        return Claim(
+            epsilon=lambda _schedule, _sampler, delta: float(self._engine.get_epsilon(delta)),
+            explanation=f"Opacus's {name} accountant, which takes each batch for a Poisson sample",
+            status="proved" if self._kind == "poisson-lots" and name != "gdp" else "void",
+        )
 
     def account(self, delta: float) -> Account:
         """Opacus's epsilon (`as_claimed`) beside what holds; a reason in place of a number where there is none.
@@ -289,56 +230,38 @@ class Watch:
         """
         if not isinstance(delta, float) or not 0 < delta < 1:
             raise DpsumError(f"delta is {delta!r}: it must lie between 0 and 1")
-        releases = read_ledger(self.ledger.path, self.ledger.chain)
+        releases, claim = self.releases(), self.claim()
         counted = sum(steps for _, _, steps in self._engine.accountant.history)
         if counted != len(releases):
             raise DpsumError(
                 f"Opacus's accountant counts {counted} steps and the ledger {len(releases)}: steps were taken that "
                 "were never watched"
             )
-        if not releases:
-            raise DpsumError("no step was taken: there is nothing to account for")
-        first, name = releases[0], self._engine.accountant.mechanism()
-        kind = first.sampler["kind"]
-        explanation = f"Opacus's {name} accountant, which takes each batch for a Poisson sample"
-        status = "proved" if kind == "poisson-lots" and name != "gdp" else "void"
-        claim = Claim(epsilon=lambda *_: float(self._engine.get_epsilon(delta)), explanation=explanation, status=status)
+        first = releases[0]
         try:
-            analyses.find(first.mechanism, kind)
+            analyses.find(first.mechanism, first.sampler.kind)
         except DpsumError as error:
-            why = str(error)
-        else:
-            return account(releases, delta=delta, claims={kind: claim})
-        number = claim.epsilon((), first.sampler, delta)
-        entry = Entry(
-            epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
-            observer=first.observer, status="void", explanation=f"{explanation}; the sampler was {kind}",
-        )  # fmt: skip
-        return Account(
-            delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler, profiles={"as_claimed": entry},
-            noise_multiplier=min(event.noise_multiplier for event in releases),
-            reasons=dict.fromkeys(PROFILES[1:], why),
-        )  # fmt: skip
+            number = claim.epsilon((), first.sampler, delta)
+            entry = Entry(
+                epsilon_low=number, epsilon_high=number, delta=delta, unit=first.unit, adjacency=first.adjacency,
+                observer=first.observer, status="void",
+                explanation=f"{claim.explanation}; the sampler was {first.sampler.kind}",
+            )  # fmt: skip
+            return Account(
+                delta=delta, unit=first.unit, rounds=len(releases), sampler=first.sampler,
+                profiles={"as_claimed": entry}, reasons=dict.fromkeys(PROFILES[1:], str(error)),
+                noise_multiplier=min(event.noise_multiplier for event in releases),
+            )  # fmt: skip
+        return super().account(delta)
 
-    def audit(self, delta: float, **how: Any) -> Audited:
-        """Attack the optimiser as it is now, declared to be what the ledger's last line says.
+    def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
+        return release_of(self._optimizer)
 
-        Args:
-            delta: of epsilon.
-            how: further arguments of `audit.anything.audited`.
+    def declared(self, last: Release) -> dict[str, Any]:
+        return {"dimension": last.dimension}
 
-        Raises:
-            DpsumError: ghost clipping (`release_of`), no step was taken, a sampler without an analysis, or bad input.
-        """
-        releases = read_ledger(self.ledger.path, self.ledger.chain)
-        if not releases:
-            raise DpsumError("no step was taken: there is nothing to audit")
-        declared: dict[str, Any] = {
-            "noise_multiplier": releases[-1].noise_multiplier,
-            "participation": releases[-1].sampler,
-        }
-        size = releases[-1].dimension
-        return audited(release_of(self._optimizer), dimension=size, delta=delta, **declared | how)
+
+watch = TrainingWatch
 
 
 def _multiplier(optimizer: DPOptimizer) -> float:
@@ -367,21 +290,19 @@ def release_of(optimizer: DPOptimizer) -> Callable[[np.ndarray], np.ndarray]:
         given = torch.as_tensor(np.asarray(rows), dtype=params[0].dtype, device=params[0].device)
         if given.ndim != 2 or given.shape[1] != sum(sizes):
             raise DpsumError(f"contributions have the shape {tuple(given.shape)}: give [n, {sum(sizes)}]")
-        watcher = vars(optimizer).get("_dpsum")
-        kept = [[getattr(one, name, None) for name in _GRADIENTS] for one in params]
+        watcher = getattr(optimizer, "_dpsum", SimpleNamespace())
+        gradients = [[getattr(parameter, name, None) for name in _GRADIENTS] for parameter in params]
+        watcher.silent = True
         try:
-            if watcher:
-                watcher.silent = True
-            for parameter, part in zip(params, given.split(sizes, dim=1), strict=True):
-                parameter.grad_sample = part.reshape(-1, *parameter.shape)
+            for parameter, columns in zip(params, given.split(sizes, dim=1), strict=True):
+                parameter.grad_sample = columns.reshape(-1, *parameter.shape)
                 parameter.summed_grad = None
             optimizer.clip_and_accumulate()
             optimizer.add_noise()
             return torch.cat([parameter.grad.reshape(-1) for parameter in params]).detach().cpu().numpy()
         finally:
-            if watcher:
-                watcher.silent = False
-            for parameter, values in zip(params, kept, strict=True):
+            watcher.silent = False
+            for parameter, values in zip(params, gradients, strict=True):
                 for name, value in zip(_GRADIENTS, values, strict=True):
                     setattr(parameter, name, value)
 

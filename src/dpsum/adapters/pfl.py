@@ -44,55 +44,11 @@ from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism, Priv
 from pfl.stats import MappedVectorStatistics
 
 from dpsum.accounting.claims import Claim
-from dpsum.adapters.watch import NoiseSeen, Watch, check_cohorts, differences, norm, replace, rms
+from dpsum.adapters.watch import Watch, check_cohorts, differences, norm
 from dpsum.errors import DpsumError
 
 _RANDOM = get_user_sampler("random", [0]).__code__
 _SLACK = 1e-5  # sums of float32
-
-
-def watch(
-    backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None, cohorts: str = "secret",
-    metrics: str = "released",
-) -> BackendWatch:  # fmt: skip
-    """Watch a backend, from before its first iteration on.
-
-    Args:
-        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
-        ledger: the file that is written; there must be none yet.
-        rounds: central iterations that are planned.
-        users: in the training data; None: the sampler `random` tells it.
-        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
-            amplifies nothing.
-        metrics: "released" or "kept"; see `Watch`.
-
-    Raises:
-        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
-            watched already; arguments out of bounds; the ledger exists.
-    """
-    mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
-    if len(mechanisms) != 1:
-        raise DpsumError(
-            f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
-        )
-    if "postprocess_server" in vars(mechanisms[0]):
-        raise DpsumError("the backend's mechanism is watched already: make a new one")
-    check_cohorts(cohorts)
-    if rounds < 1:
-        raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
-    gaussian = _gaussian(mechanisms[0])
-    if gaussian is None:
-        raise DpsumError(
-            f"{type(mechanisms[0]).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
-        )
-    kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
-    if (users or known) is None:
-        raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
-    if users is not None and known is not None and users != known:
-        raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
-    return BackendWatch(
-        backend, mechanisms[0], gaussian, ledger, kind, int(users or known or 0), rounds, cohorts, metrics
-    )
 
 
 def _gaussian(mechanism: Any) -> GaussianMechanism | None:
@@ -118,33 +74,67 @@ class _Round:
     users: list[Any] = dataclasses.field(default_factory=list)
     norms: list[float] = dataclasses.field(default_factory=list)
     weights: list[float] = dataclasses.field(default_factory=list)
-    noise: list[np.ndarray] = dataclasses.field(default_factory=list)
-    locally: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
+    draws: list[list[np.ndarray]] = dataclasses.field(default_factory=list)
     bound: float = 0.0
-    dimension: int = 1
 
 
 class BackendWatch(Watch):
-    """A backend that is watched; see `watch`, which makes it."""
+    """A backend that is watched, from before its first iteration on (`watch`).
+
+    Args:
+        backend: with one Gaussian mechanism among its postprocessors, central (also adaptive, banded) or local.
+        ledger: the file that is written; there must be none yet.
+        rounds: central iterations that are planned.
+        users: in the training data; None: the sampler `random` tells it.
+        cohorts: "secret": nobody who sees the models can tell who was in which round; "known": they can, and sampling
+            amplifies nothing.
+        metrics: "released" or "kept"; see `Watch`.
+
+    Raises:
+        DpsumError: no mechanism, several, or another than Gaussian; the number of users is not known; the backend is
+            watched already; arguments out of bounds; the ledger exists.
+    """
 
     def __init__(
-        self, backend: Any, mechanism: Any, gaussian: GaussianMechanism, ledger: Path | str, kind: str, users: int,
-        rounds: int, cohorts: str, metrics: str,
+        self, backend: SimulatedBackend, ledger: Path | str, *, rounds: int, users: int | None = None,
+        cohorts: str = "secret", metrics: str = "released",
     ) -> None:  # fmt: skip
+        mechanisms = [one for one in backend._postprocessors if isinstance(one, PrivacyMechanism)]
+        if len(mechanisms) != 1:
+            raise DpsumError(
+                f"the backend has {len(mechanisms)} privacy mechanisms among its postprocessors: give one with one"
+            )
+        mechanism: Any = mechanisms[0]
+        if "postprocess_server" in vars(mechanism):
+            raise DpsumError("the backend's mechanism is watched already: make a new one")
+        check_cohorts(cohorts)
+        if rounds < 1:
+            raise DpsumError(f"rounds is {rounds}: give the central iterations that are planned")
+        gaussian = _gaussian(mechanism)
+        if gaussian is None:
+            raise DpsumError(
+                f"{type(mechanism).__name__} is no Gaussian mechanism: none of its noise has an analysis here"
+            )
+        kind, known = _sampling(getattr(backend._training_dataset, "user_sampler", None))
+        if (users or known) is None:
+            raise DpsumError("how many users there are is not known of this sampler: give watch(users=...)")
+        if users is not None and known is not None and users != known:
+            raise DpsumError(f"users is {users}, and the sampler draws from {known}: leave users out")
         super().__init__(ledger, metrics)
-        self._gaussian, self._mechanism, self._rounds, self._users = gaussian, mechanism, rounds, users
+        self._users = int(users or known or 0)
+        self._gaussian, self._mechanism, self._rounds = gaussian, mechanism, rounds
         self._local = isinstance(mechanism, GaussianMechanism)
         self._approximated = isinstance(mechanism, GaussianApproximatedPrivacyMechanism)
         self._in_turn = kind == "min-separation"
         told = self._local or cohorts == "known"
         self._kind = "min-separation" if told and kind != "unknown" else kind
-        self._now, self._noise, self._past = _Round(), NoiseSeen(), list[np.ndarray]()
+        self._now, self._past = _Round(), list[np.ndarray]()
         self._cohort, self._last = 0, dict[Any, int]()
-        replace(backend._training_dataset, "get_cohort", self._drawn)
-        replace(backend._aggregator, "accumulate", self._added)
-        replace(mechanism, "postprocess_server", self._released)
+        self.replace(backend._training_dataset, "get_cohort", self._drawn)
+        self.replace(backend._aggregator, "accumulate", self._added)
+        self.replace(mechanism, "postprocess_server", self._released)
         if not self._approximated:
-            replace(gaussian, "add_noise", self._noised)
+            self.replace(gaussian, "add_noise", self._noised)
 
     def _drawn(self, inner: Any, cohort_size: int) -> Iterable[Any]:
         self._now = _Round()
@@ -156,28 +146,25 @@ class BackendWatch(Watch):
         metadata, arrays = user_stats.get_weights()
         if not self._local:  # then it has noise already, and its norm was seen before
             self._now.norms.append(norm(_numpy(arrays)))
-            self._now.weights.extend(float(one) for one in np.ravel(_numpy([metadata])[0]))
+            self._now.weights.extend(float(weight) for weight in np.ravel(_numpy([metadata])[0]))
         return inner(accumulated=accumulated, user_stats=user_stats)
 
     def _noised(self, inner: Any, statistics: Any, cohort_size: int, *args: Any, **kwargs: Any) -> Any:
-        before = [one.copy() for one in _numpy(statistics.get_weights()[1])]
+        before = [array.copy() for array in _numpy(statistics.get_weights()[1])]
         self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
         noisy, metrics = inner(statistics, cohort_size, *args, **kwargs)
-        noise = differences(_numpy(noisy.get_weights()[1]), before)
+        self._now.draws.append(differences(_numpy(noisy.get_weights()[1]), before))
         if self._local:
-            self._now.locally.append(noise)
             self._now.norms.append(norm(before))
-        self._now.noise, self._now.dimension = noise, sum(one.size for one in before)
         return noisy, metrics
 
     def _released(self, inner: Any, *, stats: Any, central_context: Any, aggregate_metrics: Any) -> Any:
-        before = [one.copy() for one in _numpy(stats.get_weights()[1])] if self._approximated else []
+        before = [array.copy() for array in _numpy(stats.get_weights()[1])] if self._approximated else []
         stats, metrics = inner(stats=stats, central_context=central_context, aggregate_metrics=aggregate_metrics)
         if central_context.population == Population.TRAIN:
             if self._approximated:
                 self._now.bound = float(get_param_value(self._gaussian.clipping_bound))
-                self._now.noise = differences(_numpy(stats.get_weights()[1]), before)
-                self._now.dimension = sum(one.size for one in before)
+                self._now.draws = [differences(_numpy(stats.get_weights()[1]), before)]
             self._write()
             self.round += 1
         return stats, metrics
@@ -185,25 +172,25 @@ class BackendWatch(Watch):
     def _write(self) -> None:
         now, gaussian = self._now, self._gaussian
         self._cohort = self._cohort or len(now.users)
-        factor, combines = 1.0, None
+        factor, combines, draws = 1.0, None, now.draws if self._local else now.draws[-1:]
         deviation = now.bound * gaussian.relative_noise_stddev
         if isinstance(gaussian, BandedMatrixFactorizationMechanism):
             encoder = np.asarray(gaussian.query_matrix, dtype=np.float64)
             factor = float(np.max(np.linalg.norm(encoder, axis=0)))
             inverse = np.linalg.inv(encoder)[self.round, : self.round + 1]
-            combines = [float(one) for one in inverse]
-            drawn, self._past = _undone(encoder, self._past, now.noise, self.round)
-        else:
-            drawn = now.noise
+            combines = [float(weight) for weight in inverse]
+            drawn, self._past = _undone(encoder, self._past, now.draws[-1], self.round)
+            draws = [drawn]
         if self._approximated:
             deviation *= len(now.users) ** 0.5
         sampler, reasons = self._sampler()
-        faults = self._faults(deviation, drawn)
+        if self._local and len(draws) != len(now.users):
+            reasons.append(f"{len(draws)} of {len(now.users)} users noised what they sent")
         if max(now.norms, default=0.0) > now.bound * (1 + _SLACK):
             reasons.append(
                 f"a vector that was added has norm {max(now.norms):.4g}, more than the bound {now.bound:.4g}"
             )
-        if any(abs(one - 1.0) > 1e-6 for one in now.weights):
+        if any(abs(weight - 1.0) > 1e-6 for weight in now.weights):
             reasons.append("weights other than 1 are added up without noise and divide the sum: weigh by user")
         if self.metrics == "released":
             reasons.append(
@@ -217,22 +204,13 @@ class BackendWatch(Watch):
             name="own-update" if self._local else "update-sum",
             threshold=now.bound,
             sensitivity=now.bound * factor,
-            noise_std=rms(drawn) if faults else deviation,
-            dimension=now.dimension,
+            deviation=deviation,
+            draws=draws,
             sampler=sampler,
             denominator=1 if self._local else len(now.users),
-            reasons=[*faults, *reasons],
+            reasons=reasons,
             observer="server" if self._local else "everyone",
             combines=combines,
-        )
-
-    def _faults(self, deviation: float, drawn: list[np.ndarray]) -> list[str]:
-        if not self._local:
-            return self._noise.faults(drawn, deviation)
-        if len(self._now.locally) != len(self._now.users):
-            return [f"{len(self._now.locally)} of {len(self._now.users)} users noised what they sent"]
-        return list(
-            dict.fromkeys(fault for noise in self._now.locally for fault in self._noise.faults(noise, deviation))
         )
 
     def _sampler(self) -> tuple[dict[str, Any], list[str]]:
@@ -274,6 +252,9 @@ class BackendWatch(Watch):
         )
 
 
+watch = BackendWatch
+
+
 def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
     """What an audit calls: a central mechanism's own clipping, sum and noise, of vectors [n, d] to the noisy sum [d].
 
@@ -310,7 +291,7 @@ def release_of(mechanism: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
-    return [np.asarray(get_ops().to_numpy(one)) for one in arrays]
+    return [np.asarray(get_ops().to_numpy(array)) for array in arrays]
 
 
 def _undone(
@@ -320,11 +301,11 @@ def _undone(
 
     Noise that no later row of C has is forgotten.
     """
-    past = [*past, np.concatenate([one.ravel() for one in noise])]
+    past = [*past, np.concatenate([earlier.ravel() for earlier in noise])]
     draw = np.zeros_like(past[-1])
-    for weight, one in zip(encoder[number], past, strict=False):
+    for weight, earlier in zip(encoder[number], past, strict=False):
         if weight:
-            draw += weight * one
+            draw += weight * earlier
     needed = np.any(encoder[number + 1 :, : number + 1] != 0, axis=0)
-    kept = [one if again else np.zeros(0) for one, again in zip(past, needed, strict=True)]
-    return list(np.split(draw, np.cumsum([one.size for one in noise])[:-1])), kept
+    kept = [earlier if again else np.zeros(0) for earlier, again in zip(past, needed, strict=True)]
+    return list(np.split(draw, np.cumsum([earlier.size for earlier in noise])[:-1])), kept

@@ -21,11 +21,7 @@ STRADDLES = "an epoch began before the one before it had made all of its steps"
 
 
 def check(loader: DataLoader[Any]) -> None:
-    """Refuse a loader that no sampler can be said of.
-
-    Raises:
-        DpsumError: it does not know its length, or is watched already.
-    """
+    """Refuse a loader that no sampler can be said of: it does not know its length, or is watched already."""
     try:
         len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
@@ -63,12 +59,9 @@ class Draws:
     """The batches that a loader draws, in order.
 
     The loader's batch sampler becomes one of a class derived from its own, which counts what it gives, so that whoever
-    else goes through it (Opacus's `BatchMemoryManager`, workers that fetch ahead) is counted too.
-
-    Args:
-        loader: see `check`.
-        epochs: times that it is to be gone through.
-        poisson: the class of batch sampler that draws each record with a chance `sample_rate`, of `num_samples`.
+    else goes through it (Opacus's `BatchMemoryManager`, workers that fetch ahead) is counted too. It is to be gone
+    through so many `epochs`; `poisson` is the class of batch sampler that draws each record with a chance
+    `sample_rate`, of `num_samples`.
     """
 
     def __init__(self, loader: DataLoader[Any], epochs: int, poisson: type) -> None:
@@ -138,8 +131,8 @@ class Draws:
             return _sampler("poisson-lots", sampler.num_samples, cohort, rounds) | {"rate": rate}
         plain = type(sampler).__mro__[1] is BatchSampler if sampler is not None else False
         whole = type(inner) is RandomSampler and not inner.replacement and inner.num_samples == records
-        part = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
-        if plain and (whole or part):
+        subset = type(inner) is SubsetRandomSampler and len(set(inner.indices)) == len(inner.indices)
+        if plain and (whole or subset):
             records = len(inner)  # type: ignore[arg-type]
             cohort = min(sampler.batch_size * self._batches, records)
             return _sampler("shuffled-epochs", records, cohort, rounds) | {"epoch": length, "batches": "secret"}

@@ -11,9 +11,9 @@ of a hundred arrays is called wrong by mistake less often than once in a thousan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import chi2, poisson, t
@@ -45,16 +45,13 @@ class NoiseSeen:
         self._draws: list[np.ndarray] = []
 
     def faults(self, noise: Sequence[np.ndarray], std: float, values: Sequence[np.ndarray] | None = None) -> list[str]:
-        """What is wrong with the noise of the next release; empty where nothing is.
+        """What is wrong with the noise of the next release, array by array, of deviation `std`; empty where nothing is.
 
-        Args:
-            noise: that was added, array by array.
-            std: deviation that it is said to have on each coordinate.
-            values: what it was added to and rounded with: where it is below their resolution, it may be lost.
+        `values` are what it was added to and rounded with: where it is below their resolution, it may be lost.
         """
         if std <= 0:
             return ["no noise is added"]
-        pieces = [np.asarray(one, dtype=np.float64).ravel() / std for one in noise]
+        pieces = [np.asarray(array, dtype=np.float64).ravel() / std for array in noise]
         values = pieces if values is None else values
         messages = self._sizes(pieces, std) + self._missing(pieces, values, std) + self._repeats(pieces)
         return list(dict.fromkeys(messages))
@@ -78,9 +75,7 @@ class NoiseSeen:
         zeros = sum(int(np.sum(piece == 0.0)) for piece in pieces)
         lost = 0.0  # coordinates whose noise rounds to nothing: |noise| below half the distance of two numbers there
         for value in values:
-            value = np.asarray(value)
-            step = np.spacing(np.abs(value if np.issubdtype(value.dtype, np.floating) else value.astype(np.float64)))
-            lost += float(np.sum(np.minimum(step.astype(np.float64) / (std * (2 * np.pi) ** 0.5), 1.0)))
+            lost += float(np.sum(np.minimum(spacing(value) / (std * (2 * np.pi) ** 0.5), 1.0)))
         size = sum(piece.size for piece in pieces)
         if zeros and poisson.sf(zeros - 1, lost) < FALSE_ALARM:
             return [f"{zeros:,} of {size:,} coordinates have no noise"]
@@ -114,9 +109,9 @@ def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
         at = [number for number, other in enumerate(others) if min(own.size, other.size) == size]
         rows = np.stack([others[number][:size] for number in at]).astype(np.float64)
         rows -= rows.mean(axis=1, keepdims=True)
-        one = own[:size].astype(np.float64) - own[:size].mean()
-        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(one)
-        r = np.clip(rows @ one / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
+        row = own[:size].astype(np.float64) - own[:size].mean()
+        norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(row)
+        r = np.clip(rows @ row / np.maximum(norms, 1e-30), -1 + 1e-7, 1 - 1e-7)
         chances[at] = 2 * t.sf(np.abs(r) * np.sqrt((size - 2) / (1 - r * r)), size - 2)
     return chances
 
@@ -128,21 +123,23 @@ class Watch:
         ledger: its file, which must not be there yet.
         metrics: "released": what the loop hands out beside its private releases (losses, accuracies) is seen by whoever
             sees these; "kept": nobody but the server sees it.
-        go_on: whether the file may have lines of this loop already.
+        go_on: whether the file may have lines of this loop already, also of another process.
 
     Attributes:
         adaptive: whether the noise follows what was released before; see `AccountContext`.
+        unit: whose contribution is protected.
 
     Raises:
         DpsumError: the file has lines, or `metrics` is another word.
     """
 
     adaptive: bool | None = False
+    unit: ClassVar[str] = "client"
 
     def __init__(self, ledger: Path | str, metrics: str = "released", *, go_on: bool = False) -> None:
         if metrics not in ("released", "kept"):
             raise DpsumError(f"metrics is {metrics!r}: give 'released', or 'kept' if nobody but the server sees them")
-        self.path, self.metrics = Path(ledger), metrics
+        self.path, self.metrics, self._go_on = Path(ledger), metrics, go_on
         self.round = 0
         if self.path.exists() and self.path.stat().st_size:
             if not go_on:
@@ -151,20 +148,59 @@ class Watch:
         self.ledger = Ledger(self.path)
         if self.round:
             self.ledger.chain = chain_of(self.path.read_text(encoding="utf-8").splitlines(keepends=True))
+        self._undo: list[Callable[[], object]] = []
+        self._noise: dict[str, NoiseSeen] = {}
+
+    def replace(self, owner: Any, name: str, by: Callable[..., Any]) -> None:
+        """Have `by` called in place of a method of `owner`, with that method before its arguments, until `stop`."""
+        method = getattr(owner, name)
+        self.put(owner, name, lambda *args, **kwargs: by(method, *args, **kwargs))
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of `owner` until `stop`, past what its class makes of attributes."""
+        own = dict(vars(owner))
+        if name in own:
+            self._undo.append(lambda: object.__setattr__(owner, name, own[name]))
+        else:
+            self._undo.append(lambda: object.__delattr__(owner, name))
+        object.__setattr__(owner, name, value)
+
+    def stop(self) -> None:
+        """Watch no longer: the library's objects are as they were."""
+        while self._undo:
+            self._undo.pop()()
 
     def write(
-        self, *, name: str, threshold: float, sensitivity: float, noise_std: float, dimension: int,
-        sampler: dict[str, Any], denominator: float, reasons: Sequence[str], observer: str = "everyone",
-        combines: list[float] | None = None,
+        self, *, name: str, threshold: float, sensitivity: float, deviation: float, sampler: Mapping[str, Any],
+        denominator: float, reasons: Sequence[str], draws: Sequence[Sequence[np.ndarray]] | None = None,
+        values: Sequence[np.ndarray] | None = None, scale: float = 1.0, dimension: int = 1,
+        observer: str = "everyone", combines: list[float] | None = None,
+        noise_stream: str = "of the library that was watched",
     ) -> None:  # fmt: skip
-        """Append the line of a release of this round over clients; `reasons` say why no finite epsilon holds of it."""
-        std = max(float(noise_std), NO_NOISE)
-        self.ledger.append(
-            Release(
+        """Append the line of a release of this round; `reasons` say why no finite epsilon holds of it.
+
+        Args:
+            deviation: that the noise is said to have; the line is of the release times `scale`.
+            draws: the noise that was seen, each draw array by array; None: whoever calls has judged it.
+            values: see `NoiseSeen.faults`.
+            dimension: where no draws tell it.
+
+        Raises:
+            DpsumError: a release that no mechanism makes.
+        """
+        if draws is not None:
+            seen = self._noise.setdefault(name, NoiseSeen())
+            faults = [fault for noise in draws for fault in seen.faults(noise, deviation, values)]
+            faults += [] if draws else ["no noise is added"]
+            reasons, dimension = [*faults, *reasons], sum(array.size for noise in draws[-1:] for array in noise) or 1
+            deviation = deviation if not faults else rms(draws[-1]) if draws else 0.0
+        std = max(scale * float(deviation), NO_NOISE)
+        try:
+            release = Release(
                 round=self.round,
                 name=name,
                 mechanism="gaussian" if combines is None else "correlated-gaussian",
-                unit="client",
+                unit=self.unit,
                 adjacency="zero-out",
                 observer=observer,
                 noise_multiplier=std / sensitivity,
@@ -174,13 +210,22 @@ class Watch:
                 dimension=int(dimension),
                 sampler=Sampling.of(sampler),
                 denominator=float(denominator),
-                noise_stream="of the library that was watched",
+                noise_stream=noise_stream,
                 counted_by_paper=True,
                 data_dependent_threshold=bool(reasons),
-                reason="; ".join(reasons),
+                reason="; ".join(dict.fromkeys(reasons)),
                 combines=combines,
             )
-        )
+        except ValueError as error:
+            raise DpsumError(f"release {self.round + 1} is no private one: {error}") from error
+        self.ledger.append(release)
+
+    def releases(self) -> list[Release]:
+        """What was released so far; DpsumError where nothing was, or the ledger was cut off or changed."""
+        releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
+        if not releases:
+            raise DpsumError("nothing was released yet: there is nothing to account for, and nothing to audit")
+        return releases
 
     def claim(self) -> Claim | None:
         """The library's own epsilon; None where it says none."""
@@ -190,15 +235,19 @@ class Watch:
         """The account of what was released so far, with the library's own epsilon as the claim.
 
         Raises:
-            DpsumError: the sampler is unknown, or the lines are not of one mechanism.
+            DpsumError: the sampler is unknown, or the lines are not of one mechanism; see `releases` too.
         """
-        releases, claim = read_ledger(self.path), self.claim()
+        releases, claim = self.releases(), self.claim()
         claims = {} if claim is None else {event.sampler["kind"]: claim for event in releases}
         return account(releases, delta=delta, claims=claims, given=AccountContext(adaptive=self.adaptive))
 
     def release_of(self) -> Callable[[np.ndarray], np.ndarray]:
         """The loop's own clipping, sum and noise, for an audit to call: contributions [n, d] to what leaves it [d]."""
         raise DpsumError(f"{type(self).__name__} has no release that an audit could call")
+
+    def declared(self, last: Release) -> dict[str, Any]:
+        """What an audit takes the release to be: arguments of `audit.anything.audited`, from the ledger's last line."""
+        return {"dimension": 100, "adjacency": "zero-out", "cohort": max(int(last.denominator), 2)}
 
     def audit(self, delta: float, **how: Any) -> Audited:
         """Attack the release as it is now, declared to be what the ledger's last line says.
@@ -208,45 +257,42 @@ class Watch:
             how: further arguments of `audit.anything.audited`.
 
         Raises:
-            DpsumError: nothing was released yet, a release that cannot be called, or bad input.
+            DpsumError: a release that cannot be called, or bad input; see `releases` too.
         """
-        releases = read_ledger(self.path)
-        if not releases:
-            raise DpsumError("nothing was released yet: there is nothing to audit")
-        last = releases[-1]
+        last = self.releases()[-1]
         declared: dict[str, Any] = {
-            "noise_multiplier": last.noise_multiplier, "participation": last.sampler, "dimension": 100,
-            "adjacency": "zero-out", "cohort": max(int(last.denominator), 2),
-        }  # fmt: skip
+            "noise_multiplier": last.noise_multiplier,
+            "participation": last.sampler,
+            **self.declared(last),
+        }
         return audited(self.release_of(), delta=delta, **declared | how)
 
 
-def replace(owner: Any, name: str, by: Callable[..., Any]) -> None:
-    """Have `by` called in place of a method, with the method before its arguments."""
-    inner = getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: by(inner, *args, **kwargs))
-
-
 def check_cohorts(cohorts: str) -> None:
-    """Refuse a word that says nothing of who can tell the cohorts.
-
-    Raises:
-        DpsumError: it is neither "secret" nor "known".
-    """
+    """Refuse a word that does not say who can tell the cohorts."""
     if cohorts not in ("secret", "known"):
         raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
 
 
+def spacing(values: np.ndarray) -> np.ndarray:
+    """The distance from each number to the next of its precision, float64."""
+    values = np.asarray(values)
+    floats = values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)
+    return np.spacing(np.abs(floats)).astype(np.float64)
+
+
 def differences(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Array by array, in double precision."""
-    return [np.asarray(one, np.float64) - np.asarray(old, np.float64) for one, old in zip(after, before, strict=True)]
+    return [np.asarray(new, np.float64) - np.asarray(old, np.float64) for new, old in zip(after, before, strict=True)]
 
 
 def norm(arrays: Sequence[np.ndarray]) -> float:
     """The L2 norm of all arrays together."""
-    return float(np.sqrt(sum(float(np.sum(np.asarray(one, np.float64) ** 2)) for one in arrays)))
+    return float(np.sqrt(sum(float(np.sum(np.asarray(array, np.float64) ** 2)) for array in arrays)))
 
 
 def rms(noise: Sequence[np.ndarray]) -> float:
     """The deviation that noise was seen to have."""
-    return float(np.sqrt(np.mean(np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in noise]) ** 2)))
+    return float(
+        np.sqrt(np.mean(np.concatenate([np.asarray(array, dtype=np.float64).ravel() for array in noise]) ** 2))
+    )

@@ -20,15 +20,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dpsum.audit import attacks
 from dpsum.audit.bounds import Bound
-from dpsum.audit.declared import ALONE, Declared, Described, OfCalls, OfRounds, declared, description, observations_for
+from dpsum.audit.declared import ALONE, Declared, Described, OfRounds, declared, description, observations_for
 from dpsum.audit.ranks import rank_test
-from dpsum.audit.watched import NULLS, ReleaseCall, Watched, look
+from dpsum.audit.watched import NULLS, ReleaseCall, Watched
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
 
@@ -74,9 +74,7 @@ class Audited:
         refuted: whether that is below `false_alarm`, and something was declared.
         little: the chance that right code shows as little to every attack, about; NaN where no mechanism was declared.
         delta, confidence, false_alarm, noise_multiplier, adjacency, sampler, dimension: as declared, or found from it.
-        calls: that were made.
-        plan: what was said before it started.
-        attacks: one by one.
+        calls, plan, attacks: calls that were made, what was said before the audit started, and its attacks one by one.
     """
 
     epsilon: float
@@ -160,24 +158,22 @@ def audited(
     """Attack a release, and say how much less private than declared it is at least.
 
     Args:
-        release: one call of the mechanism: contributions float64 [n, d] of a cohort to what is released (clipped,
-            added up and noised), an array or several in a list or dict. It draws noise anew in each call. n differs
-            from call to call; rows have norm 0 or 1e6 and more.
+        release: one call of the mechanism: contributions float64 [n, d] of a cohort to what is released (clipped, added
+            up and noised), an array or several in a list or dict. It draws noise anew in each call. n differs from call
+            to call; rows have norm 0 or 1e6 and more.
         dimension: d.
         participation: how cohorts are drawn, so that epsilon is that of all rounds: what has `cohort(index)` and
-            `describe()`, as those of dpsum, is tried with canaries among its units; a function of a seed that makes
-            one is tried as often as it takes; a description alone, as in a ledger, is taken as it stands. None: epsilon
-            is that of one call.
+            `describe()`, as those of dpsum, is tried with canaries among its units; a function of a seed that makes one
+            is tried as often as it takes; a description alone, as in a ledger, is taken as it stands. None: epsilon is
+            that of one call.
         epsilon: declared, at `delta`, of the participation; the noise multiplier is what the accountant finds for it.
         noise_multiplier: z, declared in place of epsilon: deviation of the noise over sensitivity. Neither: nothing is
             declared, and there is a bound alone.
-        delta: of epsilon.
         mechanism: "gaussian", or None: not declared; then epsilon is that of one call.
         adjacency: what the other world has of a unit: "add-or-remove" (no row), "zero-out" (a row of zeros: the number
             of rows is public) or "replace-one" (the row against it; sensitivity is twice the threshold).
         cohort: rows of every call, for the last two, if it has to be a certain number.
-        leak: the plan is to tell so many times less noise than declared ...
-        power: ... with this chance.
+        leak, power: the plan is to tell so many times less noise than declared, with this chance.
         calls: of each attack at most; the plan says what is left of the power.
         confidence: of the bound.
         false_alarm: the chance to refute right code, about.
@@ -200,29 +196,32 @@ def audited(
     first = None if participation is None else make(seed)
     sampler = dict(ALONE) if participation is None else description(first)
     family, claimed = declared(sampler, epsilon, noise_multiplier, delta, mechanism, once=getattr(first, "once", False))
-    watched = Watched(release, dimension, adjacency, cohort)
-    tried = isinstance(family, OfCalls) and hasattr(first, "describe") and hasattr(first, "cohort")
-    shares = 2 + (dimension > 1) + tried
+    planned = 0
+
+    def told(made: int) -> None:
+        if progress is not None:
+            progress(made, max(planned, made))
+
+    watched = Watched(release, dimension, adjacency, cohort, told)
+    whole = family.whole if hasattr(first, "describe") and hasattr(first, "cohort") else None
+    shares = 2 + (dimension > 1) + (whole is not None)
     share, alarm = 1 - (1 - confidence) / shares, false_alarm / shares
     needed = observations_for(family, leak, power=power, false_alarm=alarm)
     wanted = min(needed, _MOST, calls or _MOST)
     repeats, units, among = 0, 0, 0
-    if isinstance(family, OfCalls) and tried:
-        units = family.rounds.units
+    if whole is not None:
+        units = whole.units
         among = min(dimension, watched.most, max(1, 3 * units // 4))
-        enough = min(_MOST, observations_for(family.rounds, leak, power=power, false_alarm=alarm)) / among
+        enough = min(_MOST, observations_for(whole, leak, power=power, false_alarm=alarm)) / among
         again = max(1, (calls or _ROUNDS) // sampler["rounds"])
         repeats = int(np.clip(math.ceil(enough), 1, again)) if callable(participation) else 1
-    plan = _plan(watched, wanted, needed, leak=leak, power=power, calls=calls, rounds=repeats * sampler["rounds"])
+    planned, plan = _plan(
+        watched, wanted, needed, leak=leak, power=power, calls=calls, rounds=repeats * sampler["rounds"]
+    )
     if say is not None:
-        say(plan.said)
+        say(plan)
     rng = stream(seed, "audit-anything")
-    seen = look(watched, rng)
-
-    def step() -> None:
-        if progress is not None:
-            progress(watched.calls, max(plan.calls, watched.calls))
-
+    watched.learn(rng)
     results = list[Attack]()
 
     def add(name: str, scored: Callable[[], Scored], family: Declared = family) -> None:
@@ -236,26 +235,24 @@ def audited(
 
     def many(canaries: attacks.Canaries) -> Scored:
         blocks = _blocks(wanted, len(canaries.rows), calls)
-        return attacks.together(watched, seen, canaries, blocks=blocks, rng=rng, step=step)
+        return attacks.together(watched, canaries, blocks=blocks, rng=rng)
 
     def through(family: OfRounds) -> Scored:
-        canaries = attacks.in_coordinates(watched, seen, among, rng)
+        canaries = attacks.in_coordinates(watched, among, rng)
         each = [
-            attacks.over_rounds(
-                watched, seen, canaries, make(seed + index), known=family.known, units=units, rng=rng, step=step
-            )
+            attacks.over_rounds(watched, canaries, make(seed + index), known=family.known, units=units, rng=rng)
             for index in range(repeats)
         ]
         return np.concatenate([scores for scores, _ in each]), np.concatenate([coins for _, coins in each])
 
-    add("alone", lambda: attacks.alone(watched, seen, calls=wanted, rng=rng, step=step))
-    if seen.aligned:
+    add("alone", lambda: attacks.alone(watched, calls=wanted, rng=rng))
+    if watched.aligned:
         fits = watched.most
-        add("in coordinates", lambda: many(attacks.in_coordinates(watched, seen, min(_apart(wanted), fits), rng)))
+        add("in coordinates", lambda: many(attacks.in_coordinates(watched, min(_apart(wanted), fits), rng)))
         if dimension > 1:
-            add("over all", lambda: many(attacks.over_all(watched, seen, min(_SPREAD, fits), rng)))
-        if isinstance(family, OfCalls) and tried:
-            add("over rounds", functools.partial(through, family.rounds), family.rounds)
+            add("over all", lambda: many(attacks.over_all(watched, min(_SPREAD, fits), rng)))
+        if whole is not None:
+            add("over rounds", functools.partial(through, whole), whole)
     chance = min(1.0, shares * min(attack.bound.found["chance_of_as_much"] for attack in results))
     return Audited(
         epsilon=max(attack.bound.epsilon for attack in results), claimed=claimed,
@@ -263,7 +260,7 @@ def audited(
         chance=chance, refuted=claimed is not None and chance < false_alarm,
         little=max(attack.bound.chances.get("as_little", math.nan) for attack in results),
         delta=delta, confidence=confidence, false_alarm=false_alarm, noise_multiplier=family.noise_multiplier,
-        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan.said,
+        adjacency=adjacency, sampler=sampler, dimension=dimension, calls=watched.calls, plan=plan,
         attacks=tuple(results),
     )  # fmt: skip
 
@@ -279,14 +276,10 @@ def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
 
 
-class _Plan(NamedTuple):
-    calls: int
-    said: str
-
-
 def _plan(
     watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None, rounds: int
-) -> _Plan:  # fmt: skip
+) -> tuple[int, str]:  # fmt: skip
+    """The calls to come, and what is said of them."""
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
         _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK
@@ -301,4 +294,4 @@ def _plan(
             f" by {needed:,} canaries, and there are {wanted:,} in each attack: less noise is told with that chance "
             f"only from about {1 + (leak - 1) * math.sqrt(needed / wanted):.3g} times less on"
         )
-    return _Plan(count, text)
+    return count, text

@@ -6,7 +6,7 @@
 - `alone`: one canary in a call, against a row that points the other way. It moves the sum as far as one can; what
   changes beside (the noise's size, when a denominator is the realised number) is scored as well.
 - `over_rounds`: canaries among the units of a participation, whose rounds and cohorts are taken as it draws them; the
-  score is that of the participation as it describes itself (`tally`).
+  score is that of the participation as it describes itself (`ideal.Tally`).
 
 The scores are made of everything but the coins, so that the order of canaries by them may be put to `ranks.rank_test`.
 """
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsum.audit.tally import Tally
-from dpsum.audit.watched import LARGE, Look, Watched
+from dpsum.audit.ideal import Tally
+from dpsum.audit.watched import LARGE, Watched
 from dpsum.errors import DpsumError
 
 BLOCK = 16
@@ -32,18 +32,13 @@ TRAINING = 64
 _PLAIN = 6.0
 """Standard errors beyond which a change of the noise is scored as well."""
 
-Step = Callable[[], None]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """Canaries of one call.
+    """Canaries of one call: `rows` float64 [j, d] before clipping, and `filters` [j, k] by which what is released is
+    searched.
 
-    Attributes:
-        rows: float64 [j, d], before clipping.
-        filters: float64 [j, k], by which each is looked for in what is released.
-        shift: float64 [j], how far each moves its filter's value.
-        deviation: float64 [j], of the noise there.
+    `shift` [j] is how far each moves its filter's value, `deviation` [j] that of the noise there.
     """
 
     rows: np.ndarray
@@ -52,22 +47,22 @@ class Canaries:
     deviation: np.ndarray
 
 
-def in_coordinates(watched: Watched, seen: Look, most: int, rng: np.random.Generator) -> Canaries:
+def in_coordinates(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
     """One canary in each of some coordinates: those that plainly have less noise than others, or any."""
-    least = np.flatnonzero(seen.variance < np.median(seen.variance) / 4)
+    least = np.flatnonzero(watched.variance < np.median(watched.variance) / 4)
     at = rng.permutation(least if len(least) else watched.dimension)[:most]
     rows = np.zeros((len(at), watched.dimension))
     rows[np.arange(len(at)), at] = LARGE
     copies = max(1, watched.most // len(at))
-    many = np.concatenate([seen.background, np.repeat(rows, copies, axis=0)])
-    moved = np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - seen.mean[at]
-    filters = np.zeros((len(at), len(seen.mean)))
+    many = np.concatenate([watched.background, np.repeat(rows, copies, axis=0)])
+    moved = np.stack([watched(many)[at] for _ in range(8)]).mean(axis=0) - watched.mean[at]
+    filters = np.zeros((len(at), len(watched.mean)))
     filters[np.arange(len(at)), at] = 1.0
     shift = np.full(len(at), float(np.median(moved)) / copies)
-    return Canaries(rows=rows, filters=filters, shift=shift, deviation=np.sqrt(seen.variance[at]))
+    return Canaries(rows=rows, filters=filters, shift=shift, deviation=np.sqrt(watched.variance[at]))
 
 
-def over_all(watched: Watched, seen: Look, most: int, rng: np.random.Generator) -> Canaries:
+def over_all(watched: Watched, most: int, rng: np.random.Generator) -> Canaries:
     """Canaries each of which has a part in every coordinate, and which are orthogonal: cosines with signs drawn.
 
     Where coordinates are clipped or noised in groups, whatever these are, such a canary is in all of them.
@@ -76,24 +71,15 @@ def over_all(watched: Watched, seen: Look, most: int, rng: np.random.Generator) 
     chosen = rng.permutation(d - 1)[:most] + 1
     rows = np.cos(np.pi * np.outer(chosen, 2 * np.arange(d) + 1) / (2 * d)) * np.sqrt(2 / d)
     rows *= LARGE * rng.choice([-1.0, 1.0], d)
-    response = np.stack([_response(watched, seen, row) for row in rows])
-    noisy = seen.variance > np.median(seen.variance) / 1e6  # coordinates without any are `in_coordinates`' own
-    filters = np.where(noisy, response / seen.variance, 0.0)
+    response = np.stack([watched.response(row) for row in rows])
+    noisy = watched.variance > np.median(watched.variance) / 1e6  # coordinates without any are `in_coordinates`' own
+    filters = np.where(noisy, response / watched.variance, 0.0)
     square = np.maximum((filters * response).sum(axis=1), 1e-300)
     return Canaries(rows=rows, filters=filters, shift=square, deviation=np.sqrt(square))
 
 
-def _response(watched: Watched, seen: Look, row: np.ndarray) -> np.ndarray:
-    """What one row moves, float64 [k]: in its own direction, where it plainly does not also turn."""
-    many = np.concatenate([seen.background, np.repeat(row[None, :], watched.most, axis=0)])
-    response, unit = (watched(many) - seen.mean) / watched.most, row / np.linalg.norm(row)
-    straight = (response @ unit) * unit
-    turned = float(((response - straight) ** 2).sum()) > 2 * float(seen.variance.sum()) / watched.most**2
-    return np.asarray(response if turned else straight)
-
-
 def together(
-    watched: Watched, seen: Look, canaries: Canaries, *, blocks: int, rng: np.random.Generator, step: Step
+    watched: Watched, canaries: Canaries, *, blocks: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and coins, each [m], of blocks of calls in each of which about half of the canaries are.
 
@@ -108,11 +94,10 @@ def together(
         coin = rng.integers(2, size=(BLOCK, count)).astype(bool)
         x = np.empty((BLOCK, count))
         for t in range(BLOCK):
-            rows = np.concatenate([seen.background, canaries.rows[here[t]]])
-            moved = canaries.filters @ (watched(rows, coin[t, here[t]]) - seen.mean)
+            rows = np.concatenate([watched.background, canaries.rows[here[t]]])
+            moved = canaries.filters @ (watched(rows, coin[t, here[t]]) - watched.mean)
             x[t] = np.divide(moved, deviation, out=np.zeros(count), where=deviation > 0)
-            step()
-        # In replace-one the other world is as far on the other side.
+            # In replace-one the other world is as far on the other side.
         middle, reach = (0.0, 2 * shift) if watched.adjacency == "replace-one" else (shift / 2, shift)
         scores.append(_ratios(x - np.where(here, middle, 0.0), here, reach)[here])
         coins.append(coin[here])
@@ -148,22 +133,19 @@ def _ratios(x: np.ndarray, here: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return np.asarray(ratios)
 
 
-def alone(
-    watched: Watched, seen: Look, *, calls: int, rng: np.random.Generator, step: Step
-) -> tuple[np.ndarray, np.ndarray]:
+def alone(watched: Watched, *, calls: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Scores and coins, each [calls], of one canary a call against the background."""
-    rows = np.concatenate([seen.background, 2 * seen.direction[None, :]])
+    rows = np.concatenate([watched.background, 2 * watched.direction[None, :]])
 
     def answer(present: bool) -> np.ndarray:
-        step()
-        return watched(rows, np.array([present])) - seen.mean
+        return watched(rows, np.array([present])) - watched.mean
 
     worlds = [np.stack([answer(present) for _ in range(TRAINING)]) for present in (False, True)]
-    if seen.aligned:
-        way = _response(watched, seen, seen.direction) / seen.variance
+    if watched.aligned:
+        way = watched.response(watched.direction) / watched.variance
     else:  # what is released is laid out otherwise: the direction is learned from calls that are then left out
         cut = TRAINING // 2
-        way = (worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)) / seen.variance
+        way = (worlds[1][:cut].mean(axis=0) - worlds[0][:cut].mean(axis=0)) / watched.variance
         worlds = [world[cut:] for world in worlds]
     way = way / max(float(np.linalg.norm(way)), 1e-300)
     absent, present = (_features(world, way) for world in worlds)
@@ -201,16 +183,14 @@ def _learned(absent: np.ndarray, present: np.ndarray) -> Callable[[np.ndarray], 
 
 
 def over_rounds(
-    watched: Watched, seen: Look, canaries: Canaries, plan: Any, *, known: bool, units: int,
-    rng: np.random.Generator, step: Step,
+    watched: Watched, canaries: Canaries, plan: Any, *, known: bool, units: int,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Scores and coins, each [m], of canaries among a participation's units, in all of its rounds.
+    """Scores and coins, each [m], of canaries among a participation's `units`, in all of its rounds.
 
-    Args:
-        canaries: in coordinates of their own, each at most once.
-        plan: the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round.
-        known: whether the observer may know who is in which round.
-        units: that there are.
+    `plan` is the participation: `cohort(index)`, `describe()`, and `once` where each unit is in one round; `known` says
+    whether the observer may know who is in which round. The canaries are in coordinates of their own, each at most
+    once.
     """
     sampler, count = plan.describe(), len(canaries.rows)
     rounds, rate = int(sampler["rounds"]), float(sampler["rate"])
@@ -224,12 +204,11 @@ def over_rounds(
     for index, (cohort, own) in enumerate(zip(cohorts, here, strict=True)):
         others = np.zeros((len(cohort) - len(own), watched.dimension))
         present = np.concatenate([coins[own], np.ones(len(others), bool)])
-        answer = watched(np.concatenate([seen.background, canaries.rows[own], others]), present) - seen.mean
+        answer = watched(np.concatenate([watched.background, canaries.rows[own], others]), present) - watched.mean
         moved = (canaries.filters @ answer) / canaries.shift
         if watched.adjacency == "replace-one":
             moved = (moved + 1) / 2
         tally.add(index, moved, noise / (2 if watched.adjacency == "replace-one" else 1), rate)
-        step()
     took = np.isin(np.arange(count), np.concatenate(here)) if known else np.ones(count, bool)
     return tally.scores[took], coins[took]
 

@@ -31,14 +31,14 @@ class Bound:
 
     Attributes:
         name: of the method.
-        epsilon: the bound at the audit's delta; NaN where there is none, and then `reason` says why.
+        epsilon: the bound at the audit's delta; NaN where there is none.
         assumes: what must be true besides the experiment for the confidence to hold.
         found: the numbers it was made of.
         reason: why there is no bound, or why it is as it is; else "".
-        chances: "as_little" and "such_scores": how often right code shows as little as this, and has scores as far from
-            the ideal attacker's, about; empty where that was not asked.
         ideal: what the best attacker of the mechanism accounted for would show with as many observations, in half of
             all audits; NaN where that was not asked.
+        chances: "as_little" and "such_scores": how often right code shows as little as this, and has scores as far from
+            the ideal attacker's, about; empty where that was not asked.
     """
 
     name: str
@@ -64,16 +64,12 @@ class Guesses:
 
 
 def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True) -> Guesses:
-    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
+    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest; `count` guesses in
+    all.
 
-    Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in
-    the order in which they stand, which must say nothing of the coins.
-
-    Args:
-        scores: float [m], higher for present.
-        coins: bool [m], the truth.
-        count: guesses in all, at most m; the last odd one of two sides is left out.
-        both: whether there are two sides.
+    Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in the
+    order in which they stand, which must say nothing of the coins. Scores are float [m], higher for present; coins bool
+    [m], the truth; the last odd guess of two sides is left out.
     """
     order = np.argsort(scores, kind="stable")
     low = count // 2 if both else 0
@@ -85,9 +81,9 @@ def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = Tru
 def guess_surest(scores: np.ndarray, coins: np.ndarray, *, secret: bool) -> Guesses:
     """As many guesses as suit the number of coins, fixed beforehand.
 
-    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. A
-    tenth, half of them "absent"; where participation is secret a twentieth, none of them "absent", since a release
-    that a canary was not seen in says little. But a hundred where there are so many.
+    With few guesses only the surest are made, which is where a mechanism leaks; with too few, chance hides it. So it is
+    a tenth (but a hundred, where there are so many), half of them "absent"; where participation is secret a twentieth,
+    none of them "absent", since a release that a canary was not seen in says little.
     """
     count = min(max(100, len(coins) // (20 if secret else 10)), len(coins))
     return guess(scores, coins, count, both=not secret)
@@ -142,14 +138,11 @@ def clopper_pearson(
     generator: np.random.Generator,
     choosing: float = 0.5,
 ) -> Bound:
-    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit.
+    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit; scores are higher for
+    present.
 
-    The threshold, and which hypothesis is the alarm, are chosen on a part of the scores that is then left out.
-
-    Args:
-        present, absent: scores float [n], [k], higher for present.
-        generator: draws the part on which the threshold is chosen.
-        choosing: its share.
+    The threshold, and which hypothesis is the alarm, are chosen on a share of the scores (`choosing`, drawn by
+    `generator`) that is then left out.
     """
     name, assumes = "Clopper-Pearson", "scores are independent"
     sides = [generator.permutation(scores) for scores in (present, absent)]

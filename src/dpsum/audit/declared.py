@@ -34,64 +34,40 @@ class Described(Protocol):
 
 
 class OfRounds(Family):
-    """Gaussian releases of all rounds of a participation.
-
-    Args:
-        noise_multiplier: z.
-        sampler: the participation's.
-        once: whether a unit is in one round.
+    """Gaussian releases, of this noise multiplier, of all rounds of a participation (its sampler).
 
     Attributes:
-        known: whether the observer may know who is in which round.
+        known: whether the observer may know who is in which round; `once`: whether a unit is in one round.
         units: that cohorts are drawn from.
+        whole: where the releases are single calls: the participation that is made of them, whose epsilon is told.
     """
 
-    noise_multiplier: float | None
-
-    def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
+    def __init__(
+        self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False, whole: OfRounds | None = None
+    ) -> None:
         analysis, self._rounds = find("gaussian", sampler["kind"]), int(sampler["rounds"])
         schedule = ((noise_multiplier, self._rounds),)
         super().__init__(analysis, schedule, sampler)
+        self.name = self.name if whole is None else whole.name
         self._one = analysis.gaussian(Events.planned(schedule, sampler))
-        self.known, self.noise_multiplier, self._once = analysis.known, noise_multiplier, once
+        self.known, self.noise_multiplier, self._once, self.whole = analysis.known, noise_multiplier, once, whole
         self.units, self._rate = int(sampler[analysis.units_of(sampler)]), float(sampler["rate"])
+
+    def epsilon(self, leak: float, delta: float) -> float:
+        return super().epsilon(leak, delta) if self.whole is None else self.whole.epsilon(leak, delta)
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
         """Draws the best attacker's scores."""
-        assert self.noise_multiplier is not None
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
         once, each = self._rounds if self._once else 0, [self.noise_multiplier] * self._rounds
         return lambda generator: secret(coins, each, generator, rate=self._rate, once=once)
 
 
-class OfCalls(Family):
-    """Gaussian releases, one to each call; epsilon is that of a participation made of them.
-
-    Args:
-        noise_multiplier: z.
-        sampler: the participation's.
-    """
-
-    def __init__(self, noise_multiplier: float, sampler: Mapping[str, Any], *, once: bool = False) -> None:
-        super().__init__(find("gaussian", "one-pass"), ((noise_multiplier, 1),), ALONE)
-        self.rounds = OfRounds(noise_multiplier, sampler, once=once)
-        self.name = f"{sampler['kind']} with any Gaussian noise"
-        self.noise_multiplier: float | None = noise_multiplier
-
-    def epsilon(self, leak: float, delta: float) -> float:
-        return self.rounds.epsilon(leak, delta)
-
-    def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """Draws the best attacker's scores."""
-        assert self.noise_multiplier is not None
-        return functools.partial(gaussian, coins, self.noise_multiplier**-2)
-
-
 class Whatever(Family):
     """Everything that is (leak times epsilon, delta)-DP."""
 
-    noise_multiplier: float | None = None
+    noise_multiplier, whole = None, None
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self._epsilon, self._delta = epsilon, delta
@@ -111,20 +87,15 @@ class Whatever(Family):
         return posteriors(Curve(np.array([leak * self._epsilon, 1e3 + leak * self._epsilon]), share, share))
 
 
-Declared = OfRounds | OfCalls | Whatever
+Declared = OfRounds | Whatever
 
 
 def observations_for(family: Family, leak: float, *, power: float, false_alarm: float) -> int:
     """How many coins an attack takes to tell a leak from the declared mechanism.
 
-    From draws of the statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its
-    deviation n^1/2 times.
-
-    Args:
-        family: declared.
-        leak: how many times less noise is to be told, above 1.
-        power: the chance to tell it.
-        false_alarm: the attack's.
+    `leak` is how many times less noise is to be told, above 1; `power` the chance to tell it. From draws of the
+    statistic of a pilot's thousand coins: of n times as many its mean is n times as large, and its deviation n^1/2
+    times.
     """
     test = RankTest(family, _PILOT, confidence=_MANY_DRAWS, generator=stream(0, "audit-plan"))
     own, other = test.draws(1.0), test.draws(min(leak, family.largest))
@@ -134,11 +105,7 @@ def observations_for(family: Family, leak: float, *, power: float, false_alarm: 
 
 
 def description(participation: Any) -> dict[str, Any]:
-    """The sampler of a participation, or of a ledger.
-
-    Raises:
-        DpsumError: it is neither.
-    """
+    """The sampler of a participation, or of a ledger; DpsumError where it is neither."""
     described = participation if isinstance(participation, Mapping) else getattr(participation, "describe", dict)()
     if not isinstance(described.get("kind"), str) or not isinstance(described.get("rounds"), int):
         shown = repr(participation)[:60]
@@ -152,7 +119,7 @@ def description(participation: Any) -> dict[str, Any]:
 def declared(
     sampler: dict[str, Any], epsilon: float | None, noise_multiplier: float | None, delta: float, mechanism: str | None,
     *, once: bool,
-) -> tuple[OfCalls | Whatever, float | None]:  # fmt: skip
+) -> tuple[Declared, float | None]:  # fmt: skip
     """The family of what was declared, and epsilon as declared; arguments as of `anything.audited`.
 
     Raises:
@@ -177,5 +144,6 @@ def declared(
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = calibrate("holds", sampler, epsilon, delta)
-    family = OfCalls(float(noise_multiplier), sampler, once=once)
+    z = float(noise_multiplier)
+    family = OfRounds(z, ALONE, whole=OfRounds(z, sampler, once=once))
     return family, family.epsilon(1.0, delta) if epsilon is None else epsilon

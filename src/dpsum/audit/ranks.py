@@ -48,10 +48,7 @@ _PRECISION = 1e-3
 class Family:
     """The mechanisms of a ledger's sampler with its noise divided by `leak`; at 1 it is the ledger's own.
 
-    Args:
-        accountant: that justifies them.
-        schedule: z of the rounds.
-        sampler: the ledger's.
+    `accountant` justifies them, `schedule` is z of the rounds.
     """
 
     def __init__(self, accountant: Accountant, schedule: Schedule, sampler: Sampler) -> None:
@@ -79,13 +76,8 @@ def posteriors(deltas: Curve) -> np.ndarray:
 
     With u the share of all units above a threshold and t that of those present, t/2 + a/2 = u with a the false alarms.
     A line t <= e^eps a + delta is t <= 2 p u + (1 - p) delta at p = e^eps / (1 + e^eps), so that the slope of the least
-    of all lines is twice the posterior.
-
-    Args:
-        deltas: of the trade-off curve, both ways.
-
-    Returns:
-        float64 [cells], not increasing: the largest posterior of each cell of [0, 1].
+    of all lines of the trade-off curve is twice the posterior. Returned is the largest posterior of each cell of [0,
+    1], float64 [cells], not increasing.
     """
     chance = expit(deltas.epsilons)
     lines = sorted(
@@ -115,14 +107,7 @@ def posteriors(deltas: Curve) -> np.ndarray:
 
 
 class RankTest:
-    """Tests of one number of canaries, by draws that are the same for every mechanism.
-
-    Args:
-        family: of mechanisms.
-        canaries: m.
-        confidence: of a test.
-        generator: of the draws.
-    """
+    """Tests of one number of canaries, m, by draws that are the same for every mechanism of a family."""
 
     def __init__(self, family: Family, canaries: int, *, confidence: float, generator: np.random.Generator) -> None:
         self._family = family
@@ -152,11 +137,8 @@ class RankTest:
     def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:
         """The chance that the ledger's own mechanism has T <= `observed`, about: T is a sum over thousands.
 
-        From the mean of K draws the next one differs by (1 + 1/K) times T's variance.
-
-        Args:
-            observed: T of the audit.
-            drawn: K draws of T by who scores best, with the same coins.
+        From the mean of K draws of T by who scores best, with the same coins, the next differs by (1 + 1/K) times T's
+        variance.
         """
         deviation = max(float(self.draws(1.0).std()), self._rounding) * math.sqrt(1 + 1 / len(drawn))
         return float(ndtr((observed - np.mean(drawn)) / deviation))
@@ -192,7 +174,6 @@ def rank_test(
         scores: float [m], higher for present; of whatever, but not of the coins.
         coins: bool [m], drawn fairly.
         family: of mechanisms.
-        delta, confidence: of the bound.
         generator: of the test's own draws.
         ideal: draws the scores of who scores best, where it is asked how often right code shows as little, or such
             scores.

@@ -628,7 +628,7 @@ def refuse(what: str, training: Training, path: Path) -> None:
         ("class", "Own is not an optimiser whose clipping and noise are known"), ("plain", "SGD is not an optimiser"),
         ("before", "steps were taken before"), ("stream", "does not know how many records"),
         ("ghost", "ghost clipping is done by the module"), ("noise", "noise_multiplier is 0.0"),
-        ("epochs", "epochs is 1.5"), ("engine", "adaptive ghost clipping"), ("there", "exists: name another file"),
+        ("epochs", "epochs is 1.5"), ("engine", "adaptive ghost clipping"), ("there", "has the lines of another run"),
     ],
 )  # fmt: skip
 def test_refused(what: str, said: str, tmp_path: Path) -> None:

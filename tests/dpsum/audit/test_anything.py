@@ -12,7 +12,7 @@ from scipy.special import ndtr
 import dpsum
 from dpsum.audit import attacks
 from dpsum.audit.anything import FALSE_ALARM, audited
-from dpsum.audit.declared import ALONE, OfCalls, Whatever, observations_for
+from dpsum.audit.declared import ALONE, OfRounds, Whatever, observations_for
 from dpsum.audit.ranks import RankTest
 from dpsum.errors import DpsumError
 from dpsum.randomness import stream
@@ -223,7 +223,7 @@ def test_what_is_released_may_be_several_arrays_of_another_size():
 
 def test_a_false_alarm_is_as_rare_as_said():
     """The statistic of right code, drawn 20,000 times: its normal tail is exceeded about as often as it says."""
-    family, coins = OfCalls(1.0, ALONE), 200
+    family, coins = OfRounds(1.0, ALONE), 200
     test = RankTest(family, coins, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(1)
     present = rng.integers(2, size=(20_000, coins)).astype(bool)
@@ -238,7 +238,7 @@ def test_a_false_alarm_is_as_rare_as_said():
 @pytest.mark.parametrize(("z", "leak"), [(1.0, math.sqrt(2)), (0.5, 2.0)])
 def test_so_many_canaries_tell_a_leak_as_often_as_was_said(z, leak):
     """By simulation of one Gaussian of z / leak: of 400 audits at least 360 where 380 are expected (5 in 10^5)."""
-    family = OfCalls(z, ALONE)
+    family = OfRounds(z, ALONE)
     needed = observations_for(family, leak, power=0.95, false_alarm=3e-4)
     test = RankTest(family, needed, confidence=0.98, generator=stream(0, "test"))
     own, rng = test.draws(1.0), np.random.default_rng(2)

@@ -1,31 +1,50 @@
 """Attacks on clipping rules that are not private, one file each, found by place.
 
-A rule that reads raw norms tells of them by its next threshold. How, only the rule says: a module names the rule's
-class as `RULE`, and its `score(run, rule, records=..., first=...)` makes the two worlds in which that shows best
-(`audit.mechanisms.Score`). It raises `BenchError` where the attack does not fit the run.
+One run with many canaries scores each canary's own releases. A leak from one round into the next, such as a threshold
+set from raw norms, is in all coordinates at once, and only many short runs can show it: in two worlds that differ in
+one unit, without training. Each run gives one score, and the rates of one threshold on the scores are bounded by
+Clopper and Pearson. The score is the spread of a later release in coordinates in which nobody has a gradient: that is
+the noise alone, z C, or z C over whatever it is divided by.
+
+How a rule leaks, only the rule says: a module names the rule's class as `RULE`, and its `score(run, rule, records=...,
+first=...)` makes the two worlds in which that shows best (`Score`). It raises `BenchError` where the attack does not
+fit the run.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pkgutil
+from collections.abc import Callable, Sequence
 
-from dpfedbench.audit.mechanisms import ASSUMES, NAME, Score, many_runs
+import numpy as np
+
+from dpfedbench.audit.canaries import Coordinates, audit_seed
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.settings.discovery import imported
-from dpsum.audit.bounds import Bound
+from dpsum.audit.bounds import Bound, clopper_pearson, most_of
+from dpsum.ledger import Release
+from dpsum.progress import Progress
+from dpsum.randomness import stream
+from dpsum.total import Released
+
+PROBES = 200
+"""Coordinates without gradients: the noise's deviation is known to one part in sqrt(2 x 200) = 20."""
+
+_CHOOSING = 0.2
+"""Share of the runs on which the threshold is chosen."""
+
+_NAME, _ASSUMES = "Clopper-Pearson over many runs", "runs are independent"
+
+Score = Callable[[bool, int], Sequence[float]]
+"""Whether the unit is present, and a seed, to the scores of the independent runs made with that seed."""
 
 
 def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> Score:
-    """The attack on a rule.
-
-    Args:
-        run: the run.
-        rule: one of its rules.
-        records: those that a client holds, where clients take the sum.
-        first: the first threshold.
+    """The attack on a rule of a run, whose first threshold is `first`; of clients that sum over so many records.
 
     Raises:
         BenchError: there is none, or it does not fit the run.
@@ -41,9 +60,54 @@ def score_of(run: Method, rule: ClippingRule, *, records: int, first: float) -> 
 def leak_of(
     run: Method, rule: ClippingRule, *, records: int, first: float, delta: float, confidence: float, runs: int
 ) -> Bound:
-    """The many-run audit of a rule that is not private; see `score_of` and `mechanisms.many_runs`."""
+    """The many-run audit of a rule that is not private; see `score_of` and `many_runs`."""
     try:
         score = score_of(run, rule, records=records, first=first)
     except BenchError as error:
-        return Bound(name=NAME, epsilon=math.nan, assumes=ASSUMES, found={}, reason=str(error))
+        return Bound(name=_NAME, epsilon=math.nan, assumes=_ASSUMES, found={}, reason=str(error))
     return many_runs(score, run, runs=runs, delta=delta, confidence=confidence, progress=True)
+
+
+class Spread:
+    """Collects, for each client or for the server, the log of the spread of the noise, round by round."""
+
+    def __init__(self) -> None:
+        self.net, self.rounds = Coordinates(ordinary=1, reserved=PROBES), list[np.ndarray]()
+
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+        """Take note of a round's first release, as it left: whatever it was divided by is in it."""
+        if line.round < len(self.rounds):
+            return
+        noise = np.stack([mean for _, mean in made])[:, self.net.ordinary :]
+        with np.errstate(divide="ignore"):
+            self.rounds.append(np.log(np.sqrt((noise**2).mean(axis=1))))
+
+
+def many_runs(
+    score: Score, run: Method, *, runs: int, delta: float, confidence: float, progress: bool = False
+) -> Bound:
+    """Clopper and Pearson's bound on the two worlds in which `score` makes runs; `progress` says how far it is.
+
+    It is measured on so many runs a world; a quarter as many more choose the threshold.
+    """
+    wanted = math.ceil(runs / (1 - _CHOOSING))
+    shown = Progress(f"audit {run.folder}, many runs", 2 * wanted, unit="runs") if progress else None
+    scores: list[list[float]] = [[], []]
+    made = 0
+    while min(map(len, scores)) < wanted:
+        before = sum(map(len, scores))
+        for world in (0, 1):
+            scores[world] += score(bool(world), audit_seed(run, world, made))
+        made += 1
+        if shown is not None:
+            done = sum(map(len, scores))
+            shown.step(min(done, 2 * wanted), done - before)
+    bound = clopper_pearson(
+        np.array(scores[1][:wanted]), np.array(scores[0][:wanted]), delta=delta, confidence=confidence,
+        generator=stream(run.seed, f"audit-split/{run.key}"), choosing=_CHOOSING,
+    )  # fmt: skip
+    # What is not private has no trade-off curve: an ideal attacker is always right.
+    sides = (bound.found["trials"], bound.found["nulls"])
+    return dataclasses.replace(
+        bound, name=_NAME, assumes=_ASSUMES, ideal=most_of(*sides, delta=delta, confidence=confidence)
+    )

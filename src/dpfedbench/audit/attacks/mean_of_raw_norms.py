@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import RecordSource, run_rounds
-from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.audit.units import LARGE, Units
 from dpfedbench.method import Method
-from dpfedbench.parts.clipping.mean_of_raw_norms import MeanOfRawNorms
+from dpfedbench.parts.clipping.mean_norms import MeanOfRawNorms
 
 RULE = MeanOfRawNorms
 
@@ -26,9 +26,9 @@ def score(run: Method, rule: MeanOfRawNorms, *, records: int, first: float) -> S
     def score(present: bool, seed: int) -> list[float]:
         gradients = np.zeros((records, 1), np.float32)
         gradients[0] = LARGE * present
-        seen = Spread()
-        source = RecordSource(seen.net, [Units.without_canaries(gradients)] * run.clients.count)
-        run_rounds(run.replace(seed=seed), source, seen, rounds=rounds, first=first)
-        return [float(value) for value in np.max(seen.rounds[1:], axis=0)]
+        spread = Spread()
+        source = RecordSource(spread.net, [Units.without_canaries(gradients)] * run.clients.count)
+        run_rounds(run.replace(seed=seed), source, spread, rounds=rounds, first=first)
+        return [float(value) for value in np.max(spread.rounds[1:], axis=0)]
 
     return score

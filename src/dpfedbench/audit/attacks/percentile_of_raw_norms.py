@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpfedbench.audit.attacks import Score, Spread
 from dpfedbench.audit.canaries import ClientSource, Units, run_rounds
-from dpfedbench.audit.mechanisms import Score, Spread
 from dpfedbench.errors import BenchError
 from dpfedbench.method import Method
-from dpfedbench.parts.clipping.percentile_of_raw_norms import PercentileOfRawNorms
+from dpfedbench.parts.clipping.percentiles import PercentileOfRawNorms
 from dpsum.accounting.analyses import find
 
 RULE = PercentileOfRawNorms
@@ -46,9 +46,9 @@ def score(run: Method, rule: PercentileOfRawNorms, *, records: int, first: float
         norms = np.full(run.clients.count, 0.02 * first)
         norms[early[1 : 1 + high]] = 0.9 * first
         norms[early[0]] = 0.9 * first * present
-        seen = Spread()
-        source = ClientSource(seen.net, Units.without_canaries(norms[:, None]))
-        run_rounds(drawn, source, seen, rounds=rounds, first=first, plan=plan)
-        return [float(seen.rounds[-1][0])]
+        spread = Spread()
+        source = ClientSource(spread.net, Units.without_canaries(norms[:, None]))
+        run_rounds(drawn, source, spread, rounds=rounds, first=first, plan=plan)
+        return [float(spread.rounds[-1][0])]
 
     return score

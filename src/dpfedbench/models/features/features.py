@@ -31,13 +31,16 @@ else:
     np, torch = Lazy("numpy"), Lazy("torch")
 
 _TOGETHER = 16
-"""Images whose maps are computed at once; of more, what is between two steps does not stay in the cache."""
+"""Images whose maps are computed at once: the intermediate values of more do not stay in the processor's cache. Fewer
+are filled up to it: a library multiplies a matrix of one row by other loops than one of sixteen, to other last bits."""
 
 
 class Features(Part):
     """Base of the maps. What comes of an image does not depend on any other image, nor on how many there are."""
 
     place: ClassVar[str] = "dpfedbench.models.features"
+    version: ClassVar[str] = "1"
+    """Raised where what comes of an image changes: files of features are then made anew."""
 
     unit_length: bool = setting(
         True, doc="whether each image's features are scaled to length 1 at the end, which reads that image alone"
@@ -105,11 +108,11 @@ class Features(Part):
         """The same, before directions are evened."""
         out = np.empty((len(images), *self.shape(images.shape[1:])), np.float32)
         for start in range(0, len(images), _TOGETHER):
-            some = torch.from_numpy(np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255)
-            found = self.of(some.movedim(-1, 1))
+            some = _filled(np.asarray(images[start : start + _TOGETHER]).astype(np.float32) / 255)
+            found = self.of(torch.from_numpy(some).movedim(-1, 1))
             if self.unit_length:
                 found = found / torch.linalg.vector_norm(found, dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)
-            out[start : start + len(some)] = found.movedim(1, -1).numpy()
+            out[start : start + _TOGETHER] = found.movedim(1, -1).numpy()[: len(out) - start]
         return out
 
 
@@ -144,6 +147,12 @@ def _directions(features: Features, shape: tuple[int, ...], public: bytes) -> _D
 def _even(rows: np.ndarray, by: _Directions) -> None:
     """Even out rows float32 [n, d] in place, a few at a time to save memory."""
     for start in range(0, len(rows), _TOGETHER):
-        some = rows[start : start + _TOGETHER]
-        some -= by.mean
+        some = _filled(rows[start : start + _TOGETHER]) - by.mean
         some -= ((some @ by.directions.T) * by.taken) @ by.directions
+        rows[start : start + _TOGETHER] = some[: len(rows) - start]
+
+
+def _filled(rows: np.ndarray) -> np.ndarray:
+    """At most so many rows and then zeros, `_TOGETHER` in all."""
+    fill = np.zeros((_TOGETHER - len(rows), *rows.shape[1:]), rows.dtype)
+    return np.concatenate([rows, fill]) if len(fill) else rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from dpfedbench import imports
 from dpfedbench.errors import BenchError
 from dpfedbench.models.features.features import Features
 from dpfedbench.models.features.scattering import Scattering
@@ -37,6 +38,12 @@ class LinearModel(ZooModel):
 
     def prepared(self, records: np.ndarray, public: np.ndarray | None = None) -> np.ndarray:
         return self.features(records, public)
+
+    def made_once(self, run: Run) -> dict[str, Any]:
+        own = imports.own({cls.__module__ for cls in type(self.features).__mro__})
+        said = {"features": self.features.identity(), "version": self.features.version}
+        said |= {"code": imports.digest(own)} if own else {}
+        return said | ({"public": run.validation.tasks} if self.features.evened else {})
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Any:
         return super().net(input_shape=self.features.shape(input_shape), outputs=outputs)

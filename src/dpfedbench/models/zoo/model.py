@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.run import ModelSettings
@@ -43,7 +43,5 @@ class ZooModel(ModelSettings):
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
         from dpfedbench.models.net import Net
 
-        return Net(
-            lambda: self.module(input_shape=input_shape, outputs=outputs), input_shape=input_shape, outputs=outputs,
-            vocabulary=outputs if len(input_shape) == 1 else 0,
-        )  # fmt: skip
+        sizes: dict[str, Any] = {"input_shape": input_shape, "outputs": outputs}
+        return Net(lambda: self.module(**sizes), **sizes)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import inspect
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dpfedbench import whose
+from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import setting
 from dpfedbench.settings.run import ModelSettings
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from dpfedbench.models.net import Net
 
 
@@ -38,9 +44,42 @@ class OwnModule(ModelSettings):
         return hashlib.sha256(Path(origin).read_bytes()).hexdigest()[:16] if origin else ""
 
     def net(self, *, input_shape: tuple[int, ...], outputs: int) -> Net:
-        from dpfedbench.models.loading import load_module
+        """The model.
+
+        A package beside the working directory is found as well as an installed one.
+
+        Raises:
+            BenchError: the file does not import, its class is no `torch.nn.Module`, or does not take the arguments.
+        """
         from dpfedbench.models.net import Net
 
-        build = load_module(self.module, self.arguments, input_shape=input_shape, outputs=outputs)
-        vocabulary = outputs if len(input_shape) == 1 else 0
-        return Net(build, input_shape=input_shape, outputs=outputs, vocabulary=vocabulary)
+        module, sizes = self._class(), {"input_shape": input_shape, "outputs": outputs}
+        taken = inspect.signature(module).parameters
+        arguments = {name: value for name, value in sizes.items() if name in taken} | self.arguments
+
+        def build() -> nn.Module:
+            try:
+                return module(**arguments)
+            except Exception as error:
+                said = whose.said_of(error) or error
+                raise BenchError(f"model.arguments do not fit {self.module}: {said}") from error
+
+        return Net(build, input_shape=input_shape, outputs=outputs)
+
+    def _class(self) -> type[nn.Module]:
+        from torch import nn
+
+        file, _, name = self.module.partition(":")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        whose.network(file)
+        try:
+            module = getattr(importlib.import_module(file), name)
+        except AttributeError:
+            raise BenchError(f"model.module: {file} has no {name}") from None
+        except Exception as error:
+            said = whose.said_of(error) or whose.in_words(error)
+            raise BenchError(f"model.module: {file} cannot be imported ({said})") from error
+        if not (isinstance(module, type) and issubclass(module, nn.Module)):
+            raise BenchError(f"model.module: {self.module} is not a torch.nn.Module")
+        return module

@@ -11,23 +11,27 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
+from dpfedbench.settings.run import Run
 from dpsum import participation
+from dpsum.mechanism import Mechanism
 from dpsum.sampling import Sampler
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
-    from dpsum.mechanism import Mechanism
-    from dpsum.sums import Sum
 
 Worker = TypeVar("Worker")
+
+CHUNK_PER_THREAD = 8
+"""Clients of which a thread computes one after another before what they send is added up."""
 
 Row = dict[str, Any]
 """A row of history.csv."""
 
 Stream = Iterator[tuple["torch.Tensor", "np.ndarray", "np.ndarray"]]
-"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order.
+"""Contributions float32 [n x each, d], losses [n] and accuracies [n] of some clients, in the cohort's order. Of clients
+that send more than one message, contributions are [messages, n x each, d], that to the server's own sum first.
 
 Memory grows with the chunk, never with the cohort; a yielded tensor is overwritten later.
 """
@@ -88,6 +92,9 @@ class Clients:
         """What the clients of round `index` send, given the model's weights [d]."""
         raise NotImplementedError
 
+    def hear(self, means: Sequence[np.ndarray]) -> None:
+        """Learn what the server released beside its own sum, over the number of all clients: float64 [d] each."""
+
     def row(self) -> Row | None:
         """The round's row of the history, where it is not the server's; None where it is."""
         return None
@@ -102,6 +109,53 @@ class Clients:
 
     def restore(self, state: Any) -> None:
         """The inverse of `state`."""
+
+
+class ClientByClient(Clients):
+    """Clients that threads compute one by one; each thread has a worker of its own.
+
+    Args:
+        setup: of the run.
+        make: a worker, given gradients of the model.
+        device: where clients write what they send; None: where the model is.
+    """
+
+    def __init__(self, setup: Setup, make: Callable[[Gradients], Any], *, device: str | None = None) -> None:
+        self.setup, self.dimension, self._workers = setup, setup.net.dimension, setup.workers(make)
+        self._device = device or self._workers.device
+
+    def client(
+        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+    ) -> Sequence[float]:
+        """Write what a client sends in round `index` to `out` [each, d]; its loss and accuracy (0 to 1).
+
+        Args:
+            worker: the thread's.
+            theta: the model's weights [d].
+            client: its number.
+            index: of the round.
+            held: what `gathered` gives for it.
+            out: to be written to.
+        """
+        raise NotImplementedError
+
+    def gathered(self, ids: np.ndarray) -> Sequence[Any]:
+        """What the clients of a chunk hold, where that is read for all of them at once."""
+        return [None] * len(ids)
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        chunk = CHUNK_PER_THREAD * self._workers.count
+        room = torch.empty((chunk, self.each, self.dimension), device=self._device)
+
+        def computed(client: int, held: Any, out: torch.Tensor) -> Sequence[float]:
+            with self._workers.worker() as worker:
+                return self.client(worker, theta, int(client), index, held, out)
+
+        with self._workers.running() as pool:
+            for start in range(0, len(cohort), chunk):
+                ids = cohort[start : start + chunk]
+                measures = np.array(list(pool.map(computed, ids, self.gathered(ids), room))).reshape(-1, 2)
+                yield room[: len(ids)].flatten(end_dim=1), measures[:, 0], measures[:, 1]
 
 
 def each_holder(
@@ -139,14 +193,18 @@ def within_task(run: Run, records: int, *, steps: int, batches: str = "full") ->
 class ClientUpdate(Part):
     """Base of the client updates.
 
-    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums.
-    `by_record`: whether its clients take records one by one, so that they may sum over their own.
+    `client_data`: what its clients have, "tasks" (few-shot) or "records". `sends`: the name of what the server sums;
+    `sends_too`: of what its clients send besides, each in a sum of its own (`Method.further_sums`). `by_record`:
+    whether its clients take records one by one, so that they may sum over their own. `any_size`: whether clients may
+    hold different numbers of records.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.client_updates"
     client_data: ClassVar[str]
     sends: ClassVar[str]
+    sends_too: ClassVar[tuple[str, ...]] = ()
     by_record: ClassVar[bool] = False
+    any_size: ClassVar[bool] = False
 
     def net(self, net: Net) -> Net:
         """The model with what this update learns beside its weights."""
@@ -175,14 +233,14 @@ class ClientUpdate(Part):
         """The columns of history.csv that its clients fill, besides those of every run."""
         return ()
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
         Asked of an update whose clients take private sums: the ledger is compared with it.
 
         Args:
             run: the run (a method).
-            records: those that a client holds, where the data say how many.
+            records: those that a client holds, where the data say how many; of clients that differ, each one's.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 

@@ -9,24 +9,21 @@ releases alone (parallel composition).
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.optimizer import Optimizer
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
-from dpfedbench.parts.schedules.constant import ConstantRate
-from dpfedbench.parts.schedules.schedule import Schedule
+from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum import participation
 from dpsum.private_sum import PlainSum
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
-    from dpsum import participation
 
 
 class LocalSteps(ClientUpdate):
@@ -36,6 +33,7 @@ class LocalSteps(ClientUpdate):
     client_data = "records"
     sends = "gradient-sum"
     by_record = True
+    any_size = True
 
     inner_steps: int = setting(1, ge=1, le=100_000, doc="local steps a round", paper="1")
     inner_rate: float = setting(
@@ -53,25 +51,29 @@ class LocalSteps(ClientUpdate):
             return ("threshold_low", "threshold_high")
         return tuple(f"norm_client{client}" for client in range(run.clients.count))
 
-    def lots(self, run: Run, *, clients: int, records: int) -> participation.PoissonLots:
-        """The lots of so many clients that hold so many records each."""
+    def lots(self, run: Run, *, clients: int, records: int | Sequence[int]) -> participation.PoissonLots:
+        """The lots of so many clients that hold so many records, each or one by one."""
         plan = run.part(PoissonLots)
         return plan.lots(clients=clients, seed=run.stream_seed, steps=self.inner_steps, records=records)
 
-    def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
+    def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         return {self.sends: self.lots(run, clients=run.clients.count, records=records).describe()}
 
     def clients(self, setup: Setup) -> Clients:
         return _Silos(self, setup)
 
 
-@dataclasses.dataclass
-class _Step:
-    """One client's local step: for the history, what may be said of it."""
+class _Room:
+    """Memory of one thread for the records of a lot, used again and again: new memory takes longer than its filling."""
 
-    loss: float = float("nan")
-    mean_norm: float = float("nan")
-    released_norm: float = float("nan")
+    def __init__(self) -> None:
+        self._room = np.empty(0)
+
+    def taken(self, records: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """The records at some places; good until the next call."""
+        if len(self._room) < len(places) or self._room.shape[1:] != records.shape[1:]:
+            self._room = np.empty((len(places) + len(places) // 4, *records.shape[1:]), records.dtype)
+        return records.take(places, axis=0, out=self._room[: len(places)], mode="clip")
 
 
 class _Silos(Clients):
@@ -84,8 +86,8 @@ class _Silos(Clients):
         self._update, self._setup, self._held = update, setup, setup.held
         run, self._count = setup.run, len(setup.held.images)
         self._dimension, self._own = setup.net.dimension, setup.processes.own(self._count)
-        self._lots = update.lots(run, clients=self._count, records=len(setup.held.images[0]))
-        self._workers = setup.workers(lambda gradients: gradients)
+        self._lots = update.lots(run, clients=self._count, records=[*map(len, setup.held.images)])
+        self._workers = setup.workers(lambda gradients: (gradients, _Room()))
         self._models = torch.empty((self._count, self._dimension))
         self._states = self._begin()
         (sum_,) = setup.own
@@ -113,7 +115,7 @@ class _Silos(Clients):
         theta = self._setup.weights
         if theta is None:
             theta = self._setup.net.initial(stream(run.seed, "initial-weights"))
-        with self._workers.running(), self._workers.worker() as gradients:
+        with self._workers.running(), self._workers.worker() as (gradients, _):
             _, norms = gradients.add_each(theta, images, labels, Adding(PlainSum(dimension=self._dimension)))
         return float(norms.mean())
 
@@ -128,11 +130,17 @@ class _Silos(Clients):
         for theirs in self._setup.processes.collected({client: self._models[client].numpy() for client in self._own}):
             for client, model in theirs.items():
                 self._models[client] = torch.from_numpy(model)
-        yield self._models, np.zeros(0), np.zeros(0)
+        models = self._models
+        if not self._lots.alike:
+            # The mean over clients is then that over records (McMahan et al. 2017), whose numbers are public.
+            shares = [self._lots.expected(client) / self._lots.denominator for client in range(self._count)]
+            models = models * torch.tensor(shares)[:, None]
+        yield models, np.zeros(0), np.zeros(0)
 
     def _step(self, pool: concurrent.futures.Executor, index: int, step: int) -> Row:
         entry = self.entry
         steps = each_holder(entry, self._setup.processes, pool, lambda client: self._client(index, step, client))
+        losses, norms, released_norms = zip(*steps, strict=True)
         row: Row = {"clients": self._count}
         if entry.sum.private:
             thresholds = [release.total.threshold for release in entry.releases]
@@ -144,27 +152,32 @@ class _Silos(Clients):
                 "noise_multiplier": entry.noise_multiplier,
             }
         else:
-            row["loss"] = float(np.nanmean([each.loss for each in steps]))
-            row |= {f"norm_client{client}": each.mean_norm for client, each in enumerate(steps)}
-        return row | {"released_norm": float(np.mean([each.released_norm for each in steps]))}
+            row["loss"] = float(np.nanmean(losses))
+            row |= {f"norm_client{client}": norm for client, norm in enumerate(norms)}
+        return row | {"released_norm": float(np.mean(released_norms))}
 
-    def _client(self, index: int, step: int, client: int) -> _Step:
-        """One client's lot, gradients, release, next threshold and step of its model."""
+    def _client(self, index: int, step: int, client: int) -> tuple[float, float, float]:
+        """One client's lot, gradients, release, next threshold and step of its model.
+
+        Returns:
+            the mean loss and the mean norm of the gradients, nan where they may not be told, and the release's norm.
+        """
         lot, model = self._lots.lot(index, step, client), self._models[client]
-        images, labels = self._held.images[client][lot], self._held.labels[client][lot]
-        total, measures = self.entry.open(index, step=step, holder=client), _Step()
-        with self._workers.worker() as gradients:
+        labels = self._held.labels[client][lot]
+        total, loss, norm = self.entry.open(index, step=step, holder=client), math.nan, math.nan
+        with self._workers.worker() as (gradients, room):
+            images = room.taken(self._held.images[client], lot)
             measured, _ = gradients.add_each(model.numpy(), images, labels, total)
         if not self.entry.sum.private and len(lot):
-            measures.loss, measures.mean_norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
+            loss, norm = float(np.mean(measured.losses)), float(np.mean(total.norms))
         released = torch.from_numpy(self.entry.end(total))
-        measures.released_norm = float(released.norm())
-        mean = (released / self._lots.denominator).float()
+        expected = self._lots.expected(client)
+        mean = (released / expected).float()
         update, rounds = self._update, self._setup.run.part(PoissonLots).rounds
         rate = update.schedule.rate(update.inner_rate, index, rounds)
-        update.optimizer.told(self._states[client], total.deviation / self._lots.denominator)
+        update.optimizer.told(self._states[client], total.deviation / expected)
         update.optimizer.step(model, mean, self._states[client], rate)
-        return measures
+        return loss, norm, float(released.norm())
 
     def row(self) -> Row:
         return self._row

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream, within_task
-from dpfedbench.parts.within_task import Client, Examples, TaskClients, measured
+from dpfedbench.parts.within_task import Client, TaskClients, measured
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Gradients
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
 
 SUPPORT, QUERY = "support-gradient-sum", "client-query-gradient-sum"
 
@@ -169,24 +168,19 @@ class MamlByRecord(TaskClients):
         super().__init__(setup, update.samplers(run, 0), each=query if self._by_server else 1)
         self._update, self._moved = update, moved(setup.net, update.adapted(setup.net))
 
-    def contribute(
-        self,
-        client: Client,
-        theta: np.ndarray,
-        support: Examples,
-        query: Examples,
-        worker: Gradients,
-        out: torch.Tensor,
-    ) -> np.ndarray:
+    def client(
+        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+    ) -> Sequence[float]:
+        (support, query), sums = held, Client(self, index, client)
         adapted = theta.copy()
         for step in range(self._update.inner_steps):
-            mean, _ = client.mean(SUPPORT, adapted, support, worker, step)
+            mean, _ = sums.mean(SUPPORT, adapted, support, worker, step)
             adapted[self._moved] -= np.float32(self._update.inner_rate) * mean[self._moved]
         if self._by_server:
-            return measured(worker, adapted, query, out).mean(axis=0)
-        mean, measures = client.mean(QUERY, adapted, query, worker)
+            return measured(worker, adapted, query, out).mean(axis=0).tolist()
+        mean, measures = sums.mean(QUERY, adapted, query, worker)
         out[0] = torch.from_numpy(mean)
-        return measures.mean(axis=0)
+        return measures.mean(axis=0).tolist()
 
 
 def moved(net: Net, names: Sequence[str] | None) -> slice | np.ndarray:

@@ -5,18 +5,15 @@ Clipped and summed by the server it is DP-FedAvg, whose unit is the client.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from dpfedbench.lazy import np, torch
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, Stream
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.parts.optimizers.sgd import Sgd
+from dpfedbench.parts.client_updates.client_update import ClientByClient, Clients, ClientUpdate, Setup
+from dpfedbench.parts.optimizers.optimizer import Optimizer, Sgd
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
-
-_CHUNK_PER_THREAD = 8
 _PIECE = 8  # records whose gradients are added up at once: they stay in the cache; part of what a result's bits are
 
 
@@ -29,6 +26,7 @@ class ModelDifference(ClientUpdate):
     kind: Literal["model-difference"] = "model-difference"
     client_data = "records"
     sends = "model-difference-sum"
+    any_size = True
 
     inner_steps: int = setting(
         5, ge=1, le=100_000, doc="steps, each along the mean gradient of all of the client's records"
@@ -50,41 +48,34 @@ class ModelDifference(ClientUpdate):
         return gradient
 
     def clients(self, setup: Setup) -> Clients:
-        return _Trained(self, setup)
+        return Trained(self, setup)
 
 
-class _Trained(Clients):
+class Trained(ClientByClient):
+    """Clients that send what their steps make of the model that they got.
+
+    Losses and accuracies are the broadcast model's on each client's records.
+    """
+
     def __init__(self, update: ModelDifference, setup: Setup) -> None:
-        self._update, self._held, self._dimension = update, setup.held, setup.net.dimension
-        self._workers = setup.workers(
-            lambda gradients: (gradients, torch.empty((_PIECE, self._dimension), device=gradients.device))
-        )
+        dimension, self._update = setup.net.dimension, update
+        super().__init__(setup, lambda made: (made, torch.empty((_PIECE, dimension), device=made.device)), device="cpu")
 
-    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
-        """Model differences; losses and accuracies (0 to 1) are the broadcast model's on each client's records."""
-        chunk = _CHUNK_PER_THREAD * self._workers.count
-        buffer = torch.empty((chunk, self._dimension))
-        rows = buffer.numpy()
-        with self._workers.running() as pool:
-            for start in range(0, len(cohort), chunk):
-                ids = cohort[start : start + chunk]
-                measures = np.array(list(pool.map(self._difference, [theta] * len(ids), ids, rows))).reshape(-1, 2)
-                yield buffer[: len(ids)], measures[:, 0], measures[:, 1]
+    def followed(self, client: int, gradient: torch.Tensor, model: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """What a client's step follows; other arguments as of `ModelDifference.local_gradient`."""
+        return self._update.local_gradient(gradient, model, start)
 
-    def _difference(self, theta: np.ndarray, client: int, out: np.ndarray) -> tuple[float, float]:
-        """Write theta less the model that the client's steps make of it to `out` [d]."""
-        images, labels = self._held.images[client], self._held.labels[client]
+    def client(
+        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+    ) -> Sequence[float]:
+        images, labels = self.setup.held.images[client], self.setup.held.labels[client]
         start, model = torch.from_numpy(theta), torch.from_numpy(theta.copy())
-        state = self._update.optimizer.begin(model)
-        with self._workers.worker() as (gradients, room):
-            measured = gradients.evaluate(theta, images, labels)
-            for _ in range(self._update.inner_steps):
-                total = np.zeros(self._dimension)
-                for _, rows in gradients.pieces(model.numpy(), images, labels, room):
-                    assert isinstance(rows, torch.Tensor)
-                    total += rows.cpu().numpy().sum(axis=0)  # a few in single precision, all in double
-                mean = torch.from_numpy((total / len(labels)).astype(np.float32))
-                followed = self._update.local_gradient(mean, model, start)
-                self._update.optimizer.step(model, followed, state, self._update.inner_rate)
-        np.subtract(theta, model.numpy(), out=out)
+        gradients, room = worker
+        state, measured = self._update.optimizer.begin(model), gradients.evaluate(theta, images, labels)
+        for _ in range(self._update.inner_steps):
+            total = gradients.added(model.numpy(), images, labels, room)
+            mean = torch.from_numpy((total / len(labels)).astype(np.float32))
+            followed = self.followed(client, mean, model, start)
+            self._update.optimizer.step(model, followed, state, self._update.inner_rate)
+        torch.sub(start, model, out=out[0])
         return measured.loss, measured.accuracy

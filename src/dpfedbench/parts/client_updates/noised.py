@@ -8,20 +8,19 @@ tells.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import participation
 from dpsum.sampling import Sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
 
 OWN_UPDATE = "own-update"
 

@@ -7,13 +7,11 @@ the server clips it: the guarantee, its unit and its account are those of the mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from dpfedbench.lazy import torch
 from dpfedbench.parts.client_updates.model_difference import ModelDifference
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Proximal(ModelDifference):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Setup, within_task
-from dpfedbench.parts.optimizers.adam import Adam
-from dpfedbench.parts.optimizers.optimizer import Optimizer
-from dpfedbench.parts.within_task import Client, Examples, TaskClients
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
+from dpfedbench.parts.within_task import Client, TaskClients
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.randomness import stream
 from dpsum.sampling import Sampler
-
-if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Gradients
-    from dpfedbench.settings.run import Run
 
 TASK = "task-gradient-sum"
 
@@ -73,15 +71,15 @@ class _Trained(TaskClients):
         super().__init__(setup, update.samplers(setup.run, 0))
         self._update = update
 
-    def contribute(
-        self, client: Client, theta: np.ndarray, support: Examples, query: Examples, worker: Gradients,
-        out: torch.Tensor,
-    ) -> np.ndarray:  # fmt: skip
+    def client(
+        self, worker: Any, theta: np.ndarray, client: int, index: int, held: Any, out: torch.Tensor
+    ) -> Sequence[float]:
+        (support, query), sums = held, Client(self, index, client)
         update = self._update
         images, labels = np.concatenate([support[0], query[0]]), np.concatenate([support[1], query[1]])
         batches = [np.arange(len(labels))] * update.inner_steps
         if update.batches != "full":
-            rng = stream(self.setup.run.stream_seed, "task-batches", client.round, client.client)
+            rng = stream(self.setup.run.stream_seed, "task-batches", index, client)
             if update.batches == "disjoint":
                 batches = np.split(rng.permutation(len(labels)), update.inner_steps)
             else:
@@ -89,13 +87,13 @@ class _Trained(TaskClients):
         weights = torch.from_numpy(theta.copy())
         state, measured = update.optimizer.begin(weights), []
         for step, own in enumerate(batches):
-            mean, measures = client.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
+            mean, measures = sums.mean(TASK, weights.numpy(), (images[own], labels[own]), worker, step)
             measured.append(measures)
             if update.largest is not None:
                 mean *= min(1.0, update.largest / max(float(np.linalg.norm(mean)), 1e-30))
             update.optimizer.step(weights, torch.from_numpy(mean), state, update.inner_rate)
         out[0] = torch.from_numpy(theta - weights.numpy())
-        return measured[0].mean(axis=0) if len(measured[0]) else np.full(2, np.nan)
+        return measured[0].mean(axis=0).tolist() if len(measured[0]) else (math.nan, math.nan)
 
 
 def sampled(rng: np.random.Generator, steps: int, count: int) -> list[np.ndarray]:

@@ -16,15 +16,15 @@ from dpfedbench.lazy import np, torch
 from dpfedbench.models.zoo.darts import CellModel
 from dpfedbench.parts.client_updates.client_update import Row
 from dpfedbench.parts.client_updates.summed_steps import SummedUpdate
-from dpfedbench.parts.optimizers.adam import Adam
+from dpfedbench.parts.optimizers.optimizer import Adam
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.randomness import stream
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
-    from dpsum.sums import Sum
 
 WEIGHTS, ARCHITECTURE = "weights-sum", "architecture-sum"
 _BLOCKS = {WEIGHTS: "weights", ARCHITECTURE: "architecture"}

@@ -1,28 +1,41 @@
-"""Steps of all parties along the sum of their (private) sums over lots: DP-SGD of records that several parties hold."""
+"""Steps of all parties along the sum of their (private) sums over lots: DP-SGD of records that several parties hold.
+
+    for each phase:  each party's lot -> per-record gradients of a block of the model -> (private) sum
+                     all parties' sums, over the expected lot -> one step of that block
+
+The parties keep one model, and a phase sees it as the phase before left it. What a phase reads may be a part of each
+party's records, and no record is in two parts. Since all parties have the same model, what a party sees of the others
+is their sums' sum.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np, torch
+from dpfedbench.parts.client_updates.client_update import Clients, ClientUpdate, Row, Setup, Stream, each_holder
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpfedbench.parts.step_of_sum import StepOfSum
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
+from dpsum import participation
+from dpsum.accounting.units import cannot_compose
+from dpsum.private_sum import PlainSum
+from dpsum.randomness import stream
 from dpsum.sampling import Sampler
+from dpsum.sums import Sum
 
 if TYPE_CHECKING:
-    import torch
-
     from dpfedbench.models.net import Net
-    from dpfedbench.settings.run import Run
-    from dpsum import participation
-    from dpsum.sums import Sum
+    from dpsum.mechanism import Mechanism
 
 
 class SummedUpdate(ClientUpdate):
-    """Base of the updates whose parties keep one model; see `parts.summed`."""
+    """Base of the updates whose parties keep one model; each sum of a party (`Run.own_sums`) is a phase of a round."""
 
     client_data = "records"
     sends = "gradient-sum"
@@ -56,21 +69,17 @@ class SummedUpdate(ClientUpdate):
         )  # fmt: skip
 
     def samplers(self, run: Run, records: int) -> dict[str, Sampler]:
-        lots = (self.lots(run, sum_, clients=run.clients.count, records=records) for sum_ in run.own_sums())
-        return {sum_.name: each.describe() for sum_, each in zip(run.own_sums(), lots, strict=True)}
+        return {
+            sum_.name: self.lots(run, sum_, clients=run.clients.count, records=records).describe()
+            for sum_ in run.own_sums()
+        }
 
     def columns(self, run: Run) -> tuple[str, ...]:
         told = ("released_norm", "noise_multiplier" if run.private else "mean_norm")
         return tuple(f"{name}_{what}" for name in list(self.steps)[1:] for what in told)
 
     def clients(self, setup: Setup) -> Clients:
-        from dpfedbench.parts.summed import Parties
-
-        run = setup.run
-        return Parties(
-            setup, steps=self.steps, block_of=self.block_of, lots=functools.partial(self.lots, run), places=self.places,
-            told=self.told(run, setup.net), mean=self.parties == "mean",
-        )  # fmt: skip
+        return Parties(self, setup)
 
 
 class SummedSteps(SummedUpdate):
@@ -83,3 +92,130 @@ class SummedSteps(SummedUpdate):
     @property
     def steps(self) -> Mapping[str, StepOfSum]:
         return {self.sends: self.weights}
+
+
+class _Cut(PlainSum):
+    """A plain sum of gradients that are cut to a norm: clipping without noise, which protects nobody."""
+
+    def __init__(self, *, dimension: int, norm: float) -> None:
+        super().__init__(dimension=dimension)
+        self._norm = norm
+
+    @property
+    def _limit(self) -> float:
+        return self._norm
+
+
+@dataclasses.dataclass
+class _Phase:
+    """A sum of each party, over these places among its records, and the step that follows it."""
+
+    name: str
+    steps: StepOfSum
+    block: str
+    coordinates: slice
+    places: list[np.ndarray]
+    lots: participation.PoissonLots
+    entry: Mechanism
+    state: dict[str, Any]
+
+
+class Parties(Clients):
+    """The parties of a run."""
+
+    served = "records"
+    divides = True
+
+    def __init__(self, update: SummedUpdate, setup: Setup) -> None:
+        self._update, self._setup, self._told = update, setup, update.told(setup.run, setup.net)
+        run, net, self._held = setup.run, setup.net, setup.held
+        self._count, held = len(self._held.images), len(self._held.images[0])
+        self._workers = setup.workers(lambda gradients: gradients)
+        self._rounds = run.part(PoissonLots).rounds
+        theta = torch.from_numpy(net.initial(stream(run.seed, "initial-weights")).copy())
+        self._phases = list[_Phase]()
+        for sum_ in setup.own:
+            block, steps = update.block_of(sum_), update.steps[sum_.name]
+            coordinates = net.blocks[block] if block else slice(0, net.dimension)
+            places = [update.places(sum_, seed=run.seed, client=client, records=held) for client in range(self._count)]
+            drawn = update.lots(run, sum_, clients=self._count, records=len(places[0]))
+            for other in self._phases:
+                if sum_.private and other.entry.sum.part == sum_.part and other.lots.purpose != drawn.purpose:
+                    # Described alike in the ledger, where releases of one lot are one Gaussian; of two they are not.
+                    names = other.name, sum_.name
+                    raise BenchError(cannot_compose(*names, sum_.unit, sum_.part, "draw lots of their own"))
+            entry = setup.enter(
+                sum_, sampler=drawn.describe(), denominator=drawn.denominator,
+                dimension=coordinates.stop - coordinates.start, indices=("round", "client"), holders=self._count,
+                plain=lambda dimension, cut=steps.cut: _Cut(dimension=dimension, norm=cut or math.inf),
+            )  # fmt: skip
+            state = steps.begin(theta[coordinates])
+            self._phases.append(_Phase(sum_.name, steps, block, coordinates, places, drawn, entry, state))
+        self._row: Row = {}
+
+    def contributions(self, theta: np.ndarray, cohort: np.ndarray, index: int) -> Stream:
+        """The model that all parties have after the round: one row."""
+        model = torch.from_numpy(theta.copy())
+        row: Row = {"clients": self._count}
+        with self._workers.running() as pool:
+            for phase in self._phases:
+
+                def party(client: int, phase: _Phase = phase) -> Any:
+                    return self._party(phase, model.numpy(), index, client)
+
+                parties = each_holder(phase.entry, self._setup.processes, pool, party)
+                total = torch.stack([released for released, _, _ in parties]).sum(dim=0)
+                row |= self._said(phase, parties, total, first=phase is self._phases[0])
+                if phase.entry.sum.private:
+                    phase.entry.write(index)
+                mean = total / (phase.lots.denominator * (self._count if self._update.parties == "mean" else 1))
+                phase.steps.step(model[phase.coordinates], mean, phase.state, index=index, rounds=self._rounds)
+        self._row = row | self._told(model)
+        yield model[None], np.zeros(0), np.zeros(0)
+
+    def _party(
+        self, phase: _Phase, theta: np.ndarray, index: int, client: int
+    ) -> tuple[torch.Tensor, np.ndarray, Sequence[float]]:
+        """One party's lot and what it releases [block]; where nothing is claimed also losses and norms."""
+        chosen = phase.places[client][phase.lots.lot(index, 0, client)]
+        images, labels = self._held.images[client][chosen], self._held.labels[client][chosen]
+        total = phase.entry.open(index, holder=client)
+        with self._workers.worker() as gradients:
+            measured, _ = gradients.add_each(theta, images, labels, total, block=phase.block)
+        raw = [] if phase.entry.sum.private else total.norms
+        return torch.from_numpy(phase.entry.end(total)), measured.losses, raw
+
+    def _said(
+        self, phase: _Phase, parties: Sequence[tuple[torch.Tensor, np.ndarray, Sequence[float]]], total: torch.Tensor,
+        *, first: bool,
+    ) -> Row:  # fmt: skip
+        """What the history may say of a phase: everyone reads it, so of a private one it follows from the total alone.
+
+        What the server sees of each party by itself has the noise of one, and not of all.
+        """
+        entry = phase.entry
+        row: Row = {"released_norm": float(total.norm())}
+        if entry.sum.private:
+            row["noise_multiplier"] = entry.noise_multiplier
+            if first:
+                row["threshold"] = entry.states[0]["threshold"]
+        else:
+            raw = np.concatenate([np.asarray(each) for _, _, each in parties])
+            row["mean_norm"] = float(raw.mean()) if len(raw) else float("nan")
+            losses = np.concatenate([each for _, each, _ in parties])
+            if first:
+                row["loss"] = float(losses.mean()) if len(losses) else float("nan")
+        return row if first else {f"{phase.name}_{key}": value for key, value in row.items()}
+
+    def row(self) -> Row:
+        return self._row
+
+    def work(self, cohort: np.ndarray) -> int:
+        return self._count * sum(phase.lots.size for phase in self._phases)
+
+    def state(self) -> Any:
+        return [phase.state for phase in self._phases]
+
+    def restore(self, state: Any) -> None:
+        for phase, saved in zip(self._phases, state, strict=True):
+            phase.state = saved

@@ -6,16 +6,14 @@ import csv
 import math
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.client_updates.client_update import ClientUpdate
 from dpfedbench.parts.clipping.rule import CohortRule
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum.clipping import LARGEST_THRESHOLD, SMALLEST_THRESHOLD
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class MedianOfRun(CohortRule):
@@ -32,13 +30,10 @@ class MedianOfRun(CohortRule):
     notice: ClassVar[str] = "the clipping threshold is the median norm of a run without privacy: not private"
     reference: ClassVar[str] = "maml"
     reference_file: ClassVar[str] = "history.csv"
+    finds_threshold: ClassVar[bool] = True
     threshold: float | None = setting(
         None, ge=SMALLEST_THRESHOLD, le=LARGEST_THRESHOLD, doc="null: found in a run without privacy"
     )
-
-    @property
-    def finds_threshold(self) -> bool:
-        return True
 
     def check(self, run: Run) -> None:
         if run.part(ClientUpdate).kind != "maml":

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import CohortRule, LotRule
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import clipping
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class PrivateQuantile(CohortRule, LotRule, clipping.PrivateQuantile):

@@ -1,15 +1,13 @@
-"""What every factorisation of a configuration is: which encoder C correlated noise has; see `dpsum.factorisations`."""
+"""Factorisations: which encoder C correlated noise has; see `dpsum.factorisations`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
-from dpfedbench.settings.part import Part
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.lazy import np
+from dpfedbench.parts.server.server_step import ServerStep
+from dpfedbench.settings.part import Part, setting
+from dpsum import factorisations
 
 
 class Factorisation(Part):
@@ -28,3 +26,16 @@ class Factorisation(Part):
             step: the server's.
         """
         raise NotImplementedError
+
+
+class SquareRoot(Factorisation):
+    """The encoder A^(1/2) with A all ones, whole or banded; see `dpsum.factorisations.square_root`.
+
+    Fichtenberger, Henzinger and Upadhyay, Constant Matters, ICML 2023.
+    """
+
+    kind: Literal["square-root"] = "square-root"
+    band: int | None = setting(None, ge=1, doc="draws that a round's noise combines at most; null: those of all rounds")
+
+    def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
+        return factorisations.square_root(rounds, band=self.band)

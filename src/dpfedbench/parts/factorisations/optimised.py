@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.lazy import np, torch
 from dpfedbench.parts.factorisations.factorisation import Factorisation
 from dpfedbench.parts.participation.participation import Participation
-from dpfedbench.parts.server.server_step import ServerStep
-from dpfedbench.parts.server.step import Step
+from dpfedbench.parts.server.server_step import ServerStep, Step
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import factorisations
 from dpsum.factorisations import MOST
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class Optimised(Factorisation):
@@ -32,8 +29,8 @@ class Optimised(Factorisation):
         rounds = run.part(Participation).rounds
         if rounds > MOST:
             raise BenchError(
-                f"participation.rounds is {rounds}, but an optimised factorisation is found for at "
-                f"most {MOST}: take noise.factorisation.kind square-root"
+                f"participation.rounds is {rounds}, but the factorisation {self.kind} is found for at most {MOST}: "
+                "take noise.factorisation.kind square-root"
             )
         if self.workload == "server" and not run.part(ServerStep).linear:
             optimizer = run.part(Step).optimizer
@@ -43,8 +40,11 @@ class Optimised(Factorisation):
             )
 
     def weights(self, rounds: int, step: ServerStep) -> np.ndarray:
-        prefix = np.tril(np.ones((rounds, rounds)))
-        return factorisations.optimised(prefix if self.workload == "prefix" else response(step, rounds))
+        return factorisations.optimised(self.moved(rounds, step))
+
+    def moved(self, rounds: int, step: ServerStep) -> np.ndarray:
+        """A, float64 [T, T]."""
+        return np.tril(np.ones((rounds, rounds))) if self.workload == "prefix" else response(step, rounds)
 
 
 def response(step: ServerStep, rounds: int) -> np.ndarray:

@@ -10,23 +10,19 @@ rounds of 112,000; a `band` of p makes it at most p T.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpfedbench.parts.clipping.rule import ClippingRule
-from dpfedbench.parts.factorisations.factorisation import Factorisation
-from dpfedbench.parts.factorisations.square_root import SquareRoot
+from dpfedbench.parts.factorisations.factorisation import Factorisation, SquareRoot
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.parts.server.server_step import ServerStep
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import noise
 from dpsum.factorisations import scaled
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from dpfedbench.settings.run import Run
 
 
 class Correlated(Noise, noise.Encoded):

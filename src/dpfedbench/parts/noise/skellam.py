@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.noise.noise import Noise
 from dpfedbench.parts.participation.participation import Participation
 from dpfedbench.settings.part import setting
+from dpfedbench.settings.run import Run
 from dpsum import noise
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class Skellam(Noise, noise.Skellam):

@@ -1,4 +1,4 @@
-"""What every optimiser is: settings, and a step that moves weights along a gradient, coordinate by coordinate.
+"""Optimisers: settings, and a step that moves weights along a gradient, coordinate by coordinate.
 
 The steps are torch's own functions where torch has them, so their bits are those of `torch.optim` (tests/parts). Those
 classes themselves load torch's compiler when the first of them is made: 4.6 of the 11.8 seconds of processor time in
@@ -7,13 +7,14 @@ which a training started (two shared cores).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from dpfedbench.errors import BenchError
-from dpfedbench.settings.part import Part
+from dpfedbench.lazy import torch
+from dpfedbench.settings.part import Part, setting
+from dpsum.lazy import Lazy
 
-if TYPE_CHECKING:
-    import torch
+_adam, _sgd = Lazy("torch.optim.adam"), Lazy("torch.optim.sgd")  # torch.optim itself does not name these modules
 
 State = dict[str, Any]
 """What an optimiser remembers of former steps; a checkpoint saves it as it is."""
@@ -50,3 +51,37 @@ class Optimizer(Part):
     def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
         """Move the weights in place along the gradient, of the same shape and type."""
         raise NotImplementedError
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015) with torch's betas 0.9 and 0.999 and epsilon 1e-8."""
+
+    kind: Literal["adam"] = "adam"
+
+    def begin(self, weights: torch.Tensor) -> State:
+        return {"steps": torch.tensor(0.0), "mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        _adam.adam(
+            [weights], [gradient], [state["mean"]], [state["square"]], [], [state["steps"]], foreach=False,
+            amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
+
+
+class Sgd(Optimizer):
+    """Gradient descent; with momentum v <- momentum v + g, weights <- weights - rate v (FedAvgM, Hsu et al. 2019)."""
+
+    kind: Literal["sgd"] = "sgd"
+    linear = True
+    momentum: float = setting(0.0, ge=0, lt=1, doc="of the steps; 0: none")
+
+    def begin(self, weights: torch.Tensor) -> State:
+        return {"velocity": None}
+
+    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: State, rate: float) -> None:
+        velocity = [state["velocity"]]
+        _sgd.sgd(
+            [weights], [gradient], velocity, foreach=False, weight_decay=0.0, momentum=self.momentum, lr=rate,
+            dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+        state["velocity"] = velocity[0]

@@ -3,29 +3,27 @@
 What a plan draws, and how it describes itself for the ledger, is in `dpsum.participation`.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Part, setting
+from dpfedbench.settings.run import Run
 from dpsum import participation
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
 
 
 class Participation(Part):
     """Base of the ways of participation.
 
     `once`: a client takes part at most once, which the accounts of sums within a client take for granted. `known`: an
-    observer may know who takes part when. `correlated`: an analysis of noise that is correlated over rounds is of it.
+    observer may know who takes part when. `correlated`: noise that is correlated over rounds has an analysis for it.
+    `blocks`: cohorts are blocks of all clients, so that their size has to divide the number of clients.
     """
 
     place: ClassVar[str] = "dpfedbench.parts.participation"
     once: ClassVar[bool] = False
     known: ClassVar[bool] = False
     correlated: ClassVar[bool] = False
+    blocks: ClassVar[bool] = False
 
     cohort: int = setting(
         100, ge=1, le=10_000_000, doc="clients of a round, L; the expected number where it is random", paper="1600"
@@ -33,7 +31,7 @@ class Participation(Part):
     rounds: int = setting(20, ge=0, le=1_000_000, doc="rounds, T", paper="250")
 
     planned: ClassVar[type[participation.Participation]]
-    """What a plan of it is."""
+    """The class of its plan."""
 
     def plan(self, *, clients: int, seed: int) -> participation.Participation:
         """The plan for so many clients."""
@@ -44,34 +42,22 @@ class Participation(Part):
         return self.cohort
 
     def apart(self, clients: int) -> tuple[int, int]:
-        """How many rounds a client's lie apart at least, and in how many of them it is at most."""
+        """How many rounds lie at least between two of one client, and in how many rounds it is at most."""
         return (max(self.rounds, 1), 1) if self.once else (1, max(self.rounds, 1))
 
     def check(self, run: Run) -> None:
-        if self.cohort > run.clients.count:
+        count, cohort = run.clients.count, self.cohort
+        if cohort > count:
             raise BenchError(
-                f"participation.cohort is {self.cohort}, more than clients.count ({run.clients.count}): lower it or "
-                "raise that"
+                f"participation.cohort is {cohort}, more than clients.count ({count}): lower it or raise that"
             )
-
-    def check_blocks(self, run: Run) -> None:
-        """Refuse a cohort that does not divide the clients, where passes go on."""
-        if run.clients.count % self.cohort:
+        if self.blocks and count % cohort:
             raise BenchError(
-                f"participation.cohort ({self.cohort}) does not divide clients.count ({run.clients.count}), as "
-                f"{self.kind} need: change one of them"
+                f"participation.cohort ({cohort}) does not divide clients.count ({count}), as {self.kind} needs: "
+                f"try {max(size for size in range(1, cohort + 1) if count % size == 0)}"
             )
-
-    def check_divides(self, run: Run) -> None:
-        """Refuse a cohort that does not divide the clients, and more rounds than they last for."""
-        count = run.clients.count
-        if count % self.cohort:
+        if self.blocks and self.once and cohort * self.rounds > count:
             raise BenchError(
-                f"participation.cohort ({self.cohort}) does not divide clients.count ({count}), as {self.kind} needs: "
-                f"try {max(size for size in range(1, self.cohort + 1) if count % size == 0)}"
-            )
-        if self.cohort * self.rounds > count:
-            raise BenchError(
-                f"participation.rounds is {self.rounds}, but {count} clients in cohorts of {self.cohort} last for "
-                f"{count // self.cohort} rounds of {self.kind}: lower rounds or raise clients.count"
+                f"participation.rounds is {self.rounds}, but {count} clients in cohorts of {cohort} last for "
+                f"{count // cohort} rounds of {self.kind}: lower rounds or raise clients.count"
             )

@@ -1,10 +1,10 @@
-"""What every schedule is: the learning rate of each step."""
+"""Schedules: the learning rate of each step."""
 
-from __future__ import annotations
+import math
+from typing import ClassVar, Literal
 
-from typing import ClassVar
-
-from dpfedbench.settings.part import Part
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.part import Part, setting
 
 
 class Schedule(Part):
@@ -18,3 +18,40 @@ class Schedule(Part):
 
     def check_rate(self, rate: float) -> None:
         """Refuse a configured rate that the schedule does not fit."""
+
+
+class ConstantRate(Schedule):
+    """The rate stays as it is."""
+
+    kind: Literal["constant"] = "constant"
+
+    def rate(self, first: float, step: int, steps: int) -> float:
+        return first
+
+
+class Cosine(Schedule):
+    """The rate falls to `final_rate` over all planned rounds, on half a period of a cosine (DP-MAML, Section 6.2)."""
+
+    kind: Literal["cosine"] = "cosine"
+    final_rate: float = setting(0.0, ge=0, le=1e6, doc="what the rate falls to", paper="0.001 (DP-MAML on Omniglot)")
+
+    def rate(self, first: float, step: int, steps: int) -> float:
+        if not steps or self.final_rate == first:
+            return first
+        return self.final_rate + (first - self.final_rate) * (1 + math.cos(math.pi * step / steps)) / 2
+
+    def check_rate(self, rate: float) -> None:
+        if self.final_rate > rate:
+            raise BenchError(
+                f"server.schedule.final_rate is {self.final_rate:g}, above server.rate ({rate:g}): it may only fall"
+            )
+
+
+class Exponential(Schedule):
+    """The rate of round t, from 0, is the first one times e^(-decay t) (Li et al. 2020, Appendix C)."""
+
+    kind: Literal["exponential"] = "exponential"
+    decay: float = setting(0.0, ge=0, le=1e6, doc="of the rate's logarithm, a round", paper="0 to 0.1")
+
+    def rate(self, first: float, step: int, steps: int) -> float:
+        return first * math.exp(-self.decay * step)

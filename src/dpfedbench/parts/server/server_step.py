@@ -1,14 +1,15 @@
-"""What every server step is: it moves the model by what a round released."""
+"""Server steps: each moves the model by what a round released."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from dpfedbench.settings.part import Part
+from dpfedbench.lazy import np, torch
+from dpfedbench.parts.optimizers.optimizer import Adam, Optimizer
+from dpfedbench.parts.schedules.schedule import ConstantRate, Schedule
+from dpfedbench.settings.part import Part, setting
+from dpfedbench.settings.run import Run
 from dpsum.private_sum import PlainSum
-
-if TYPE_CHECKING:
-    import torch
 
 State = dict[str, Any]
 """What a server remembers of former steps; a checkpoint saves it as it is."""
@@ -50,3 +51,64 @@ class ServerStep(Part):
             rounds: planned.
         """
         raise NotImplementedError
+
+
+class Step(ServerStep):
+    """The (noised) mean is the gradient of a step of the server's optimiser."""
+
+    kind: Literal["step"] = "step"
+    rate: float = setting(0.01, gt=0, le=1e6, doc="learning rate, eta_2", paper="0.01")
+    optimizer: Optimizer = setting(Adam(), doc="what takes the step")
+    schedule: Schedule = setting(ConstantRate(), doc="how the rate moves over the planned rounds")
+
+    @property
+    def linear(self) -> bool:
+        return self.optimizer.linear
+
+    def check(self, run: Run) -> None:
+        self.schedule.check_rate(self.rate)
+
+    def begin(self, theta: torch.Tensor) -> State:
+        return {"optimizer": self.optimizer.begin(theta)}
+
+    def told(self, state: State, deviation: float) -> None:
+        self.optimizer.told(state["optimizer"], deviation)
+
+    def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+        rate = self.schedule.rate(self.rate, index, rounds)
+        self.optimizer.step(theta, mean.to(theta.dtype).cpu(), state["optimizer"], rate)
+
+
+class Average(ServerStep):
+    """The model becomes the mean of the clients' models (FedAvg, McMahan et al. 2017; Adap DP-FL, line 23).
+
+    Each client holds as many records.
+    """
+
+    kind: Literal["average"] = "average"
+
+    def plain_sum(self, dimension: int) -> Any:
+        return _Models(dimension)
+
+    def mean(self, released: torch.Tensor, denominator: float) -> torch.Tensor:
+        return released
+
+    def step(self, theta: torch.Tensor, mean: torch.Tensor, state: State, *, index: int, rounds: int) -> None:
+        theta.copy_(mean)
+
+
+class _Models:
+    """The models of all clients; their mean in single precision is what is released."""
+
+    non_finite, one_by_one = 0, True
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._models: list[np.ndarray] = []
+
+    def add(self, contributions: np.ndarray) -> None:
+        self._models.append(contributions.copy())
+
+    def release(self, generator: None = None) -> np.ndarray:
+        # By torch, whose mean in single precision has other last bits than numpy's.
+        return torch.cat([torch.from_numpy(models) for models in self._models]).mean(dim=0).numpy()

@@ -5,17 +5,13 @@ z is what it is for. Contributions much longer than gamma all count alike, and t
 the paper's R may be any number is the server's learning rate here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dpfedbench.errors import BenchError
 from dpfedbench.parts.clipping.rule import ClippingRule
 from dpfedbench.parts.transforms.transform import Transform
 from dpfedbench.settings.part import setting
-
-if TYPE_CHECKING:
-    from dpfedbench.settings.run import Run
+from dpfedbench.settings.run import Run
 
 
 class Automatic(Transform):

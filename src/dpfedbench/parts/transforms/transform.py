@@ -1,12 +1,12 @@
-"""What every transformation of a contribution is: a factor that follows from its own norm.
+"""Transformations of a contribution: it is multiplied by a factor that follows from its own norm.
 
-It costs no privacy and needs no proof: what it makes of a contribution depends on no other, and the sum clips that to C
-as it clips any. So the sum moves by at most C where a unit's contribution becomes zero, whatever the factor.
+This costs no privacy and needs no proof: what becomes of a contribution depends on no other, and the sum clips that to
+C as it clips any. So the sum moves by at most C where a unit's contribution becomes zero, whatever the factor.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from dpfedbench.lazy import torch
 from dpfedbench.settings.part import Part
@@ -30,3 +30,13 @@ class Transform(Part):
         norms = torch.linalg.vector_norm(contributions, dim=1, dtype=torch.float64)
         factors = [self.factor(norm) for norm in norms.tolist()]
         return contributions * torch.tensor(factors, dtype=contributions.dtype, device=contributions.device)[:, None]
+
+
+class AsTheyAre(Transform):
+    """Nothing is done to a contribution before it is clipped."""
+
+    kind: Literal["none"] = "none"
+    trivial = True
+
+    def factor(self, norm: float) -> float:
+        return 1.0

@@ -1,16 +1,14 @@
-"""What every vocabulary is: the words that a language model knows, chosen from what it may see."""
+"""Vocabularies: the words that a language model knows, chosen from what it may see."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
 from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
 from dpfedbench.settings.part import Part
 from dpfedbench.settings.sections import HasSections
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,3 +53,36 @@ class Vocabulary(Part):
     def choose(self, seen: SeenText, size: int) -> np.ndarray:
         """Places int64 [n] of at most `size` different words; a model's first word is the first of them."""
         raise NotImplementedError
+
+
+class Public(Vocabulary):
+    """The most frequent words of the data set's public text: nothing of a client is in it."""
+
+    kind: Literal["public"] = "public"
+
+    def choose(self, seen: SeenText, size: int) -> np.ndarray:
+        return _most_frequent(seen.public, size)
+
+
+class Private(Vocabulary):
+    """The most frequent words of the training tasks (Li et al. 2020, Appendix C): a word of one client may be in it.
+
+    As published: a release without an event.
+    """
+
+    kind: Literal["private"] = "private"
+    private = True
+    reason = "the model's vocabulary was taken from the clients' words"
+    notice = (
+        "the vocabulary is taken from the clients' words, which no event of the ledger covers: no finite epsilon holds"
+    )
+
+    def choose(self, seen: SeenText, size: int) -> np.ndarray:
+        assert seen.private is not None
+        return _most_frequent(seen.private, size)
+
+
+def _most_frequent(counts: np.ndarray, size: int) -> np.ndarray:
+    """The places of the largest counts above zero, the larger first, then in alphabetical order."""
+    frequent = np.argsort(-counts, kind="stable")[:size]
+    return frequent[counts[frequent] > 0]

@@ -1,23 +1,7 @@
 """Accountants, found by place: one for each pair of a mechanism and a way of sampling.
 
-| sampler | analysis | guarantee |
-|---|---|---|
-| one-pass | blocks known to the observer: a client is in one Gaussian release, the rest follows from it | exact |
-| balls-and-bins | each client draws one secret round (Chua et al. 2024), by its privacy loss distribution | bracket |
-| poisson | composed sampled Gaussians, by their privacy loss distribution | bracket |
-| fixed-size | sets of one size, drawn anew without replacement: the dominating pair of one round, composed | bracket |
-| shuffled-epochs | one block an epoch: a Gaussian an epoch where blocks are known, else at most that | exact; bracket |
-| min-separation | several known rounds of a unit, so many apart: one Gaussian of the worst such rounds | exact |
-| poisson-lots | as poisson for the records of one client: no record is at two clients | bracket |
-| own-records | a few-shot client's own sums: an example is in a known number of Gaussian releases | exact |
-| own-records-poisson | the same, each example in each step with the same chance: sampled Gaussians | bracket |
-| own-update | a client's own update, noised by itself: one Gaussian of sensitivity 2C, for replace-one | exact |
-| fixed-draws | draws with replacement, anew each round: fixed size, a unit's number of draws told | bracket |
-
-All are of the mechanism "gaussian". One pass has an analysis of "correlated-gaussian" (exact) and one of "skellam"
-(bracket: at most one Gaussian release) beside it. Min-separation has one of "correlated-gaussian" (bracket; exact for
-few bands and for falling weights), balls-and-bins too (bracket, wide). Another pair of mechanism and sampler raises and
-prints no number; a new one is a new file with a class that names its pair.
+Each says what it takes for granted (`explanation`); `docs/privacy.md` has a table of all, with their guarantees.
+Another pair raises and prints no number; a new one is a new file with a class that names its pair.
 """
 
 from __future__ import annotations
@@ -55,11 +39,7 @@ def _known() -> dict[tuple[str, str], Accountant]:
 
 
 def find(mechanism: str, kind: str) -> Accountant:
-    """The analysis of a mechanism under a kind of sampler.
-
-    Raises:
-        DpsumError: there is none.
-    """
+    """The analysis of a mechanism under a kind of sampler; DpsumError where there is none."""
     if (mechanism, kind) not in _known():
         samplers = [sampler for noise, sampler in pairs() if noise == mechanism]
         there = f"of it, with {', '.join(samplers)}" if samplers else f"of {', '.join(dict(pairs()))} noise"
@@ -75,16 +55,12 @@ def pairs() -> list[tuple[str, str]]:
 
 
 def known(mechanism: str, kind: str) -> bool:
-    """Whether there is an analysis of them, and it holds also where everybody knows who is in which release."""
+    """Whether there is such an analysis that holds even where everybody knows who is in which release."""
     return (mechanism, kind) in _known() and _known()[mechanism, kind].known
 
 
 def of(releases: Sequence[Release]) -> Accountant:
-    """The analysis of a ledger's releases, by the first of them.
-
-    Raises:
-        DpsumError: there is none for one of them.
-    """
+    """The analysis of a ledger's releases, found by the first of them; DpsumError where one of them has none."""
     accountants = [
         find(*pair) for pair in dict.fromkeys((event.mechanism, event.sampler["kind"]) for event in releases)
     ]

@@ -37,7 +37,7 @@ from dpsum.accounting.gaussian import (
     guess_epsilon,
     upper_tail,
 )  # fmt: skip
-from dpsum.accounting.grid_sums import EXCESS, RATIO, SHARP, GridVariable, UpperTail, crossing, raised
+from dpsum.accounting.grid_sums import EXCESS, RATIO, DeltaEnd, GridVariable, UpperTail, crossing, raised
 from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_a_multinomial
 from dpsum.accounting.image_level import ImageUse
 from dpsum.sampling import Sampling
@@ -71,7 +71,8 @@ class _LogNormal:
 
     def _tail(self, at: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
         # log, the division, the sum, and s = 1/z were each rounded.
-        place = _log(at) / self.s
+        with np.errstate(divide="ignore"):
+            place = np.log(at) / self.s
         return upper_tail(place + shift, (FUNCTION + 4 * ROUNDING) * (np.abs(place) + self.s))
 
     def cut(self, mass: float) -> float:
@@ -84,15 +85,10 @@ class _LogNormal:
         return float(moment * (1 + off))
 
 
-def _log(values: np.ndarray) -> np.ndarray:
-    with np.errstate(divide="ignore"):
-        return np.log(values)
-
-
 def _spread(law: _LogNormal, step: float, cut: float, heavier: bool) -> np.ndarray:
-    """Weights at 0, step, 2 step, ... up to `cut`, with each value split between its neighbours, mean kept.
+    """Weights at 0, step, 2 step, ... up to `cut`, to which X is first cut; each value is split between its neighbours.
 
-    X is first cut down to `cut`. Rounding errors of the weights go up if `heavier`, down if not.
+    The mean is kept. Rounding errors of the weights go up if `heavier`, down if not.
     """
     cells = int(np.ceil(cut / step))
     edges = np.arange(cells + 1) * step
@@ -156,31 +152,18 @@ def grid_of(noise_multiplier: float, rounds: int, delta: float, upper: bool, add
     return _Grid(noise_multiplier, rounds, delta, upper=upper, add=add)
 
 
-class Removal:
+def removal(grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> DeltaEnd:
     """One end of delta(P||Q) over eps for one (z, T, t), sharp near one eps.
 
     E (S - K)+ = t E (1 - K/S)+ with one summand size-biased: relative accuracy also where S has a heavy tail (small z).
     """
 
-    def __init__(self, grid: _Grid, rounds: int, done: int, *, upper: bool, near: float) -> None:
-        self._rounds, self._done, self._upper = rounds, done, upper
-        self._cut_off = grid.excess if upper else 0.0
-        rest = [(grid.one, done - 1)] if done > 1 else []
-        self._tail = UpperTail([(grid.biased, 1), *rest], around=self._place(near), kernel=RATIO)
+    def place(epsilon: float) -> float:
+        return rounds * math.expm1(epsilon) + done
 
-    def _place(self, epsilon: float) -> float:
-        return self._rounds * math.expm1(epsilon) + self._done
-
-    def delta(self, epsilon: float) -> float:
-        """The end of delta at epsilon."""
-        value, error = self._tail.value(self._place(epsilon))
-        if self._upper:
-            return (value + error + self._cut_off) * self._done / self._rounds
-        return 0.0 if math.isinf(value) else max(value - error, 0.0) * self._done / self._rounds
-
-    def sharp(self, epsilon: float) -> bool:
-        value, error = self._tail.value(self._place(epsilon))
-        return error <= SHARP * value
+    rest = [(grid.one, done - 1)] if done > 1 else []
+    tail = UpperTail([(grid.biased, 1), *rest], around=place(near), kernel=RATIO)
+    return DeltaEnd(tail, upper=upper, place=place, extra=grid.excess if upper else 0.0, share=(done, rounds))
 
 
 def _addition_delta(noise_multiplier: float, rounds: int, done: int, delta: float, epsilon: float) -> float:
@@ -234,9 +217,9 @@ def renyi(noise_multiplier: float, rounds: int, done: int, orders: Sequence[int]
     alphas = np.array(orders)
     if done == 0:
         return np.zeros(len(alphas))
-    removal = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
-    addition = np.array([_inverse_moment(noise_multiplier, rounds, done, int(order) - 1) for order in alphas])
-    return np.asarray(np.maximum(removal, addition) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
+    removed = _series_moments(noise_multiplier, rounds, done, int(alphas.max()))[alphas]
+    added = np.array([_inverse_moment(noise_multiplier, rounds, done, int(order) - 1) for order in alphas])
+    return np.asarray(np.maximum(removed, added) / (alphas - 1.0) * (1 + 1e-9) + 1e-10)
 
 
 def _series_moments(noise_multiplier: float, rounds: int, done: int, most: int) -> np.ndarray:
@@ -282,7 +265,7 @@ def _laplace(noise_multiplier: float) -> tuple[np.ndarray, float, np.ndarray]:
     weights /= weights.sum()
     values = np.exp(s * normal - s * s / 2)
     v = np.linspace(-40.0, 12.0 + (_REACH + 2) * s + s * s / 2, 8001)
-    parts = [np.exp(-np.outer(np.exp(part), values)) @ weights for part in np.array_split(v, 20)]
+    parts = [np.exp(-np.outer(np.exp(chunk), values)) @ weights for chunk in np.array_split(v, 20)]
     return v, float(v[1] - v[0]), np.log(np.maximum(np.concatenate(parts), 1e-300))
 
 
@@ -293,14 +276,7 @@ def _check(noise_multiplier: float, rounds: int, done: int, delta: float) -> Non
 
 @lru_cache(maxsize=4096)
 def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float) -> float:
-    """A proved upper end of epsilon after `done` of `rounds` rounds, for both directions of zero-out.
-
-    Args:
-        noise_multiplier: z > 0.
-        rounds: T, the rounds among which each client draws its own.
-        done: t, the rounds released so far, 0 <= t <= T.
-        delta: in (0, 1).
-    """
+    """A proved upper end of epsilon, in both directions of zero-out, after t = `done` of T = `rounds` rounds."""
     _check(noise_multiplier, rounds, done, delta)
     if done == 0:
         return 0.0
@@ -310,7 +286,7 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
         return ceiling
     grid = grid_of(noise_multiplier, rounds, delta, True, False)
     epsilon = crossing(
-        lambda near: Removal(grid, rounds, done, upper=True, near=near), delta=delta,
+        lambda near: removal(grid, rounds, done, upper=True, near=near), delta=delta,
         start=guess_epsilon(noise_multiplier, 1.0 / rounds, done, delta), ceiling=ceiling, upper=True,
     )  # fmt: skip
     # Adding seems never to cost more than removing, but that is not proved; one look usually settles it.
@@ -320,21 +296,16 @@ def upper_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
 def upper_deltas(
     noise_multiplier: float, rounds: int, done: int, epsilons: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, sharp where they are not small.
-
-    Args:
-        noise_multiplier, rounds, done: as in `upper_epsilon`, done >= 1.
-        epsilons: float64 [n].
-    """
+    """Upper ends of delta(P||Q) and delta(Q||P) at each epsilon >= 0, float64 [n], sharp where they are not small."""
     _check(noise_multiplier, rounds, done, SMALL)
     if noise_multiplier < LEAST_NOISE:
         ceiling = gaussian_deltas(noise_multiplier, epsilons) * done / rounds
         return ceiling, ceiling
     grids = [grid_of(noise_multiplier, rounds, SMALL, True, add) for add in (False, True)]
-    removal = Removal(grids[0], rounds, done, upper=True, near=0.0)
+    present = removal(grids[0], rounds, done, upper=True, near=0.0)
     addition = UpperTail([(grids[1].one, done)], around=-float(done), kernel=EXCESS)
     ends = [_added(addition, rounds, done, float(epsilon)) for epsilon in epsilons]
-    return np.array([removal.delta(float(epsilon)) for epsilon in epsilons]), np.array(ends)
+    return np.array([present.delta(float(epsilon)) for epsilon in epsilons]), np.array(ends)
 
 
 @lru_cache(maxsize=256)
@@ -346,13 +317,13 @@ def lower_epsilon(noise_multiplier: float, rounds: int, done: int, delta: float)
     upper = upper_epsilon(noise_multiplier, rounds, done, delta)
     grid = grid_of(noise_multiplier, rounds, delta, False, False)
     return crossing(
-        lambda near: Removal(grid, rounds, done, upper=False, near=near), delta=delta, start=upper, ceiling=upper,
+        lambda near: removal(grid, rounds, done, upper=False, near=near), delta=delta, start=upper, ceiling=upper,
         upper=False,
     )  # fmt: skip
 
 
 class BallsAndBins(Accountant):
-    """By the privacy loss distribution. Of rounds of different noise the high end takes the least for all of them."""
+    """Accounts by the privacy loss distribution. Of rounds of different noise the high end takes the least for all."""
 
     pair = "gaussian", "balls-and-bins"
     explanation = "each client draws one secret round; privacy loss distribution, both directions, bracketed"
@@ -363,7 +334,7 @@ class BallsAndBins(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Each client is in one of the rounds, so that a cohort is expected to be their number over the rounds."""
+        """Each client is in one of the rounds, so that cohort x rounds is the number of clients."""
         super().check_numbers(sampling)
         if not math.isclose(sampling["cohort"] * sampling["rounds"], sampling["clients"], rel_tol=1e-12):
             raise self.contradiction(sampling, "cohort x rounds is the number of clients where each is in one round")

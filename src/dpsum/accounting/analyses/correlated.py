@@ -33,7 +33,7 @@ from dpsum.ledger import Release
 
 
 class CorrelatedOnePass(OnePass):
-    """Known blocks, exactly: the client in the round of the encoder's largest column is the worst off."""
+    """Known blocks, exactly: worst off is the client in the round of the encoder's largest column."""
 
     pair = "correlated-gaussian", "one-pass"
     explanation = (
@@ -46,7 +46,7 @@ class CorrelatedOnePass(OnePass):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
+        """Reads also C^T C over sigma^2, in units of the threshold, float64 [rounds, rounds] (`seen`)."""
         events, gram = super().read(lines), gram_of(lines)
         return _as_one(events, float(np.diag(gram).max()) ** -0.5, gram)
 
@@ -72,7 +72,7 @@ class CorrelatedMinSeparation(MinSeparation):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
+        """Reads also the low end of how far a unit moves all releases, in deviations of the noise (`seen`)."""
         events = super().read(lines)
         separation, participations = int(events.sampling["separation"]), int(events.sampling["participations"])
         low, high = sensitivity(gram_of(lines), separation, participations)
@@ -87,7 +87,7 @@ class CorrelatedMinSeparation(MinSeparation):
 
 
 def _as_one(events: Events, multiplier: float, seen: object) -> Events:
-    """Rounds each of which has the multiplier that all of them have together."""
+    """The events of rounds of constant noise that together have this multiplier."""
     rounds = len(events.multipliers)
     same = ((multiplier, rounds),)
     return dataclasses.replace(

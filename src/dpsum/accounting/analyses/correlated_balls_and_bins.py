@@ -69,7 +69,7 @@ def _profile(z: float, rounds: int, done: int, delta: float) -> tuple[np.ndarray
     grid = balls_and_bins.grid_of(z, rounds, 2.0 ** math.floor(math.log2(delta)), True, False)
     present = np.full(len(epsilons), np.inf)
     for near in np.append(0.0, np.geomspace(0.02 * top, top, _CURVES)):
-        curve = balls_and_bins.Removal(grid, rounds, done, upper=True, near=float(near))
+        curve = balls_and_bins.removal(grid, rounds, done, upper=True, near=float(near))
         present = np.minimum(present, [curve.delta(float(epsilon)) for epsilon in epsilons])
     absent = balls_and_bins.upper_deltas(z, rounds, done, epsilons)[1]
     present, absent = (np.minimum(np.minimum.accumulate(values), 1.0) for values in (present, absent))
@@ -132,16 +132,12 @@ class _Composed:
 
 
 def _classes(rounds: int, done: int, apart: int) -> set[tuple[int, int]]:
-    """(rounds, rounds of these that were run) of each class of rounds modulo `apart`."""
+    """For each class of rounds modulo `apart`: its rounds, and how many of them were run."""
     return {(len(range(at, rounds, apart)), len(range(at, done, apart))) for at in range(apart)}
 
 
 def overlaps(gram: np.ndarray) -> tuple[float, ...]:
-    """The largest entry of G, in absolute value, at each distance from the diagonal or further: float [rounds].
-
-    Args:
-        gram: |C|^T |C| over the variance.
-    """
+    """The largest size of an entry of G = |C|^T |C| / sigma^2 at each distance from the diagonal or beyond it."""
     sizes = np.abs(gram)
     most = np.array([np.diagonal(sizes, back).max() for back in range(len(gram))])
     return tuple(np.maximum.accumulate(most[::-1])[::-1].tolist())
@@ -149,13 +145,9 @@ def overlaps(gram: np.ndarray) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def upper_epsilon(overlap: tuple[float, ...], rounds: int, done: int, delta: float) -> float:
-    """A proved upper end of epsilon, for both directions of zero-out.
+    """A proved upper end of epsilon for both directions of zero-out, after `done` of T = `rounds` rounds.
 
-    Args:
-        overlap: see `overlaps`, of the rounds that were run (or of all that are planned).
-        rounds: T, the rounds among which each unit draws its own.
-        done: those released so far.
-        delta: in (0, 1).
+    `overlap` is of the rounds that were run (or of all that are planned); see `overlaps`.
     """
     if done == 0:
         return 0.0
@@ -177,20 +169,22 @@ def upper_deltas(overlap: tuple[float, ...], rounds: int, done: int, epsilons: n
     square, least = overlap[0], np.ones((2, len(epsilons)))
     for apart in _tried(overlap, rounds):
         common = _common(overlap, apart)
-        parts = [part for part in _classes(rounds, done, apart) if part[1]]
-        ends = [_Composed(common, square - common, *part, balls_and_bins.SMALL).deltas(epsilons) for part in parts]
+        classes = [counts for counts in _classes(rounds, done, apart) if counts[1]]
+        ends = [
+            _Composed(common, square - common, *counts, balls_and_bins.SMALL).deltas(epsilons) for counts in classes
+        ]
         least = np.minimum(least, np.max(ends, axis=0))
     return least
 
 
 def _common(overlap: Sequence[float], apart: int) -> float:
-    """r of rounds that far apart; what rounding leaves of columns that do not overlap is none."""
+    """r of rounds that are so far apart; 0 where columns overlap by no more than rounding leaves."""
     shared = overlap[apart] if apart < len(overlap) else 0.0
     return 0.0 if shared <= _ROUNDING * overlap[0] else min(shared, overlap[0])
 
 
 def _tried(overlap: Sequence[float], rounds: int) -> list[int]:
-    """Numbers of classes: powers of two, and where columns overlap no more."""
+    """The numbers of classes to try: powers of two, and the distance from which columns no longer overlap."""
     bands = next((back for back, size in enumerate(overlap) if size <= _ROUNDING * overlap[0]), rounds)
     powers = [1 << power for power in range(rounds.bit_length()) if 1 << power < min(bands, rounds)]
     return [bands, *powers]
@@ -201,12 +195,12 @@ def lower_epsilon(gram: np.ndarray, rounds: int, delta: float) -> float:
     if gram.min() < -_ROUNDING * gram.max():
         return 0.0
     norms = np.sort(np.diag(gram))[::-1] ** 0.5
-    counts = {max(len(norms) * part // 4, 1) for part in (1, 2, 3, 4)}
+    counts = {max(len(norms) * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
     return max(balls_and_bins.lower_epsilon(1 / float(norms[count - 1]), rounds, count, delta) for count in counts)
 
 
 class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
-    """A mixture of an encoder's columns, by draws where rounds are not too many; else a bracket of it.
+    """Accounts for a mixture of an encoder's columns: by draws where there are not too many rounds, else by bounds.
 
     The encoder stands in the sampling of its events; a plan that knows its encoder puts it there too. Without it there
     is no number.
@@ -223,7 +217,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
     )
 
     def read(self, lines: Sequence[Release]) -> Events:
-        """Beside the rest the smallest entry of C^T C over the largest (`seen`)."""
+        """Reads also the smallest entry of C^T C over the largest (`seen`)."""
         events = super().read(lines)
         encoder, scale = encoder_of(lines)
         gram = encoder.T @ encoder
@@ -253,7 +247,7 @@ class CorrelatedBallsAndBins(balls_and_bins.BallsAndBins):
         return Curve(EPSILONS, *upper_deltas(overlaps(encoder.T @ encoder), rounds, len(encoder), EPSILONS))
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        """Of the round told: one Gaussian."""
+        """If the round is told, the releases are one Gaussian."""
         return np.array(orders) * _largest(events) / 2
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
@@ -270,9 +264,6 @@ def _of(events: Events) -> tuple[np.ndarray, int]:
     """|C| over sigma of the rounds that were run, float64 [t, t], and the rounds that were planned.
 
     Of a plan that ends early the rounds are counted in eighths, rounded up: what is seen later tells no less.
-
-    Raises:
-        DpsumError: nothing is said of the encoder.
     """
     if events.sampling.encoder is None:
         raise DpsumError("correlated noise in secret rounds is accounted for by the encoder's weights, not by z alone")

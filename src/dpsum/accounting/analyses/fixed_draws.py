@@ -26,10 +26,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom
 
-from dpsum.accounting.accountant import Accountant, Events
 from dpsum.accounting.analyses import fixed_size, poisson
-from dpsum.accounting.compositions import LEAST_NOISE, RoundLaw, cut_mass, scale, spacing, upper_end
-from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_epsilon, grouped, guess_epsilon
+from dpsum.accounting.compositions import RoundLaw, Stage, upper_end
+from dpsum.accounting.gaussian import Schedule, gaussian_epsilon
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.sampling import Sampler, Sampling
 
@@ -38,11 +37,9 @@ _LEAST_EACH = 0.04
 
 
 class _Told:
-    """The loss of one round whose number of draws is told with it.
+    """The loss of one round whose number of draws is told with it: a law for each number, and the number's probability.
 
-    Args:
-        laws: a law of the loss for each number, and the probability of that number.
-        missing: of numbers that have none: their loss counts as infinite.
+    Numbers that have none (`missing`) count as infinite losses.
     """
 
     def __init__(self, laws: Sequence[tuple[float, RoundLaw]], missing: float) -> None:
@@ -50,20 +47,20 @@ class _Told:
         self.missing = missing + sum(weight * law.missing for weight, law in laws)
 
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A mixture is off by no larger a share than its parts."""
+        """The tails of the mixture; it is off by no larger a share than its parts."""
         first, second, off = np.zeros(len(losses)), np.zeros(len(losses)), np.zeros(len(losses))
         for weight, law in self._laws:
-            one, other, share = law.tails(losses)
-            first, second, off = first + weight * one, second + weight * other, np.maximum(off, share)
+            own, other, share = law.tails(losses)
+            first, second, off = first + weight * own, second + weight * other, np.maximum(off, share)
         return first, second, off + 1e-14
 
     def range(self, mass: float) -> tuple[float, float]:
-        """Each part may lose its share of the mass."""
+        """The range of the mixture; each part may lose its share of the mass."""
         low, high = 0.0, 0.0
         for weight, law in self._laws:
-            part = mass / (len(self._laws) * weight)
-            if part < 0.5:
-                least, most = law.range(part)
+            share = mass / (len(self._laws) * weight)
+            if share < 0.5:
+                least, most = law.range(share)
                 low, high = min(low, least), max(high, most)
         return low, high
 
@@ -96,8 +93,7 @@ def upper_epsilon(
 
     Args:
         schedule: (z, rounds) pairs with z > 0 the noise over the threshold, for replace-one too; empty means nothing.
-        units: n that are drawn from.
-        draws: b of a round.
+        units: n that are drawn from, `draws` of them (b) in a round.
         delta: in (0, 1).
         adjacency: "zero-out" or "replace-one".
     """
@@ -105,16 +101,12 @@ def upper_epsilon(
     poisson.check(schedule, rate, delta)
     if not schedule:
         return 0.0
-    rounds, _, least = scale(schedule)
-    # With the draws told, the releases are composed Gaussians.
-    ceiling = known_draws_epsilon(*squares_of_binomials(draws, rate, rounds), least / moves, delta)
-    if units == 1 or least / moves < LEAST_NOISE:
-        return ceiling
-    eta, mass = _ever(units, draws), cut_mass(rounds, delta)
-    return upper_end(
-        fixed_size.orders_of(schedule, lambda z: _laws(z, units, draws, adjacency, mass)), delta, mass=mass,
-        step=spacing(schedule, eta), start=guess_epsilon(least / moves, eta, rounds, delta), ceiling=ceiling,
+    stage = Stage(
+        schedule, _ever(units, draws), lambda z, mass: _laws(z, units, draws, adjacency, mass), moves=moves
     )  # fmt: skip
+    # With the draws told, the releases are composed Gaussians.
+    ceiling = known_draws_epsilon(*squares_of_binomials(draws, rate, stage.rounds), stage.least / moves, delta)
+    return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
 def lower_epsilon(
@@ -128,12 +120,12 @@ def lower_epsilon(
         return 0.0
     schedule = tuple((z / fixed_size.moved(adjacency), count) for z, count in schedule)
     if units == 1:
-        return gaussian_epsilon(scale(schedule)[1] / draws, delta)
+        return gaussian_epsilon(sum(count / z**2 for z, count in schedule) ** -0.5 / draws, delta)
     return poisson.lower_epsilon(schedule, 1 / units, delta, draws)
 
 
-class FixedDraws(Accountant):
-    """By the privacy loss distribution of its dominating pair; rounds of different noise composed as they were."""
+class FixedDraws(fixed_size.Redrawn):
+    """Each cohort is so many draws from all units, with replacement."""
 
     pair = "gaussian", "fixed-draws"
     explanation = (
@@ -148,17 +140,9 @@ class FixedDraws(Accountant):
         self.check_whole(numbers, "clients", "cohort", "rounds")
         self.check_numbers(numbers)
 
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        return self._ends(events, delta, fixed_size.ZERO_OUT)
-
-    def replaced(self, events: Events, delta: float) -> Bracket:
-        return self._ends(events, delta, fixed_size.REPLACE_ONE)
-
-    def _ends(self, events: Events, delta: float, adjacency: str) -> Bracket:
-        drawn = int(events.sampling["clients"]), int(events.sampling["cohort"])
-        low = lower_epsilon(grouped(events.schedule, least=False), *drawn, delta, adjacency)
-        return low, upper_epsilon(grouped(events.schedule, least=True), *drawn, delta, adjacency)
-
-    def high(self, events: Events, delta: float) -> float:
-        drawn = int(events.sampling["clients"]), int(events.sampling["cohort"])
-        return upper_epsilon(grouped(events.schedule, least=True), *drawn, delta)
+    def end(
+        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool,
+        adjacency: str = fixed_size.ZERO_OUT,
+    ) -> float:  # fmt: skip
+        drawn = int(sampling["clients"]), int(sampling["cohort"])
+        return (upper_epsilon if upper else lower_epsilon)(schedule, *drawn, delta, adjacency)

@@ -41,40 +41,28 @@ whoever chooses the second round's data by the first release is above it (`tests
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import logsumexp, ndtri
 
-from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
+from dpsum.accounting.accountant import EPSILONS, Curve, Events
 from dpsum.accounting.analyses import poisson
 from dpsum.accounting.compositions import (
     LEAST_NOISE,
-    SMALL,
+    Composed,
     RoundLaw,
-    Rounds,
-    cut_mass,
+    Stage,
+    fine_spacing,
     lower_end,
-    scale,
-    spacing,
     upper_curve,
     upper_end,
 )  # fmt: skip
-from dpsum.accounting.gaussian import (
-    FUNCTION,
-    ROUNDING,
-    Bracket,
-    Schedule,
-    gaussian_deltas,
-    gaussian_epsilon,
-    grouped,
-    guess_epsilon,
-    upper_tail,
-)  # fmt: skip
+from dpsum.accounting.gaussian import FUNCTION, ROUNDING, Bracket, Schedule, gaussian_deltas, gaussian_epsilon, grouped
 from dpsum.accounting.groups import group_epsilon, known_draws_epsilon, squares_of_hypergeometrics
 from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.round_loss import RoundLoss
+from dpsum.accounting.round_loss import RoundLoss, normal_tail
 from dpsum.sampling import Sampling
 
 ZERO_OUT, REPLACE_ONE = "zero-out", "replace-one"
@@ -87,9 +75,7 @@ class _Pulled:
 
         dP/dQ = (1 - q + q c y^2) / (1 - q + q y) = e^l  where  c y^2 - e^l y = (1/q - 1) (e^l - 1).
 
-    Args:
-        noise_multiplier, rate: z and q.
-        turned: the losses of Q against P, where they are below 0.
+    Where `turned`, of the losses of Q against P, where they are below 0.
     """
 
     missing = 0.0
@@ -101,7 +87,7 @@ class _Pulled:
         """See `compositions.RoundLaw`."""
         x, off = self.where(-losses if self.turned else losses)
         sign = -1.0 if self.turned else 1.0
-        (nobody, *offs), one, two = (self.beyond(x, off, mean, sign) for mean in (0.0, 1.0, 2.0))
+        (nobody, *offs), one, two = (normal_tail(x, off, mean, self.z, sign) for mean in (0.0, 1.0, 2.0))
         present, zeroed = ((1 - self.q) * nobody + self.q * tail for tail, _ in (two, one))
         share = np.maximum(np.maximum(one[1], two[1]), offs[0]) + 4 * ROUNDING
         return (zeroed, present, share) if self.turned else (present, zeroed, share)
@@ -114,10 +100,6 @@ class _Pulled:
         x = 1.5 + square * (least + rest)
         # `inside` is off by four functions and as many products, of which its root has half.
         return x, square * (4 * FUNCTION * (1 + rest) + 4 * ROUNDING * least) + 4 * ROUNDING * x
-
-    def beyond(self, x: np.ndarray, off: np.ndarray, mean: float, sign: float) -> tuple[np.ndarray, np.ndarray]:
-        """The probability of N(mean) above (sign 1) or below (-1) an x that may be off, and its error's share."""
-        return upper_tail(sign * (x - mean) / self.z, (off + 3 * ROUNDING * (np.abs(x) + mean)) / self.z)
 
     def loss(self, x: float) -> float:
         """log dP/dQ at x."""
@@ -142,7 +124,7 @@ class _Dominating:
     def tails(self, losses: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         at = int(np.searchsorted(losses, 0.0))
         both = zip(self._below.tails(losses[:at]), self._above.tails(losses[at:]), strict=True)
-        first, second, off = (np.concatenate(parts) for parts in both)
+        first, second, off = (np.concatenate(halves) for halves in both)
         return first, second, off
 
     def range(self, mass: float) -> tuple[float, float]:
@@ -150,7 +132,7 @@ class _Dominating:
 
 
 class _OneDataSet:
-    """Lower ends of the tails of all losses of `_Pulled`'s pair: of x = 1, all others -1.
+    """Lower ends of the tails of all losses of `_Pulled`'s pair: one data set, in which x = 1 and all others are -1.
 
     A loss l below 0 is passed outside the roots of c y^2 - e^l y + (1/q - 1) (1 - e^l), and everywhere where it has
     none. Everything that is rounded is taken to make the interval between them wider.
@@ -176,7 +158,7 @@ class _OneDataSet:
         below, moved[0] = np.where(losses < 0, below, -np.inf), np.where(losses < 0, moved[0], 0.0)
         chances = np.zeros(len(losses))
         for mean, share in ((0.0, 1 - pair.q), (2.0, pair.q)):
-            sides = pair.beyond(below, moved[0], mean, -1.0), pair.beyond(above, off, mean, 1.0)
+            sides = (normal_tail(below, moved[0], mean, pair.z, -1.0), normal_tail(above, off, mean, pair.z, 1.0))
             chances += share * sum(tail * np.maximum(1 - error, 0.0) for tail, error in sides)
         chances = np.where((losses < 0) & (spread < 0), 1.0, chances) * (1 - 8 * ROUNDING)
         chances = np.minimum.accumulate(chances)  # rounding must not make a tail rise
@@ -189,7 +171,7 @@ class _OneDataSet:
 
 @lru_cache(maxsize=256)
 def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw, ...]:
-    """The dominating pairs of one round in each order; of replace-one both orders have the same."""
+    """The dominating pairs of one round in each order; under replace-one both orders have the same pair."""
     if adjacency == REPLACE_ONE:
         half = z / 2
         return (_Dominating(RoundLoss(half, rate, False, 1, mass), RoundLoss(half, rate, True, 1, mass)),)
@@ -197,21 +179,15 @@ def pairs(z: float, rate: float, adjacency: str, mass: float) -> tuple[RoundLaw,
     return present, _Dominating(RoundLoss(z, rate, False, 1, mass), _Pulled(z, rate, turned=True))
 
 
-def orders_of(schedule: Schedule, pairs_of: Callable[[float], tuple[RoundLaw, ...]]) -> list[Rounds]:
-    """The rounds of a schedule in each order, from the pairs of one round by its z."""
-    laws = [(pairs_of(z), count) for z, count in schedule]
-    return [[(both[order], count) for both, count in laws] for order in range(len(laws[0][0]))]
-
-
 def moved(adjacency: str) -> float:
-    """By how many thresholds a unit moves the sum at most.
-
-    Raises:
-        ValueError: there is no analysis for the adjacency.
-    """
+    """By how many thresholds a unit moves the sum at most; ValueError for an adjacency without an analysis."""
     if adjacency not in (ZERO_OUT, REPLACE_ONE):
         raise ValueError(f"fixed-size cohorts are accounted for under {ZERO_OUT} and {REPLACE_ONE}, not {adjacency}")
     return 2.0 if adjacency == REPLACE_ONE else 1.0
+
+
+def _stage(schedule: Schedule, rate: float, adjacency: str = ZERO_OUT) -> Stage:
+    return Stage(schedule, rate, lambda z, mass: pairs(z, rate, adjacency, mass), moves=moved(adjacency))
 
 
 @lru_cache(maxsize=4096)
@@ -225,36 +201,20 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str 
         adjacency: "zero-out" or "replace-one".
     """
     poisson.check(schedule, rate, delta)
-    moves = moved(adjacency)
+    stage = _stage(schedule, rate, adjacency)
     if not schedule:
         return 0.0
-    rounds, joint, least = scale(schedule)
     # The cohorts told, the releases are composed Gaussians (joint convexity), and at q = 1 they are known.
-    ceiling = gaussian_epsilon(joint / moves, delta)
-    if rate == 1.0 or least / moves < LEAST_NOISE:
-        return ceiling
-    mass = cut_mass(rounds, delta)
-    return upper_end(
-        orders_of(schedule, lambda z: pairs(z, rate, adjacency, mass)), delta, step=spacing(schedule, rate), mass=mass,
-        start=guess_epsilon(least / moves, rate, rounds, delta), ceiling=ceiling,
-    )  # fmt: skip
+    ceiling = gaussian_epsilon(stage.joint / stage.moves, delta)
+    return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
 def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
-    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed, and the other way.
-
-    Args:
-        schedule, rate: as in `upper_epsilon`, not empty.
-        epsilons: float64 [n].
-    """
-    poisson.check(schedule, rate, SMALL)
-    rounds, joint, least = scale(schedule)
-    ceiling = gaussian_deltas(joint, epsilons)
-    if rate == 1.0 or least < LEAST_NOISE:
-        return [ceiling, ceiling]
-    mass = cut_mass(rounds, SMALL)
-    orders = orders_of(schedule, lambda z: pairs(z, rate, ZERO_OUT, mass))
-    curves = upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
+    """Upper ends of delta under zero-out at each epsilon >= 0: present against zeroed, and the other way."""
+    poisson.check(schedule, rate, 0.5)
+    stage = _stage(schedule, rate)
+    ceiling = gaussian_deltas(stage.joint, epsilons)
+    curves = [ceiling, ceiling] if stage.no_grid else upper_curve(stage, epsilons)
     return [np.minimum(deltas, ceiling) for deltas in curves]
 
 
@@ -269,12 +229,12 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, adjacency: str 
     if moved(adjacency) == 2.0:
         return poisson.lower_epsilon(wide, rate, delta)
     alike = poisson.lower_epsilon(schedule, rate, delta)
-    if not schedule or rate == 1.0 or scale(schedule)[2] < LEAST_NOISE:
+    if not schedule or rate == 1.0 or min(z for z, _ in schedule) < LEAST_NOISE:
         return alike
     upper = upper_epsilon(schedule, rate, delta)
-    step, mass = poisson.fine_spacing(((wide, rate),), delta, upper), cut_mass(scale(schedule)[0], delta)
-    rounds = [(_OneDataSet(z, rate), count) for z, count in schedule]
-    return max(alike, lower_end(rounds, delta, step=step, mass=mass, upper=upper))
+    step = fine_spacing([poisson.stage_of(wide, rate)], delta, upper)
+    apart = Stage(schedule, rate, lambda z, mass: [_OneDataSet(z, rate)])
+    return max(alike, lower_end([apart], delta, upper=upper, step=step))
 
 
 _NODES = np.polynomial.legendre.leggauss(16)
@@ -314,7 +274,7 @@ def renyi(noise_multiplier: float, rate: float, orders: tuple[int, ...]) -> np.n
 
 def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> float:
     """log E e^((a - 1) L) from logarithms of masses and losses of either side of 0; the rest of the mass is at 0."""
-    logs, losses = (np.concatenate(parts) for parts in zip(*halves, strict=True))
+    logs, losses = (np.concatenate(sides) for sides in zip(*halves, strict=True))
     powers = (order - 1) * losses
     if float(np.max(logs + powers)) > 500.0:
         return float(np.logaddexp(logsumexp(logs + powers), 0.0))
@@ -323,8 +283,28 @@ def _log_moment(halves: Sequence[tuple[np.ndarray, np.ndarray]], order: int) -> 
     return math.log1p(float(np.where(powers < 1, small, np.exp(logs + powers) - masses).sum()))
 
 
-class FixedSize(Accountant):
-    """By the privacy loss distribution of its dominating pair; rounds of different noise composed as they were."""
+class Redrawn(Composed):
+    """Cohorts in which a unit takes another's place, so that replace-one has an analysis of its own.
+
+    Accounts by the privacy loss distribution of the dominating pair; rounds of different noise are composed as they
+    were.
+    """
+
+    def end(
+        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool, adjacency: str = ZERO_OUT
+    ) -> float:
+        raise NotImplementedError("of a way of sampling")
+
+    def replaced(self, events: Events, delta: float) -> Bracket:
+        low, high = (
+            self.end(grouped(events.schedule, least=upper), events.sampling, delta, upper=upper, adjacency=REPLACE_ONE)
+            for upper in (False, True)
+        )
+        return low, high
+
+
+class FixedSize(Redrawn):
+    """Each cohort has the same size, and each such set of units the same chance."""
 
     pair = "gaussian", "fixed-size"
     records_too = True
@@ -342,25 +322,17 @@ class FixedSize(Accountant):
         super().check_numbers(sampling)
         self.check_whole(sampling, "cohort")
 
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        return self._ends(events, delta, ZERO_OUT)
-
-    def replaced(self, events: Events, delta: float) -> Bracket:
-        return self._ends(events, delta, REPLACE_ONE)
-
-    def _ends(self, events: Events, delta: float, adjacency: str) -> Bracket:
-        low = lower_epsilon(grouped(events.schedule, least=False), events.rate, delta, adjacency)
-        return low, upper_epsilon(grouped(events.schedule, least=True), events.rate, delta, adjacency)
-
-    def high(self, events: Events, delta: float) -> float:
-        return upper_epsilon(grouped(events.schedule, least=True), events.rate, delta)
+    def end(
+        self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool, adjacency: str = ZERO_OUT
+    ) -> float:
+        return (upper_epsilon if upper else lower_epsilon)(schedule, float(sampling["rate"]), delta, adjacency)
 
     def curve(self, events: Events) -> Curve:
         return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        parts, wanted = grouped(events.schedule, least=True), tuple(map(int, orders))
-        return np.sum([count * renyi(z, events.rate, wanted) for z, count in parts], axis=0)
+        schedule, wanted = grouped(events.schedule, least=True), tuple(map(int, orders))
+        return np.sum([count * renyi(z, events.rate, wanted) for z, count in schedule], axis=0)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         done, rate, sampling = len(events.multipliers), events.rate, events.sampling

@@ -14,9 +14,8 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from dpsum.accounting.accountant import Accountant, Events
-from dpsum.accounting.compositions import Composition
 from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
-from dpsum.accounting.grid_sums import GridVariable, crossing
+from dpsum.accounting.grid_sums import LOSS, DeltaEnd, GridVariable, UpperTail, crossing
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.several import heaviest
 from dpsum.ledger import Release
@@ -29,7 +28,7 @@ def epsilon_of_square(square: float, delta: float) -> float:
 
 
 class OnePass(Accountant):
-    """Disjoint known blocks, exactly. Of rounds of different noise the client of the least noisy one is worst off."""
+    """Disjoint known blocks, exactly. Where noise differs, the client in the least noisy round is worst off."""
 
     pair = "gaussian", "one-pass"
     known = True
@@ -40,7 +39,7 @@ class OnePass(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Blocks are disjoint, so that there are no more of them than the clients last for."""
+        """Blocks are disjoint, so that the clients must last for all rounds."""
         super().check_numbers(sampling)
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
             raise self.contradiction(sampling, "the clients do not last for so many rounds of one pass")
@@ -54,7 +53,7 @@ class OnePass(Accountant):
 
 
 class MinSeparation(Accountant):
-    """Several participations, at least so many rounds apart: exactly, of the worst set of rounds that is allowed."""
+    """Several participations, at least so many rounds apart: exact, for the worst set of rounds that is allowed."""
 
     pair = "gaussian", "min-separation"
     known = True
@@ -69,7 +68,7 @@ class MinSeparation(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """Rounds that are fewer apart than the separation share no unit, so that their cohorts fit among the units."""
+        """No unit comes twice within the separation, so that the cohorts of so many rounds must fit among the units."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "separation", "participations")
         units, apart, times = sampling[self.units_of(sampling)], sampling["separation"], sampling["participations"]
@@ -82,21 +81,26 @@ class MinSeparation(Accountant):
                 sampling, f"the {units:,} do not last for so many rounds of {times} participations"
             )
 
+    def times(self, sampling: Sampling, done: int) -> int:
+        """In how many of the rounds that were run a unit can be."""
+        return min(int(sampling["participations"]), -(-done // int(sampling["separation"])))
+
+    def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
+        """The largest sum of z^-2 over the rounds that a unit can be in."""
+        apart, times = int(sampling["separation"]), int(sampling["participations"])
+        return heaviest(np.array(multipliers) ** -2.0, apart, times)[0]
+
     def gaussian(self, events: Events) -> float:
         least, _, done = events.ends
-        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
-        return least * min(times, -(-done // apart)) ** -0.5
+        return least * self.times(events.sampling, done) ** -0.5
 
     def read(self, lines: Sequence[Release]) -> Events:
         events = super().read(lines)
-        if len(events.schedule) == 1:
+        if len(events.schedule) == 1 or events.sampling.batches == "secret":
             return events
-        apart, times = int(events.sampling["separation"]), int(events.sampling["participations"])
-        done = len(events.multipliers)
-        worst, _ = heaviest(np.array(events.multipliers) ** -2.0, apart, times)
+        done, worst = len(events.multipliers), self.worst(events.sampling, events.multipliers)
         # The constant noise whose `gaussian` is that of the worst set of rounds.
-        constant = (min(times, -(-done // apart)) / worst) ** 0.5
-        return dataclasses.replace(events, schedule=((constant, done),))
+        return dataclasses.replace(events, schedule=(((self.times(events.sampling, done) / worst) ** 0.5, done),))
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         low, _ = self.bracket(events, delta)
@@ -117,7 +121,7 @@ class ShuffledEpochs(MinSeparation):
     explanation = "disjoint batches in each epoch: a unit is in one Gaussian release an epoch"
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """An epoch goes through the units once: the last of them may be left out, or come in a smaller batch."""
+        """An epoch goes through the units once; the last of them may be left out, or come in a smaller batch."""
         Accountant.check_numbers(self, sampling)
         self.check_whole(sampling, "cohort", "epoch")
         units, cohort = int(sampling[self.units_of(sampling)]), int(sampling["cohort"])
@@ -127,19 +131,12 @@ class ShuffledEpochs(MinSeparation):
         if sampling.get("batches") not in ("known", "secret"):
             raise self.contradiction(sampling, "batches is neither known nor secret")
 
-    def gaussian(self, events: Events) -> float:
-        """Where batches are secret, of the high end."""
-        least, _, done = events.ends
-        return float(least * (-(-done // int(events.sampling["epoch"]))) ** -0.5)
+    def times(self, sampling: Sampling, done: int) -> int:
+        return -(-done // int(sampling["epoch"]))
 
-    def read(self, lines: Sequence[Release]) -> Events:
-        events = Accountant.read(self, lines)
-        if len(events.schedule) == 1 or events.sampling["batches"] == "secret":
-            return events
-        epoch, done = int(events.sampling["epoch"]), len(events.multipliers)
-        worst = [min(events.multipliers[start : start + epoch]) for start in range(0, done, epoch)]
-        constant = float(np.mean(np.array(worst) ** -2.0)) ** -0.5
-        return dataclasses.replace(events, schedule=((constant, done),))
+    def worst(self, sampling: Sampling, multipliers: Sequence[float]) -> float:
+        epoch = int(sampling["epoch"])
+        return sum(min(multipliers[start : start + epoch]) ** -2.0 for start in range(0, len(multipliers), epoch))
 
     def bracket(self, events: Events, delta: float) -> Bracket:
         return self._ends(events, delta, self.gaussian(events))
@@ -184,7 +181,7 @@ class OwnUpdate(Accountant):
     )
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A client is in its own update for certain, takes one, and takes part once."""
+        """A client takes part once, and is in its own update for certain."""
         if sampling["rate"] != 1 or sampling.get("steps") != 1:
             raise self.contradiction(sampling, "a client's own update is one release, at rate 1")
         if sampling["cohort"] * sampling["rounds"] > sampling["clients"]:
@@ -240,24 +237,18 @@ def _losses(z: float, pair: tuple[float, float], chance: float, rounds: int, ste
 def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, delta: float) -> float:
     """A proved lower end of epsilon after `done` rounds of secret batches, under zero-out (and so under replace-one).
 
-    Each epoch shuffles the units anew and cuts the list into batches of a size that is known. In units of the
-    threshold, let the unit contribute 1 and all others -1. Then an epoch's t released sums, less what batches without
-    the unit have, are independent N(0, z^2) but for that of the unit's batch, if it is among them (with chance p): it
-    has the mean 2 where the unit contributes and 1 where it is zeroed. Where all others contribute 0, it is 1 and 0.
-    The largest sum is at most m with chance
+    Each epoch shuffles the units anew and cuts the list into batches of a size that is known; `rate` is the chance of
+    being in a given full one of the `epoch` rounds. In units of the threshold, let the unit contribute 1 and all others
+    -1. Then an epoch's t released sums, less what batches without the unit have, are independent N(0, z^2) but for that
+    of the unit's batch, if it is among them (with chance p): it has the mean 2 where the unit contributes and 1 where
+    it is zeroed. Where all others contribute 0, it is 1 and 0. The largest sum is at most m with chance
 
         F(m) = p Phi((m - mean) / z) Phi(m / z)^(t - 1) + (1 - p) Phi(m / z)^t,
 
     in one epoch (Chua et al., How Private are DP-SGD Implementations?, 2024, for the first pair). Which interval of a
     grid the largest sum of each epoch lies in follows from the releases, so the composition of these laws over epochs
-    is a low end. It is close to the truth where noise is small, and far from it where it is large.
-
-    Args:
-        noise_multiplier: z > 0, the greatest of all rounds.
-        rate: the chance of being in a given full batch.
-        epoch: rounds of a whole epoch.
-        done: rounds so far.
-        delta: in (0, 1).
+    is a low end. It is close to the truth where noise is small, and far from it where it is large. z is the greatest of
+    all rounds.
     """
     whole, rest = divmod(done, epoch)
     epochs = [(rounds, count) for rounds, count in ((epoch, whole), (rest, 1)) if rounds and count]
@@ -267,10 +258,10 @@ def secret_batches(noise_multiplier: float, rate: float, epoch: int, done: int, 
     step, proved = max(1e-3 * ceiling, 1e-6) / (whole + 1), 0.0
     for pair in _PAIRS:
         laws = [(_losses(noise_multiplier, pair, min(rounds * rate, 1.0), rounds, step), n) for rounds, n in epochs]
-        parts = [(law, count) for law, count in laws if law is not None]
-        if parts:
+        losses = [(law, count) for law, count in laws if law is not None]
+        if losses:
             low = crossing(
-                lambda near, parts=parts: Composition(parts, upper=False, near=near),  # type: ignore[misc]
+                lambda near, losses=losses: DeltaEnd(UpperTail(losses, around=near, kernel=LOSS), upper=False),  # type: ignore[misc]
                 delta=delta, start=max(proved, 0.3 * ceiling), ceiling=ceiling, upper=False,
             )  # fmt: skip
             proved = max(proved, low)

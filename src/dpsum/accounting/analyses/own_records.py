@@ -24,12 +24,12 @@ from dpsum.sampling import Sampler, Sampling
 
 
 def releases_with(sampler: Sampler) -> int:
-    """How many of its client's releases one record is in; where no records are told apart, all that it holds."""
+    """How many of its client's releases one record is in: all of them where each reads all records, else one."""
     return int(sampler["steps"]) if sampler["cohort"] == sampler.get("records", sampler["cohort"]) else 1
 
 
 def joint(lines: Iterable[Release]) -> float:
-    """The multiplier of the one Gaussian that says as much of a record as all of its client's releases.
+    """The multiplier of the one Gaussian that tells of a record what all of its client's releases tell.
 
     A record is in the releases of one name: each name is a set of records of its own.
     """
@@ -37,20 +37,20 @@ def joint(lines: Iterable[Release]) -> float:
 
 
 def one_client(sampler: Sampler, noise_multiplier: float) -> Schedule:
-    """What one client's releases of one name are for one of its records."""
+    """The noise of one client's releases of one name, as one of its records meets it."""
     if sampler["kind"] == "own-records-poisson":
         return ((noise_multiplier, int(sampler["steps"])),)
     return ((noise_multiplier / releases_with(sampler) ** 0.5, 1),)
 
 
 def epsilon_of(sampler: Sampler, noise_multiplier: float, delta: float) -> float:
-    """What holds of one record, at most, after all of its client's releases of one name."""
+    """The epsilon (high end) of one record after all of its client's releases of one name."""
     events = Events.planned(one_client(sampler, noise_multiplier), sampler)
     return find("gaussian", sampler["kind"]).high(events, delta)
 
 
 def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta: float, *, claims: Claims) -> float:
-    """As `epsilon_of` under "holds"; under "as_claimed" what the paper has for that sampler, if it says something."""
+    """As `epsilon_of` under "holds"; under "as_claimed" the paper's epsilon for that sampler, where it has one."""
     claim = claims.get(sampler["kind"]) if profile == "as_claimed" else None
     if claim is None:
         return epsilon_of(sampler, noise_multiplier, delta)
@@ -60,11 +60,8 @@ def epsilon_under(profile: str, sampler: Sampler, noise_multiplier: float, delta
 def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, profile: str, claims: Claims) -> float:
     """The smallest z_0 with which every record's epsilon is at most `epsilon`, rounded up to four digits.
 
-    Args:
-        samplers: of the releases that are made, by their names.
-        epsilon, delta: epsilon_0 and delta_0.
-        profile: "holds", or "as_claimed" for the paper's own count.
-        claims: the method's.
+    `samplers` are of the releases that are made, by their names; `profile` is "holds", or "as_claimed" for the paper's
+    own count.
 
     Raises:
         DpsumError: no multiplier from 0.05 to 10,000 is enough, or the paper claims no epsilon.
@@ -88,7 +85,7 @@ def calibrate(samplers: Mapping[str, Sampler], *, epsilon: float, delta: float, 
 
 
 class OwnRecords(Accountant):
-    """Releases of several names, each over a set of records of its own: one Gaussian for each, exactly."""
+    """Releases of several names, each over its own set of records: one Gaussian for each name, exactly."""
 
     pair = "gaussian", "own-records"
     known = True
@@ -99,7 +96,7 @@ class OwnRecords(Accountant):
     images = "an image is an example of up to {uses} simulated clients, each of which makes releases of its own"
 
     def check_numbers(self, sampling: Sampling) -> None:
-        """A record is in all of its client's releases, or in one of them, which share the records out."""
+        """A record is in all of its client's releases, or in one of them where these divide the records."""
         super().check_numbers(sampling)
         self.check_whole(sampling, "steps")
         held, read = sampling["records"], sampling["cohort"] * sampling["steps"]

@@ -17,27 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from dpsum.accounting.accountant import EPSILONS, Accountant, Curve, Events
-from dpsum.accounting.compositions import (
-    LEAST_NOISE,
-    LOWER_CELLS,
-    MANY_ROUNDS,
-    SMALL,
-    Rounds,
-    cut_mass,
-    lower_end,
-    scale,
-    spacing,
-    upper_curve,
-    upper_end,
-)  # fmt: skip
-from dpsum.accounting.gaussian import (
-    Bracket,
-    Schedule,
-    gaussian_deltas,
-    gaussian_epsilon,
-    grouped,
-    guess_epsilon,
-)  # fmt: skip
+from dpsum.accounting.compositions import LEAST_NOISE, Composed, Stage, lower_end, upper_curve, upper_end
+from dpsum.accounting.gaussian import Bracket, Schedule, gaussian_deltas, gaussian_epsilon, grouped
 from dpsum.accounting.groups import known_draws_epsilon, squares_of_binomials
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.renyi import renyi
@@ -45,18 +26,21 @@ from dpsum.accounting.round_loss import RoundLoss
 from dpsum.ledger import Release
 from dpsum.sampling import Sampling
 
-Stage = tuple[Schedule, float]
-"""A schedule, and a unit's chance q of being in a given round of it."""
-
 _law = lru_cache(maxsize=256)(RoundLoss)
 
 
-def _losses(stages: Sequence[Stage], mass: float, add: bool, uses: int = 1) -> Rounds:
-    return [(_law(z, rate, add, uses, mass), count) for schedule, rate in stages for z, count in schedule]
+def stage_of(schedule: Schedule, rate: float, uses: int = 1) -> Stage:
+    """Rounds in which each unit takes part with chance `rate`, for the removal and the addition of `uses` units.
+
+    Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
+    """
+    return Stage(
+        schedule, rate, lambda z, mass: [_law(z, rate, add, uses, mass) for add in (False, True)], uses
+    )  # fmt: skip
 
 
 def check(schedule: Schedule, rate: float, delta: float, uses: int = 1) -> None:
-    """Refuse numbers that no accountant hands over (ValueError)."""
+    """Refuse numbers that no accountant passes on (ValueError)."""
     counts = any(not 0 < z < math.inf or n < 1 for z, n in schedule) or uses < 1
     if not 0 < rate <= 1 or not 0 < delta < 1 or counts:
         raise ValueError("Poisson accounting needs 0 < q <= 1, 0 < delta < 1, z > 0, counts >= 1 and uses >= 1")
@@ -75,42 +59,17 @@ def upper_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     check(schedule, rate, delta, uses)
     if not schedule:
         return 0.0
-    rounds, joint, least = scale(schedule)
+    stage = stage_of(schedule, rate, uses)
     # Sampling can only help (joint convexity), so composed Gaussians are a ceiling, and reached at q = 1.
-    ceiling = gaussian_epsilon(joint / uses, delta)
-    if rate == 1.0 or least < LEAST_NOISE:
-        return ceiling
-    mass = cut_mass(rounds, delta)
-    # Removing costs more than adding (Zhu, Dong and Wang 2022, for eps >= 0); both are looked at all the same.
-    return upper_end(
-        [_losses([(schedule, rate)], mass, add, uses) for add in (False, True)], delta,
-        step=spacing(schedule, rate, uses), mass=mass, start=_guess(least, rate, rounds, delta, uses), ceiling=ceiling,
-    )  # fmt: skip
+    ceiling = gaussian_epsilon(stage.joint / uses, delta)
+    return ceiling if stage.no_grid else upper_end([stage], delta, ceiling=ceiling)
 
 
 def upper_deltas(schedule: Schedule, rate: float, epsilons: np.ndarray) -> list[np.ndarray]:
-    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small.
-
-    Args:
-        schedule, rate: as in `upper_epsilon`, not empty.
-        epsilons: float64 [n].
-    """
-    check(schedule, rate, SMALL)
-    rounds, joint, least = scale(schedule)
-    if rate == 1.0 or least < LEAST_NOISE:
-        return [gaussian_deltas(joint, epsilons)] * 2
-    mass = cut_mass(rounds, SMALL)
-    orders = [_losses([(schedule, rate)], mass, add) for add in (False, True)]
-    return upper_curve(orders, epsilons, step=spacing(schedule, rate), mass=mass)
-
-
-def _guess(noise_multiplier: float, rate: float, rounds: int, delta: float, uses: int) -> float:
-    """A place to start from: for several clients at once that of one Gaussian with the root mean square count."""
-    if uses == 1:
-        return guess_epsilon(noise_multiplier, rate, rounds, delta)
-    square = uses * rate * (1.0 - rate) + (uses * rate) ** 2
-    loud = gaussian_epsilon(noise_multiplier / (rounds * square) ** 0.5, delta)
-    return max(guess_epsilon(noise_multiplier, min(uses * rate, 0.5), rounds, delta), loud)
+    """Upper ends of delta by removal and by addition at each epsilon >= 0, sharp where they are not small."""
+    check(schedule, rate, 0.5)
+    stage = stage_of(schedule, rate)
+    return [gaussian_deltas(stage.joint, epsilons)] * 2 if stage.no_grid else upper_curve(stage, epsilons)
 
 
 @lru_cache(maxsize=256)
@@ -119,36 +78,12 @@ def lower_epsilon(schedule: Schedule, rate: float, delta: float, uses: int = 1) 
     upper = upper_epsilon(schedule, rate, delta, uses)
     if not schedule or rate == 1.0 or upper == 0.0:
         return upper
-    rounds, _, least = scale(schedule)
-    if least < LEAST_NOISE:
-        return 0.0
-    stages, mass = ((schedule, rate),), cut_mass(rounds, delta)
-    step = fine_spacing(stages, delta, upper, uses)
-    return lower_end(_losses(stages, mass, False, uses), delta, step=step, mass=mass, upper=upper)
-
-
-def fine_spacing(stages: Sequence[Stage], delta: float, upper: float, uses: int = 1) -> float:
-    """The grid of a lower end of all stages, whose upper end is known."""
-    rounds = sum(scale(schedule)[0] for schedule, _ in stages)
-    mass, spans = cut_mass(rounds, delta), []
-    for schedule, rate in stages:
-        low, high = _law(scale(schedule)[2], rate, False, uses, mass).range(mass)
-        spans.append(high - low)
-    # Rounding down costs about half a step a round: 4e-4 in all; for very many rounds, and for several clients at once,
-    # where epsilon is large, a part of epsilon.
-    slack = 8e-4
-    if rounds > MANY_ROUNDS:
-        slack = 1.6e-3 * rounds / MANY_ROUNDS
-    if rounds > 4 * MANY_ROUNDS or uses > 1:
-        alone = uses == 1 and sum(len(schedule) for schedule, _ in stages) == 1
-        share = 2e-3 if rounds <= MANY_ROUNDS else 8e-3 if alone else 3e-2
-        slack = max(slack, share * upper)
-    typical = min(spacing(schedule, rate, uses) for schedule, rate in stages)
-    return max(min(slack / rounds, typical), max(spans) / LOWER_CELLS)
+    stage = stage_of(schedule, rate, uses)
+    return 0.0 if stage.least < LEAST_NOISE else lower_end([stage], delta, upper=upper)
 
 
 @lru_cache(maxsize=256)
-def composed_ends(stages: tuple[Stage, ...], delta: float) -> Bracket:
+def composed_ends(stages: tuple[tuple[Schedule, float], ...], delta: float) -> Bracket:
     """Proved ends of the epsilon of several stages one after another: a search, say, and the training that follows.
 
     A unit is in all stages or in none, and each stage's rounds draw apart from the others', given what was released
@@ -157,36 +92,27 @@ def composed_ends(stages: tuple[Stage, ...], delta: float) -> Bracket:
     Where a stage has no grid (rate 1, or very little noise) the high end is that of composed Gaussians, which sampling
     can only improve on. The low end is then that of the stages that are Gaussians, as one, and at least that of any
     stage alone: to see fewer releases tells no more.
-
-    Args:
-        stages: at least one, each of at least one round.
-        delta: in (0, 1).
     """
     if len(stages) == 1:
         return lower_epsilon(*stages[0], delta), upper_epsilon(*stages[0], delta)
     alone = [upper_epsilon(schedule, rate, delta) for schedule, rate in stages]
-    ceiling = _as_gaussians(stages, delta)
-    if any(rate == 1.0 or min(z for z, _ in schedule) < LEAST_NOISE for schedule, rate in stages):
+    ceiling, each = _as_gaussians(stages, delta), [stage_of(schedule, rate) for schedule, rate in stages]
+    if any(stage.no_grid for stage in each):
         certain = [(schedule, rate) for schedule, rate in stages if rate == 1.0]
         lows = [lower_epsilon(schedule, rate, delta) for schedule, rate in stages]
         return max(*lows, _as_gaussians(certain, delta) if certain else 0.0), ceiling
-    mass = cut_mass(sum(scale(schedule)[0] for schedule, _ in stages), delta)
-    high = upper_end(
-        [_losses(stages, mass, add) for add in (False, True)], delta, mass=mass, ceiling=ceiling,
-        step=min(spacing(schedule, rate) for schedule, rate in stages), start=min(sum(alone), 1.3 * max(alone)),
-    )  # fmt: skip
-    fine = fine_spacing(stages, delta, high)
-    return lower_end(_losses(stages, mass, False), delta, step=fine, mass=mass, upper=high), high
+    high = upper_end(each, delta, ceiling=ceiling, start=min(sum(alone), 1.3 * max(alone)))
+    return lower_end(each, delta, upper=high), high
 
 
-def _as_gaussians(stages: Sequence[Stage], delta: float) -> float:
+def _as_gaussians(stages: Sequence[tuple[Schedule, float]], delta: float) -> float:
     """Epsilon of all rounds where everyone is in each."""
     squares = sum(count / z**2 for schedule, _ in stages for z, count in schedule)
     return gaussian_epsilon(squares**-0.5, delta)
 
 
-class Poisson(Accountant):
-    """By the privacy loss distribution; rounds of different noise are composed as they were."""
+class Poisson(Composed):
+    """Accounts by the privacy loss distribution; rounds of different noise are composed as they were."""
 
     pair = "gaussian", "poisson"
     explanation = "each client in each round with the same chance; privacy loss distribution, bracketed"
@@ -195,19 +121,15 @@ class Poisson(Accountant):
         "over their number, composed over rounds, for the most used image"
     )
 
-    def bracket(self, events: Events, delta: float) -> Bracket:
-        low = lower_epsilon(grouped(events.schedule, least=False), events.rate, delta)
-        return low, self.high(events, delta)
-
-    def high(self, events: Events, delta: float) -> float:
-        return upper_epsilon(grouped(events.schedule, least=True), events.rate, delta)
+    def end(self, schedule: Schedule, sampling: Sampling, delta: float, *, upper: bool) -> float:
+        return (upper_epsilon if upper else lower_epsilon)(schedule, float(sampling["rate"]), delta)
 
     def curve(self, events: Events) -> Curve:
         return Curve(EPSILONS, *upper_deltas(grouped(events.schedule, least=True), events.rate, EPSILONS))
 
     def renyi(self, events: Events, orders: Sequence[int]) -> np.ndarray:
-        parts = grouped(events.schedule, least=True)
-        return np.sum([count * renyi(z, events.rate, orders) for z, count in parts], axis=0)
+        schedule = grouped(events.schedule, least=True)
+        return np.sum([count * renyi(z, events.rate, orders) for z, count in schedule], axis=0)
 
     def image(self, events: Events, use: ImageUse, delta: float) -> Bracket:
         uses, done, rate = use.most, len(events.multipliers), events.rate
@@ -223,7 +145,7 @@ class Poisson(Accountant):
 
 
 class PoissonLots(Poisson):
-    """As for Poisson participation, for each client's records; no record is at two clients.
+    """As Poisson participation, for each client's records; no record is at two clients.
 
     The noise of lots may follow a public validation loss. Two proofs cover that (`accounting.filters`).
     """

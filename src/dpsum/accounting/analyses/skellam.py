@@ -70,11 +70,7 @@ def log_tails(variance: float) -> np.ndarray:
 
 
 def step(variance: float) -> float:
-    """g: as far apart as normals at this distance are X and X + 1, at most.
-
-    Args:
-        variance: mu > 0, of X.
-    """
+    """g at the variance mu > 0 of X: X and X + 1 are at most as far apart as normals at this distance."""
     *_, last = logs = log_tails(variance)
     scores = -ndtri_exp(logs[1:-1])
     hazard = math.exp(-0.5 * scores[-1] ** 2 - 0.5 * math.log(2 * math.pi) - log_ndtr(-scores[-1]))
@@ -146,12 +142,7 @@ def _alone(event: Release) -> tuple[float, int]:
 
 
 def _check(event: Release, where: str) -> None:
-    """Refuse a release that is not what a `SecureSum` makes.
-
-    Raises:
-        DpsumError: something is missing, sensitivity or noise is not what the whole numbers give, or there is too
-            little noise for the analysis.
-    """
+    """Refuse a release that is not what a `SecureSum` makes, or that has too little noise for the analysis."""
     said = event.secure
     if said is None or set(said) != set(_KEYS):
         raise DpsumError(f"{where} does not say which whole numbers it is of ({', '.join(_KEYS)}): {MEND}")

@@ -1,0 +1,159 @@
+"""Canaries in the private sums that clients take by themselves: over their own examples, or over their own update.
+
+The mechanism is the run's own, the client update and its sums, with drawn gradients or updates in place of a model's.
+Clients are alike, and no canary is at two of them. So each client needs one round only, and there may be more of them
+than the run has.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpfedbench.audit.canaries import ClientSource, Experiment, gradients_of, nothing
+from dpfedbench.audit.units import LARGE, Coordinates, Units
+from dpfedbench.data.partition import TaskBatch
+from dpfedbench.kernels.adding import TORCH
+from dpfedbench.method import Method
+from dpfedbench.models.gradients import Found as Measured
+from dpfedbench.parts.client_updates.client_update import Clients, Setup
+from dpfedbench.parts.client_updates.noised import NoisedClients
+from dpsum.accounting.analyses import find
+from dpsum.audit.ideal import gaussian, secret
+from dpsum.budget import Budget
+from dpsum.ledger import Ledger, Release
+from dpsum.mechanism import Mechanism
+from dpsum.randomness import stream
+from dpsum.total import Total
+
+Show = Callable[[Mechanism, Total, np.ndarray], None]
+"""Is given a mechanism, the total of one client and what it released of it."""
+
+
+def _released(
+    run: Method, net: Coordinates, make: Callable[[Setup], Clients], show: Show, *, clients: int, held: Any = None
+) -> list[Release]:
+    """Let so many clients make their own releases once, and show each; the ledger's lines."""
+    lines, budget = list[Release](), Budget(claims=run.claims, unaccounted=run.unaccounted)
+    enter = functools.partial(
+        Mechanism.of, budget=budget, ledger=Ledger(Path(os.devnull)), seed=run.seed, arithmetic=TORCH,
+        observer=lambda line, _: lines.append(line),
+    )  # fmt: skip
+    model: Any = net
+    setup = Setup(
+        run=run, net=model, held=held, gradients=gradients_of(held), own=run.own_sums(), enter=enter,
+        plan=run.participation.plan(clients=run.clients.count, seed=run.seed),
+    )  # fmt: skip
+    made = make(setup)
+    for mechanism in budget.mechanisms:
+        mechanism.on_release = functools.partial(show, mechanism)
+    for _ in made.contributions(np.zeros(net.dimension, np.float32), np.arange(clients), 0):
+        pass
+    return lines
+
+
+class TaskSource:
+    """Few-shot clients whose examples are all canaries, for their own sums: an image is an example's number.
+
+    Attributes:
+        read: numbers of the examples whose gradients were taken last.
+    """
+
+    device = "cpu"
+
+    def __init__(self, net: Coordinates, support: int, present: np.ndarray) -> None:
+        self.net, self._support, self._present = net, support, present
+        self.read = np.empty(0, np.int64)
+
+    def gather(self, ids: np.ndarray) -> TaskBatch:
+        """Numbers for images, the client's own for labels."""
+        numbers = np.tile(np.arange(self._present.shape[1]), (len(ids), 1))
+        labels = np.repeat(np.asarray(ids)[:, None], numbers.shape[1], axis=1)
+        (support_x, query_x), (support_y, query_y) = (
+            np.split(values, [self._support], axis=1) for values in (numbers, labels)
+        )
+        return TaskBatch(support_x=support_x, support_y=support_y, query_x=query_x, query_y=query_y)
+
+    def each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: torch.Tensor) -> Measured:
+        """The examples' gradients, whatever the model is, as `models.gradients.Gradients.each` does."""
+        self.read = x
+        rows = out.numpy()
+        rows[:] = 0
+        rows[np.arange(len(x)), self.net.ordinary + x] = LARGE * self._present[y[0], x]
+        return nothing(len(x))
+
+    def add_each(self, theta: np.ndarray, x: np.ndarray, y: np.ndarray, total: Any) -> tuple[Measured, np.ndarray]:
+        """Add the examples' gradients, as `models.gradients.Gradients.add_each` does."""
+        rows = torch.empty((len(x), self.net.dimension))
+        return self.each(theta, x, y, rows), total.add(rows)
+
+
+def one_run_of_examples(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:
+    """An experiment with the sums over clients' own examples: each example is a canary, and nothing else is in them.
+
+    The canaries are rounded down to whole clients. Unless `inserted` none is ever there, whatever its coin (a null).
+    """
+    ways, shape = run.task.ways, run.clients
+    support, examples = ways * shape.support_per_class, ways * (shape.support_per_class + shape.query_per_class)
+    clients = max(1, canaries // examples)
+    coins = stream(seed, "audit-coins").integers(2, size=(clients, examples)).astype(bool)
+    net = Coordinates(ordinary=1, reserved=examples)
+    source = TaskSource(net, support, coins if inserted else np.zeros_like(coins))
+    scores, shown = np.zeros(coins.shape), np.zeros(coins.shape, bool)
+    squares, drawn = np.zeros(coins.shape), dict[float, list[float]]()  # of known releases; z of those drawn at a rate
+
+    def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
+        # Which examples were sampled in secret the observer does not know.
+        assert mechanism.sum.noise is not None
+        client, threshold, z = total.holder, total.sum.threshold, total.sum.noise_multiplier
+        known = find(mechanism.sum.noise.mechanism, mechanism.sampler["kind"]).known
+        rate, own = mechanism.sampler["rate"], source.read if known else np.arange(examples)
+        ratio = (2 * released[net.ordinary + own] / threshold - 1) / (2 * z**2)
+        if known or rate == 1:
+            scores[client, own] += ratio
+            squares[client, own] += z**-2
+        else:
+            scores[client, own] += np.logaddexp(np.log1p(-rate), np.log(rate) + ratio)
+            drawn.setdefault(rate, []).extend([z] * (client == 0))
+        shown[client, own] = True
+
+    lines = _released(run.replace(seed=seed), net, run.client.clients, show, clients=clients, held=source)
+
+    def ideal(generator: np.random.Generator) -> np.ndarray:
+        scores = gaussian(coins[shown], squares[shown], generator)
+        return scores + sum(secret(coins[shown], z, generator, rate=rate) for rate, z in drawn.items())
+
+    return Experiment(holders=clients, coins=coins[shown], scores=scores[shown], releases=lines, ideal=ideal)
+
+
+def one_run_of_updates(run: Method, *, seed: int, canaries: int, inserted: bool = True) -> Experiment:
+    """An experiment with clients that add noise to their own updates: each client is a canary.
+
+    A client is always present, so the two worlds differ in its update: C along a coordinate, or C against it, which is
+    the largest possible difference. Unless `inserted` every update points against it, whatever its coin (a null).
+    """
+    coins = stream(seed, "audit-coins").integers(2, size=canaries).astype(bool)
+    net, scores, squares = Coordinates(ordinary=1, reserved=1), np.zeros(canaries), np.zeros(canaries)
+
+    def show(mechanism: Mechanism, total: Total, released: np.ndarray) -> None:
+        client, z = total.holder, total.sum.noise_multiplier
+        # In units of the sensitivity: 1 along the coordinate, 0 against it, and noise of deviation z.
+        x = (float(released[0]) / total.sum.threshold + 1) / 2
+        scores[client] = (2 * x - 1) / (2 * z**2)
+        squares[client] = z**-2
+
+    signs = np.where(coins & inserted, LARGE, -LARGE)
+    updates = ClientSource(net, Units.without_canaries(signs[:, None]))
+    lines = _released(
+        run.replace(seed=seed), net, lambda setup: NoisedClients(setup, updates), show, clients=canaries
+    )  # fmt: skip
+    return Experiment(
+        holders=canaries, coins=coins, scores=scores, releases=lines,
+        ideal=lambda generator: gaussian(coins, squares, generator),
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""Scores of canaries: what an observer makes of the releases of a sum, at the noise that the ledger states.
+
+A score is the likelihood ratio of a canary's presence, up to a constant that all canaries share. Noise of one draw a
+round is scored round by round (`RoundByRound`). Under noise that is correlated over rounds all releases are read
+together, encoded by C, which is found from the ledger's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+
+from dpfedbench.audit.units import Coordinates
+from dpsum.audit.ideal import Tally, gaussian
+from dpsum.ledger import Release
+from dpsum.total import Released
+
+
+class Scores:
+    """An observer of a mechanism, which is called with each line of the ledger and with what left.
+
+    Args:
+        net: which coordinates are reserved for canaries.
+        name: of the sum.
+        holders: 1 for clients, or how many clients have canaries among their records.
+
+    Attributes:
+        all_lines: of the ledger; `lines` are those of the sum.
+        scores: float64 [holders, reserved], after the last round.
+    """
+
+    def __init__(self, net: Coordinates, name: str, holders: int = 1) -> None:
+        self._own, self._name = net.own, name
+        self.all_lines, self.lines = list[Release](), list[Release]()
+        self.scores: np.ndarray = np.zeros((holders, net.reserved))
+
+    def __call__(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+        self.all_lines.append(line)
+        if line.name == self._name:
+            self.lines.append(line)
+            self._take(line, made)
+
+    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+        raise NotImplementedError
+
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Scores [holders, reserved] of draws of what the lines of the ledger state."""
+        raise NotImplementedError
+
+
+class RoundByRound(Scores):
+    """Scores under noise that is drawn anew for each round (`dpsum.audit.ideal.Tally`, also for `members` and `once`).
+
+    `added` is how many clients' releases, from the first on, are seen as their sum alone; 0: each is seen. The canaries
+    are the first client's then.
+    """
+
+    def __init__(
+        self, net: Coordinates, name: str, holders: int = 1, *,
+        members: Sequence[np.ndarray] | None = None, once: bool = False, added: int = 0,
+    ) -> None:  # fmt: skip
+        super().__init__(net, name, holders)
+        self._added = added
+        self._tally = Tally((holders, net.reserved), members=members, once=once)
+
+    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+        # In units of C: the observer knows the denominator and the thresholds.
+        values = np.stack([mean[self._own] for _, mean in made])
+        x = np.asarray(values * line.denominator / np.atleast_1d(line.threshold)[:, None])
+        if self._added:
+            x = x[: self._added].sum(axis=0, keepdims=True)
+        self._tally.add(line.round, x, self._noise_of(line), line.sampler["rate"])
+        self.scores = self._tally.scores
+
+    def _noise_of(self, line: Release) -> float:
+        """z of what the observer sees of a line."""
+        return line.noise_multiplier * max(1, self._added) ** 0.5
+
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """As of `Scores`."""
+        rounds, sampler = [(line.round, self._noise_of(line)) for line in self.lines], self.lines[0].sampler
+        return self._tally.ideal(coins, rounds, generator, rate=sampler["rate"], rounds=int(sampler["rounds"]))
+
+
+class _Correlated(Scores):
+    """Scores under correlated noise: there are some after the last of `rounds`.
+
+    Attributes:
+        absent: of each round, the places in its cohort of those who sent nothing.
+    """
+
+    def __init__(self, net: Coordinates, name: str, rounds: int) -> None:
+        super().__init__(net, name)
+        self._rounds = rounds
+        self.absent: list[Sequence[int]] = []
+        self._rows: list[np.ndarray] = []
+        self._signs: list[np.ndarray] = []
+
+    def _take(self, line: Release, made: Sequence[tuple[Released, np.ndarray]]) -> None:
+        ((released, mean),) = made
+        turned = mean * released.total.signs
+        self._rows.append(turned[self._own] * line.denominator / line.threshold)
+        self._signs.append(np.broadcast_to(released.total.signs, turned.shape)[self._own])
+        self.absent.append(released.total.absent)
+        if len(self._rows) == self._rounds:
+            self._score()
+
+    def _score(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def _noise(self) -> float:
+        """The deviation of the encoded noise, in units of C."""
+        first = self.lines[0]
+        return first.noise_multiplier * float(np.divide(first.sensitivity, first.threshold))
+
+    def _encoder(self) -> np.ndarray:
+        """C of the rounds that were run, from the ledger's weights."""
+        inverse = np.zeros((len(self.lines), len(self.lines)))
+        for number, line in enumerate(self.lines):
+            inverse[number, : number + 1] = line.combines or [0.0] * number + [1.0]
+        return np.asarray(solve_triangular(inverse, np.eye(len(self.lines)), lower=True))
+
+
+class Decorrelated(_Correlated):
+    """Scores of clients whose rounds are known.
+
+    A canary that is in round r moves the encoded releases y = C x by column r of C (one that comes again by the sum of
+    its columns c), and their noise has the covariance S over rounds, so that the likelihood ratio of its presence is
+    that of c^T S^-1 y. S is not taken from the ledger alone: canaries' coordinates have nothing in common but the
+    noise, so S is measured over them. The ledger's own counts as much as so many coordinates as there are rounds. Where
+    the ledger is right both are the same; where draws were used twice, or not taken back as it says, the measured one
+    shows it. `members` are the canaries that are in each round.
+    """
+
+    def __init__(self, net: Coordinates, name: str, members: Sequence[np.ndarray]) -> None:
+        super().__init__(net, name, len(members))
+        self._members, self._squares = members, np.zeros((1, net.reserved))
+
+    def _score(self) -> None:
+        rounds, encoder = self._rounds, self._encoder()
+        rows = np.concatenate([np.full(len(here), index) for index, here in enumerate(self._members)]).astype(int)
+        all_own = np.concatenate(self._members).astype(int)
+        # The first round of each canary, and the others of those that come again.
+        first = np.sort(np.unique(all_own, return_index=True)[1])
+        again = np.setdiff1d(np.arange(len(all_own)), first)
+        at, own = rows[first], all_own[first]
+        places = np.zeros(self.scores.shape[1], dtype=int)
+        places[own] = np.arange(len(own))
+        places, later = places[all_own[again]], rows[again]
+
+        def of_all_rounds(columns: np.ndarray) -> np.ndarray:
+            scores = columns[:, at]
+            np.add.at(scores.T, places, columns.T[later])
+            return scores
+
+        encoded = encoder @ np.stack(self._rows)
+        encoded[:, own] *= np.stack(self._signs)[at, own]  # so that presence raises the coordinate
+        columns, several = of_all_rounds(encoder), np.unique(places)
+        stated = rounds * self._noise**2 * np.eye(rounds)
+        covariance = (_noise_squares(encoded[:, own], columns) + stated) / (len(own) + rounds)
+        directions = np.linalg.solve(covariance, encoder)
+        moved, towards = np.einsum("rt,rt->t", directions, encoder)[at], of_all_rounds(directions)
+        moved[several] = np.einsum("rc,rc->c", towards[:, several], columns[:, several])
+        self.scores[0, own] = np.einsum("rc,rc->c", towards, encoded[:, own]) - moved / 2
+        variances = np.array([_variance(line, absent) for line, absent in zip(self.lines, self.absent, strict=True)])
+        squares = (encoder**2 / variances[:, None]).sum(axis=0)[at]
+        squares[several] = (columns[:, several] ** 2 / variances[:, None]).sum(axis=0)
+        self._squares[0, own] = squares
+
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """As of `Scores`."""
+        return gaussian(coins, self._squares, generator)
+
+
+class SecretRounds(_Correlated):
+    """Scores of clients of which each is in one secret round.
+
+    The likelihood ratio by the ledger's weights and noise is the mean over rounds i of
+    exp(c_i^T y / z^2 - |c_i|^2 / (2 z^2)), where y = C x are the encoded releases in units of C and c_i is column i of
+    C. Of the planned rounds, those that were not run move nothing.
+    """
+
+    def _columns(self) -> np.ndarray:
+        """The encoder of the planned rounds."""
+        encoder = self._encoder()
+        return np.pad(encoder, ((0, 0), (0, int(self.lines[0].sampler["rounds"]) - len(encoder))))
+
+    def _score(self) -> None:
+        columns = self._columns()
+        self.scores = self._ratios(columns, columns[:, : self._rounds] @ np.stack(self._rows) / self._noise**2)
+
+    def _ratios(self, columns: np.ndarray, encoded: np.ndarray) -> np.ndarray:
+        exponents = columns.T @ encoded - ((columns / self._noise) ** 2).sum(axis=0)[:, None] / 2
+        return np.asarray(logsumexp(exponents, axis=0) - np.log(columns.shape[1]))[None]
+
+    def ideal(self, coins: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """As of `Scores`."""
+        columns, z = self._columns(), self._noise
+        drawn = generator.integers(columns.shape[1], size=coins.shape[1])
+        noise = generator.standard_normal((len(columns), coins.shape[1])) / z
+        return self._ratios(columns, coins * columns[:, drawn] / z**2 + noise)
+
+
+def _noise_squares(encoded: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The sum of n n^T over coordinates, of which n is the noise; encoded and columns are [rounds, canaries].
+
+    Half of the canaries are there, by coins that nobody knows: around the mean, columns / 2, they add c c^T / 4 to what
+    the noise has. That is taken off, as it is known; at a small noise multiplier it would hide much of the noise.
+    """
+    around = encoded - columns / 2
+    values, vectors = np.linalg.eigh(around @ around.T - columns @ columns.T / 4)
+    return np.asarray((vectors * np.maximum(values, 0)) @ vectors.T)
+
+
+def _variance(line: Release, absent: Sequence[int]) -> float:
+    """Of the encoded noise of a line, in units of C^2; of shares those that came, not those counted."""
+    threshold = float(np.max(line.threshold))
+    if line.secure is None:
+        return (float(np.max(line.noise_std)) / threshold) ** 2
+    came = line.secure["clients"] - len(absent)
+    return float(line.secure["share_variance"] * came) * (line.secure["granularity"] / threshold) ** 2

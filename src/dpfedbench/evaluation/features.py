@@ -1,0 +1,94 @@
+"""What a model reads of records, where that is a fixed map of each: computed here, or once for all runs that read it.
+
+Where the map takes long (`ModelSettings.made_once`), a job of its own writes what comes of all records of a data set,
+and trainings and tests take it from there. The bits are the same either way, since what comes of a record does not
+depend on the records that it is computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfedbench.data.records import RecordDataset, held_out_places, load_records
+from dpfedbench.errors import BenchError
+from dpfedbench.files import atomic_path, read_json, sha256, write_json
+from dpfedbench.manifest import mend
+from dpfedbench.method import Method
+
+FEATURES, SUMMARY = "features.npy", "features.json"
+_PIECE = 1024
+
+
+def make_features(run: Method, *, data_dir: Path, out_dir: Path) -> None:
+    """Write what the run's model reads of all records of its data set, a piece at a time to save memory.
+
+    features.npy has float32 [records, ...] in the data set's order; features.json, written last, what it was made of.
+
+    Raises:
+        BenchError: data missing or damaged.
+    """
+    dataset = load_records(data_dir)
+    public = _public(run, dataset)
+    with atomic_path(out_dir / FEATURES) as temporary:
+        made = None
+        for start in range(0, len(dataset.images), _PIECE):
+            piece = run.model.prepared(np.asarray(dataset.images[start : start + _PIECE]), public)
+            if made is None:
+                shape = (len(dataset.images), *piece.shape[1:])
+                made = np.lib.format.open_memmap(temporary, mode="w+", dtype=piece.dtype, shape=shape)
+            made[start : start + len(piece)] = piece
+        del made
+    write_json(out_dir / SUMMARY, _of(run, dataset) | {"sha256": sha256(out_dir / FEATURES)})
+
+
+def features_of(
+    run: Method, dataset: RecordDataset, places: Iterable[np.ndarray], files: Mapping[str, Path] | None = None
+) -> list[np.ndarray]:
+    """What the run's model reads of the records at each of some places.
+
+    Args:
+        run: the run.
+        dataset: its data set.
+        places: of records, int64 [n] each.
+        files: of other jobs, by name; the features are read where they are among them, and computed where they are not.
+
+    Raises:
+        BenchError: the file is missing, damaged, or was made of other data or settings.
+    """
+    path = (files or {}).get(FEATURES)
+    if path is not None:
+        made = _opened(path, _of(run, dataset), len(dataset.images))
+        return [made[some] for some in places]
+    public = _public(run, dataset)
+    return [run.model.prepared(np.asarray(dataset.images[some]), public) for some in places]
+
+
+def _public(run: Method, dataset: RecordDataset) -> np.ndarray | None:
+    """The images that the map may depend on; none for a body that is trained first, on other classes."""
+    return None if run.pretrains else np.asarray(dataset.images[held_out_places(dataset, run.validation.tasks)[0]])
+
+
+def _of(run: Method, dataset: RecordDataset) -> dict[str, Any]:
+    """What features are made of, as features.json says it."""
+    return {"dataset": dataset.name, "images": dataset.summary["sha256"], **(run.model.made_once(run) or {})}
+
+
+def _opened(path: Path, of: Mapping[str, Any], records: int) -> np.ndarray:
+    """The features of so many records, mapped into memory."""
+    said = dict(read_json(path.with_name(SUMMARY)))
+    digest = said.pop("sha256", None)
+    if said != of:
+        raise BenchError(f"{path} was made of other data or settings than this run's: {mend(path, 'features')}")
+    try:
+        made = np.load(path, mmap_mode="r", allow_pickle=False)
+        if len(made) != records or sha256(path) != digest:
+            raise ValueError("its content is not what features.json beside it says")
+    except FileNotFoundError as error:
+        raise BenchError(f"{path} is missing: {mend(path, 'features')}") from error
+    except (ValueError, OSError, EOFError) as error:
+        raise BenchError(f"{path} is damaged ({error}): {mend(path, 'features')}") from error
+    return np.asarray(made)

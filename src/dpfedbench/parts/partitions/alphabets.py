@@ -1,0 +1,64 @@
+"""Few-shot clients of different alphabets: each draws its classes from a mixture over groups of classes of its own.
+
+A client's mixture over the groups that have training classes is drawn from Dir(alpha p), where p_g is the group's share
+of these classes (Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, who have labels for
+groups). Its classes are drawn one after another, without putting back, each with the chance of its group's weight over
+the group's classes. As alpha grows this becomes the partition `shared`; as it falls, a client has one alphabet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from dpfedbench.data.partition import BLOCK, distinct
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
+from dpfedbench.parts.partitions.task_clients import TaskClients
+from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.data.images import ImageDataset
+
+
+class Alphabets(TaskClients):
+    """Clients differ in their alphabets, or whatever groups the names of classes say (`ImageDataset.groups`)."""
+
+    partition: Literal["alphabets"] = "alphabets"
+    apart: ClassVar[bool] = False
+    concentration: float = setting(1.0, ge=1e-3, le=1e6, doc="alpha; the smaller, the more clients differ")
+
+    def folder(self, ways: int) -> str:
+        return f"{super().folder(ways)}{self.concentration!r}"
+
+    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        pool, per_class = dataset.splits["train"], dataset.examples_per_class
+        names, group = np.unique(np.array(dataset.groups)[pool], return_inverse=True)
+        if len(names) < 2:
+            raise BenchError(
+                f"clients.partition is {self.partition}, but the training classes of {dataset.name} are in no groups: "
+                f"take classes that are called GROUP/CLASS, or clients.partition {self.unsaid}"
+            )
+        sizes = np.bincount(group)
+        classes = np.empty((self.count, ways), np.int64)
+        examples = np.empty((self.count, ways, self.examples_per_class), np.int64)
+        for block, start in enumerate(range(0, self.count, BLOCK)):
+            # Whole blocks are drawn, and the last one cut: a client does not depend on how many there are.
+            rng, stop = stream(seed, "partition/alphabets", block), min(start + BLOCK, self.count)
+            weights = log_dirichlet(rng, self.concentration * sizes / len(pool), BLOCK) - np.log(sizes)
+            # Of log weights and standard Gumbel draws, the largest sums are such a sample (Yellott 1977).
+            keys = weights[:, group] + rng.gumbel(size=(BLOCK, len(pool)))
+            chosen = pool[np.argsort(-keys, axis=1, kind="stable")[:, :ways]]
+            picked = distinct(rng, BLOCK * ways, per_class, self.examples_per_class)
+            classes[start:stop] = chosen[: stop - start]
+            examples[start:stop] = picked.reshape(BLOCK, ways, -1)[: stop - start]
+        return classes, examples
+
+
+def log_dirichlet(rng: np.random.Generator, alphas: np.ndarray, count: int) -> np.ndarray:
+    """Logarithms of `count` draws from Dir(alphas), up to a constant for each, float64 [count, len(alphas)].
+
+    A draw of Gamma(a) is one of Gamma(a + 1) times U^(1/a): as logarithms they stay apart where the draws would be 0.
+    """
+    gammas = rng.standard_gamma(alphas + 1.0, size=(count, len(alphas)))
+    return np.log(gammas) + np.log(1.0 - rng.random((count, len(alphas)))) / alphas

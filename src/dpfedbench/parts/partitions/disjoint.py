@@ -1,0 +1,65 @@
+"""No image is at two clients, and no task of a text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from dpfedbench.data.clients_folder import ClientsFolder
+from dpfedbench.data.text_tasks import make_text_partition
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
+from dpfedbench.parts.partitions.task_clients import TaskClients
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.data.images import ImageDataset
+    from dpfedbench.data.tokens import TextDataset
+
+
+class Disjoint(TaskClients):
+    """Classes are dealt like cards, one shuffled deck after another, so that as many clients fit as can."""
+
+    partition: Literal["disjoint"] = "disjoint"
+
+    def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
+        room = classes * (each // self.examples_per_class) // ways
+        if self.count > room:
+            raise BenchError(
+                f"clients.count is {self.count:,}, but {dataset} has images for {room:,} clients that share none: "
+                f"lower it, or set clients.partition to {self.unsaid}"
+            )
+
+    def of_texts(self, texts: TextDataset, *, seed: int) -> ClientsFolder:
+        return make_text_partition(texts, clients=self.count, kind=self.partition, seed=seed)
+
+    def draw(self, dataset: ImageDataset, *, ways: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Deal each image to one client at most.
+
+        Each training class is cut at random into disjoint sets of images. A deck has each class once; decks follow one
+        another, and every client takes the next `ways` cards. A hand that spans two decks could hold a class twice; the
+        new deck is then rearranged so that its first cards are none of those in the hand.
+        """
+        rng, pool, per_class = stream(seed, "partition"), dataset.splits["train"], dataset.examples_per_class
+        clients, examples = self.count, self.examples_per_class
+        most = len(pool) * (per_class // examples) // ways
+        if clients > most:
+            raise BenchError(
+                f"{clients} clients of {ways} classes with {examples} images each cannot be disjoint: "
+                f"{dataset.name}'s training images are enough for {most}; lower clients.count to that, or take "
+                f"clients.partition: {self.unsaid}"
+            )
+        cards: list[np.ndarray] = []
+        for deck in range(per_class // examples):
+            order = rng.permutation(len(pool))
+            held = (deck * len(pool)) % ways  # cards that the current client has from the previous deck
+            if held:
+                clash = np.isin(order, cards[-1][-held:])
+                front = np.flatnonzero(clash[: ways - held])
+                spare = ways - held + np.flatnonzero(~clash[ways - held :])[: len(front)]
+                order[front], order[spare] = order[spare], order[front]
+            cards.append(order)
+        hands = np.concatenate(cards)[: clients * ways].reshape(clients, ways)
+        share = (np.arange(clients * ways) // len(pool)).reshape(clients, ways)
+        cut = rng.permuted(np.broadcast_to(np.arange(per_class), (len(pool), per_class)), axis=1)
+        places = share[:, :, None] * examples + np.arange(examples)
+        return pool[hands], cut[hands[:, :, None], places]

@@ -1,0 +1,77 @@
+"""Clients that hold records of few labels: the training records sorted by label, cut into fragments, dealt out.
+
+The partition of Adap DP-FL's Section V: 400 fragments of 150 records, 40 of them to each of 10 clients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfedbench.errors import BenchError
+from dpfedbench.lazy import np
+from dpfedbench.parts.partitions.record_clients import RecordClients
+from dpfedbench.settings.part import setting
+from dpsum.randomness import stream
+
+if TYPE_CHECKING:
+    from dpfedbench.data.records import RecordDataset
+
+
+class Fragments(RecordClients):
+    """All training records, sorted by label and cut into equal fragments; each client gets as many, drawn at random."""
+
+    partition: Literal["fragments"] = "fragments"
+    fragments: int | None = setting(None, ge=1, le=10_000_000, doc="how many; a multiple of `count`")
+
+    def model_post_init(self, _: Any) -> None:
+        """Refuse fragments that cannot be dealt out equally."""
+        if self.fragments is None:
+            raise BenchError("clients.fragments is null: partition fragments needs their number")
+        if self.count > self.fragments:
+            raise BenchError(
+                f"clients.count is {self.count}, more than the {self.fragments} fragments of clients.fragments: "
+                "lower it or raise that"
+            )
+        if self.fragments % self.count:
+            raise BenchError(
+                f"clients.fragments ({self.fragments}) is not a multiple of clients.count ({self.count}): "
+                f"try {self.count * round(self.fragments / self.count)} fragments"
+            )
+
+    def folder(self, ways: int) -> str:
+        return f"{self.count}clients-{self.fragments}fragments"
+
+    def check_room(self, dataset: str, *, ways: int, classes: int, each: int) -> None:
+        for key, parts in (("clients.count", self.count), ("clients.fragments", self.fragments or 1)):
+            if classes * each % parts:
+                raise BenchError(
+                    f"{key} is {parts:,}, which does not divide the {classes * each:,} training records of {dataset}: "
+                    "change it"
+                )
+
+    def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
+        """Equally many fragments for each client; records of one label keep their order in the data set."""
+        pool, fragments = dataset.splits["train"], self.fragments or 1
+        self._check_divides(dataset.name, len(pool), fragments)
+        pool = pool[np.argsort(dataset.labels[pool], kind="stable")]
+        dealt = stream(seed, "partition/fragments").permutation(fragments)
+        return list(pool.reshape(fragments, -1)[dealt].reshape(self.count, -1))
+
+    def _check_divides(self, name: str, records: int, fragments: int) -> None:
+        clients = self.count
+        if records % clients:
+            nearest = _nearest(clients, [count for count in range(1, records + 1) if records % count == 0])
+            raise BenchError(
+                f"{clients} clients cannot have equal shares of {name}'s {records} training records: "
+                f"set clients.count to {nearest}, the nearest that can"
+            )
+        if records % fragments:
+            choices = [count for count in range(clients, records + 1, clients) if records % count == 0]
+            raise BenchError(
+                f"{name}'s {records} training records cannot be cut into {fragments} equal fragments: "
+                f"set clients.fragments to {_nearest(fragments, choices)}, the nearest that works"
+            )
+
+
+def _nearest(value: int, choices: list[int]) -> int:
+    return min(choices, key=lambda choice: abs(choice - value))

@@ -1,0 +1,34 @@
+"""Base of the partitions whose clients hold labelled records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from dpfedbench.data.partition import RecordPartition, record_partition_of
+from dpfedbench.data.records import load_any_records
+from dpfedbench.settings.sections import Clients
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from dpfedbench.data.records import RecordDataset
+
+
+class RecordClients(Clients):
+    """Each client holds some of the training records, and no record is at two clients (`deal`)."""
+
+    holds: ClassVar[str] = "records"
+
+    def make(self, data_dir: Path, *, ways: int, seed: int) -> RecordPartition:
+        dataset = load_any_records(data_dir)
+        own = {key: value for key, value in self.own.items() if key != self.tag}
+        return record_partition_of(dataset, self.deal(dataset, seed=seed), kind=self.partition, seed=seed, own=own)
+
+    def deal(self, dataset: RecordDataset, *, seed: int) -> list[np.ndarray]:
+        """The training records of each client, as integers; drawn from the stream (seed, "partition/NAME").
+
+        Raises:
+            BenchError: they cannot be had of these data.
+        """
+        raise NotImplementedError

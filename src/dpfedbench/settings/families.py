@@ -1,0 +1,201 @@
+"""Families of parts: which parts can stand at a key of a section, by kind, and what is said of a key that is not there.
+
+A family is a base class whose `place` names the package that holds the family's modules. A part is a class of it with a
+kind; see `part.Part`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar
+
+import pydantic
+
+from dpfedbench import imports, own_code
+from dpfedbench.errors import BenchError
+from dpfedbench.settings.discovery import check_functions, check_kind, imported
+from dpfedbench.settings.values import bare
+from dpfedbench.settings.words import dotted, looks_like, members, nearest
+
+Model = Any
+"""The class of a section, or of a part: what extends `part.Settings`, which is built on this module."""
+
+Base = TypeVar("Base", bound=pydantic.BaseModel)
+
+
+def is_part(cls: Any) -> bool:
+    """Whether a section is a part, or a base of parts."""
+    return hasattr(cls, "tag")
+
+
+@functools.cache
+def kind_of(cls: Model) -> str | None:
+    """The kind of a part's class; None for the base of a family, and for a section that is no part."""
+    if not is_part(cls) or cls.tag not in inspect.get_annotations(cls):
+        return None
+    return str(cls.model_fields[cls.tag].default)
+
+
+@functools.cache
+def kinds_of(base: type[Base]) -> dict[str, type[Base]]:
+    """The parts of a family, or those that are subclasses of `base`, by kind.
+
+    They are in the modules of the package that `place` names, and beside the family's base. A module whose name begins
+    with "_" holds what parts share when they run, and is not looked into.
+
+    Raises:
+        BenchError: a module does not import, or two parts have one kind.
+    """
+    root = next(cls for cls in reversed(base.__mro__) if getattr(cls, "place", ""))
+    return {kind: cls for kind, cls in _family(root).items() if issubclass(cls, base)}  # type: ignore[arg-type]
+
+
+@functools.cache
+def _family(root: Model) -> dict[str, Model]:
+    modules = [importlib.import_module(root.__module__)]
+    package = imported(root.place)
+    names = [info.name for info in pkgutil.iter_modules(package.__path__)]
+    modules += [imported(f"{root.place}.{name}") for name in names if not name.startswith("_")]
+    own_code.check_names()
+    family: dict[str, Model] = {}
+    for module in dict.fromkeys(modules):
+        own = not imports.shipped(Path(module.__file__ or ""))
+        for cls in list(vars(module).values()):
+            if isinstance(cls, type) and issubclass(cls, root) and cls.__module__ == module.__name__:
+                if own:
+                    check_kind(cls)
+                kind = kind_of(cls)
+                if kind is None:
+                    continue
+                if own:
+                    check_functions(cls, root)
+                if family.setdefault(kind, cls) is not cls:
+                    both = f"{family[kind].__module__} and {cls.__module__}"
+                    raise BenchError(f"{both} both have a part of kind {kind!r}: give one of them another")
+    return dict(sorted(family.items()))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shape:
+    """What can stand at a key: `sections` are its classes or families; `item` is what a list or a mapping holds."""
+
+    annotation: Any
+    nullable: bool
+    sections: tuple[Model, ...]
+    item: "Shape | None" = None
+    named: bool = False  # whether it holds its items by name, as a mapping does
+    default: str | None = None  # the kind of the part that stands there where none is given
+
+    @property
+    def tag(self) -> str:
+        """The key by which a part there says its kind."""
+        return tag_of(self.sections)
+
+    @functools.cached_property
+    def parts(self) -> dict[str, Model]:
+        """The parts that can stand there, by kind."""
+        parts: dict[str, Model] = {}
+        for cls in self.sections:
+            if is_part(cls):
+                kind = kind_of(cls)
+                parts |= kinds_of(cls) if kind is None else {kind: cls}
+        return parts
+
+    @functools.cached_property
+    def families(self) -> dict[str, Model]:
+        """All parts of the families whose parts can stand there, by kind, those that cannot among them."""
+        parts: dict[str, Model] = {}
+        for cls in self.sections:
+            roots = [above for above in cls.__mro__ if getattr(above, "place", "")]
+            parts |= kinds_of(roots[-1]) if roots else {}
+        return parts | self.parts
+
+
+@functools.cache
+def shapes(cls: Model) -> dict[str, Shape]:
+    """What can stand at each key of a section."""
+    return {key: _shape(field.annotation, field.default) for key, field in cls.model_fields.items()}
+
+
+def _shape(annotation: Any, default: Any = None) -> Shape:
+    choices = [bare(choice) for choice in members(annotation)]
+    options = [choice for choice in choices if choice is not NoneType]
+    sections: tuple[Model, ...] = tuple(
+        cls for cls in options if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+    )
+    item, named = None, False
+    if len(options) == 1 and not sections:
+        origin, inner = typing.get_origin(options[0]), typing.get_args(options[0])
+        if isinstance(origin, type) and inner and (issubclass(origin, (list, tuple, Mapping))):
+            item = _shape(inner[-2] if origin is tuple and inner[-1] is ... else inner[-1])
+            named = issubclass(origin, Mapping)
+    unsaid = next((cls.unsaid for cls in sections if is_part(cls)), "")
+    of_default: Model = type(default)
+    kind = kind_of(of_default) if is_part(of_default) else unsaid or None
+    return Shape(annotation, NoneType in choices, sections, item, named, kind)
+
+
+def label(cls: Model) -> str:
+    """What a section is called in a message: a method's name, a part's kind."""
+    name = getattr(cls, "name", None)
+    return name if isinstance(name, str) and name else kind_of(cls) or cls.__name__
+
+
+def tag_of(classes: Sequence[Model]) -> str:
+    """The key by which the parts of a family say their kind."""
+    return next((cls.tag for cls in classes if is_part(cls)), "kind")
+
+
+def spelled_out(value: Any, tag: str) -> Any:
+    """What stands at the place of a part, text as {kind: text}."""
+    return {tag: value} if isinstance(value, str) and value.lower() != "null" else value
+
+
+def chosen(shape: Shape, value: Any) -> Model | None:
+    """The class that the values at a place ask for; None where they do not say, or say something that is not there."""
+    if isinstance(value, pydantic.BaseModel):
+        return type(value)
+    parts = shape.parts
+    if not parts:
+        return shape.sections[0] if shape.sections else None
+    value = spelled_out(value, shape.tag)
+    if not isinstance(value, Mapping):
+        return None
+    if shape.tag in value:
+        return parts.get(str(value[shape.tag]))
+    implied = [cls for cls in parts.values() if cls.implied_by and cls.implied_by in value]
+    if implied:
+        return implied[0]
+    return next(iter(parts.values())) if len(parts) == 1 else parts.get(shape.default or "")
+
+
+def unknown_key(cls: Model | Sequence[Model], key: str, where: str) -> str:
+    """What to say of a key that a section does not have, or none of several."""
+    classes = [cls] if isinstance(cls, type) else list(cls)
+    keys: dict[str, list[Shape]] = {}
+    for section in classes:
+        for name, shape in shapes(section).items():
+            keys.setdefault(name, []).append(shape)
+    said = f"unknown key {dotted(where, key)}: "
+    if len(classes) == 1 and kind_of(classes[0]):
+        family = Shape(None, False, (classes[0],)).families
+        others = [kind for kind, other in family.items() if key in shapes(other)]
+        if others:
+            verb = "has" if len(others) == 1 else "have"
+            return f"{said}{label(classes[0])} has no {key}, {', '.join(others)} {verb}"
+    slip = looks_like(key, keys)
+    if slip:
+        return f"{said}did you mean {dotted(where, slip)}?"
+    for name, standing in keys.items():
+        inner = [section for shape in standing for section in (*shape.parts.values(), *shape.sections)]
+        if key != "kind" and any(key in shapes(section) for section in inner):
+            return f"{said}did you mean {dotted(where, name, key)}?"
+    if not keys:
+        return f"{said}no key is known there"
+    return f"{said}the nearest valid key is {dotted(where, nearest(key, keys))}"
