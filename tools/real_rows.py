@@ -15,6 +15,8 @@ PAGE = ROOT / "docs" / "results" / "real.md"
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
 # axis, shots and ways. Add to it what you measure.
 STANDS = (
+    ("M62", "clients-that-differ", "records", {}),
+    ("M62", "clients-that-differ", "letters", {"series": ["maml-alphabets", "dp-agr-alphabets"]}),
     ("M7", "adap-dp-fl", "readings-b", {}),
     ("M7", "adap-dp-fl", "validation-b", {}),
     ("M8", "adap-dp-fl", "accuracy-b-rate-003", {}),
