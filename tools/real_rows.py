@@ -15,6 +15,8 @@ PAGE = ROOT / "docs" / "results" / "real.md"
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
 # axis, shots and ways. Add to it what you measure.
 STANDS = (
+    ("M62", "clients-that-differ", "records", {}),
+    ("M62", "clients-that-differ", "letters", {"series": ["maml-alphabets", "dp-agr-alphabets"]}),
     ("M7", "adap-dp-fl", "readings-b", {}),
     ("M7", "adap-dp-fl", "validation-b", {}),
     ("M8", "adap-dp-fl", "accuracy-b-rate-003", {}),
@@ -46,6 +48,8 @@ STANDS = (
     ("M36", "dp-fedmeta", "frontier", {"series": ["public-start-64000"], "x": [0.5, 1.5]}),
     ("M38", "dp-fedmeta", "baselines", {"series": ["public-start-64000-slow"]}),
     ("M34", "adap-dp-fl", "baselines-b", {"series": ["scattering-155"]}),
+    ("M46", "adap-dp-fl", "frontier", {"series": ["scattering"]}),
+    ("M45", "correlated-noise", "passes", {"series": ["four-passes"]}),
     ("M20", "dp-fnas", "small", {}),
     ("M20", "dp-fnas", "small-seeds", {}),
     ("M13", "dp-maml", "table3", {"shots": [5]}),

@@ -19,7 +19,7 @@ from .test_linear_head import EVENED, HEAD
 
 KINDS = {
     "random": {},
-    "scattering": {"model": {"features": {"kind": "scattering", "angles": 4, "groups": 5}}},
+    "scattering": {"model": {"features": {"kind": "scattering", "angles": 2, "groups": 3}}},
     "evened": EVENED,
 }
 SHORT = {"participation": {"rounds": 3}}
