@@ -45,12 +45,7 @@ rule all:
 rule frontier:
     """Accuracy over the epsilon that holds: a figure for each data set and task, and one table."""
     input:
-        PLANNED.frontiers("png", "csv"),
-        [
-            f"{REPORT}/tables/frontier.{kind}"
-            for kind in ("csv", "md")
-            if PLANNED.frontiers("csv")
-        ],
+        PLANNED.frontier_targets(),
 
 
 rule libraries:

@@ -12,6 +12,8 @@ SRC = str(Path(__file__).resolve().parents[1] / "src")
 # They keep what they compile: to read the sources anew takes as long as to import them.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SRC, os.environ.get("PYTHONPATH")]))
+# Sums of a few hundred numbers wait for a second thread longer than they take. What wants more threads asks for them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,6 +21,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """With `-n`, tests of a file run in one process, so that fixtures are made once, and in the order said below."""
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist, config.option.loadscopereorder = "loadfile", False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests wait, for processes that they have started or for a time to pass."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(tryfirst=True)

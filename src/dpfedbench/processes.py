@@ -157,7 +157,6 @@ def joined() -> Iterator[Processes]:
     except (RuntimeError, ValueError) as error:
         said = (str(error).strip() or "no reason").splitlines()[0]
         raise BenchError(f"the processes of the training did not find each other ({said})") from error
-    try:
-        yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    finally:
-        torch.distributed.destroy_process_group()
+    yield Processes(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    # Not after an error: this waits for what is under way, and the others may be gone.
+    torch.distributed.destroy_process_group()

@@ -1,7 +1,5 @@
 """CPU threads, each of which computes one client or one task, with its own working memory."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import queue
 from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,6 @@ from dpfedbench.errors import BenchError
 from dpfedbench.files import text_of
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-def check_files(paths: Iterable[str | Path]) -> None:
-    """Refuse the first file that is no group of keys, each given once.
-
-    Raises:
-        BenchError: as `read_file`.
-    """
-    for path in paths:
-        read_file(path)
 
 
 def check_arguments() -> None:
@@ -41,7 +31,8 @@ def check_arguments() -> None:
         elif given:
             files.append(word)
     try:
-        check_files(files)
+        for file in files:
+            read_file(file)
     except BenchError as error:
         sys.exit(f"configuration: {error}")
 
@@ -73,7 +64,7 @@ def with_place(message: str, paths: Sequence[str | Path]) -> str:
 
     Args:
         message: may name keys by dotted paths, e.g. experiments.mine.run.clients.cuont.
-        paths: one's own files, which `check_files` has taken.
+        paths: one's own files, which `read_file` has taken.
 
     Returns:
         The message as it is, where it names a file already, or where no file has two levels of a path or more.

@@ -42,11 +42,12 @@ SMOKE = ["--configfile", str(ROOT / "config/presets/smoke.yaml")]
 # A cluster of one answers at once; profiles/slurm is made for ones that should not be asked every second.
 SLURM = ["--profile", str(ROOT / "profiles/slurm"), "--slurm-init-seconds-before-status-checks", "2"]
 DIGITS = "results/data/digits/images.npy"
-# Tasks of images, records, texts; a search, and the cells that it finds. A run more of a kind is sent no other way.
+# Tasks of images, records, texts; a search, and the cells that it finds; a table, a figure and an audit. A run more
+# of a kind is sent no other way, and each job waits some seconds for its cluster.
 PART = (
-    "smoke/figures/dp-fedmeta/figure2b.png",
-    "smoke/figures/adap-dp-fl/figure6b.png",
-    "smoke/tables/dp-fnas/table1.md",
+    "smoke/tables/secure-aggregation/bits.md",
+    "smoke/figures/adap-dp-fl/figure4d.png",
+    "runs/cells/**/metrics.json",
     "runs/local-reptile/**/metrics.json",
     "runs/local-reptile/**/audit.json",
 )
@@ -120,7 +121,7 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
-        "    figures: {figure1b: null, figure4d: null, figure6b: null}\n"
+        "    figures: {figure4d: null}\n"
     )
     longer.write_text(without_others(text), encoding="utf-8")
     arguments = [*SMOKE, str(longer)]

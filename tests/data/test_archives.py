@@ -16,7 +16,7 @@ from PIL import Image
 from dpfedbench.data.mnist import read_idx
 from dpfedbench.data.omniglot import read_omniglot
 from dpfedbench.data.shakespeare import read_shakespeare
-from dpfedbench.data.sources import decoded_image
+from dpfedbench.data.sources import Copy, Source, decoded_image
 from dpfedbench.data.tiny_imagenet import read_tiny_imagenet
 from dpfedbench.data.wiki import read_wiki
 from dpfedbench.errors import BenchError
@@ -96,6 +96,27 @@ def test_a_tar_of_articles_that_is_too_large_is_refused(tmp_path: Path) -> None:
         archive.addfile(member, io.BytesIO(bytes(member.size)))
     said = refused(read_wiki, tmp_path)
     assert "it holds more than the 67,108,864 bytes that are possible" in said and "wiki-3029.tar.gz" in said
+
+
+@pytest.mark.parametrize("form", ["zip", "tar.gz"])
+def test_files_that_are_too_large_together_are_refused(tmp_path: Path, form: str) -> None:
+    path, each = tmp_path / f"set.{form}", bytes(700)
+    if form == "zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for name in "ab":
+                packed.writestr(name, each)
+    else:
+        with tarfile.open(path, "w:gz") as archive:
+            for name in "ab":
+                member = tarfile.TarInfo(name)
+                member.size = len(each)
+                archive.addfile(member, io.BytesIO(each))
+    fits = Copy(Source(name="the set", largest=700, total=1400), path).files
+    assert {name: read() for name, read in fits.items()} == {"a": each, "b": each}
+    with pytest.raises(
+        BenchError, match=r"is damaged or not the set's \(it.* more than the [\d,]+ bytes that are poss"
+    ):
+        _ = Copy(Source(name="the set", largest=700, total=1399), path).files
 
 
 def test_a_gzip_bomb_takes_no_memory(tmp_path: Path) -> None:

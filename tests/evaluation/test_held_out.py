@@ -11,7 +11,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation import evaluate
 from dpfedbench.evaluation.held_out import HeldOutMeasures, held_out, measured_in_pieces
 from dpfedbench.kernels import choose
-from dpfedbench.models.gradients import Choice, Found, Workers
+from dpfedbench.models.gradients import Choice, Measured, Workers
 from dpfedbench.models.members import save_members
 from tests.federation.conftest import LOTS, make_config
 
@@ -60,7 +60,7 @@ def test_records_are_taken_in_pieces_of_one_size():
     class Told:
         def evaluate(self, theta, images, labels):
             sizes.append(len(labels))
-            return Found(images[:, 0] * 1.0, labels * 1.0, np.ones(len(labels)))
+            return Measured(images[:, 0] * 1.0, labels * 1.0, np.ones(len(labels)))
 
     for threads in (1, 3):
         workers = Workers(Choice("told", Told, "cpu"), lambda gradients: gradients, threads=threads)

@@ -13,7 +13,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.kernels.adding import TORCH
-from dpfedbench.models.gradients import Choice, Found
+from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.parts.budget import Budget
 from dpfedbench.parts.clipping.rule import Constant
 from dpfedbench.parts.noise.noise import Fixed
@@ -109,7 +109,7 @@ class Zeros:
 
     @staticmethod
     def _found(count):
-        return Found(np.zeros(count), np.zeros(count), np.ones(count))
+        return Measured(np.zeros(count), np.zeros(count), np.ones(count))
 
     def each(self, theta, x, y, out):
         out.zero_()

@@ -11,7 +11,7 @@ import torch
 
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
-from dpfedbench.models.gradients import Choice, Found
+from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.parts.client_updates.summed_steps import Parties
 
 from . import test_lots, test_search
@@ -50,7 +50,7 @@ def test_a_party_releases_its_noise_alone_where_nobody_is_in_its_lot(monkeypatch
         def add_each(self, theta, images, labels, total, *, block=""):
             sizes.append(len(images))
             nothing = np.zeros(len(images))
-            return Found(nothing, nothing, nothing), total.add(torch.zeros(len(images), total.dimension))
+            return Measured(nothing, nothing, nothing), total.add(torch.zeros(len(images), total.dimension))
 
     def spy(self, *given):
         found = own(self, *given)

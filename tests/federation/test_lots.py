@@ -15,7 +15,7 @@ from dpfedbench.data.records import load_records
 from dpfedbench.errors import BenchError
 from dpfedbench.evaluation.held_out import HeldOutMeasures, NoMeasures, held_out
 from dpfedbench.federation.rounds import Rounds
-from dpfedbench.models.gradients import Choice, Found
+from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.parts.participation.poisson_lots import PoissonLots
 from dpsum import randomness
 from dpsum.accounting.analyses.poisson import upper_epsilon
@@ -175,7 +175,7 @@ class Lots:
 
     def add_each(self, theta, images, labels, total):
         rows = self.rows[torch.from_numpy(images[:, 0].astype(np.int64))]
-        return Found(np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows))), total.add(rows)
+        return Measured(np.zeros(len(rows)), np.zeros(len(rows)), np.ones(len(rows))), total.add(rows)
 
 
 def test_the_norm_query_clips_norms(monkeypatch):

@@ -24,7 +24,7 @@ def test_every_module_has_a_method() -> None:
     assert set(METHODS) == {
         "random", "maml", "dp-agr", "dp-agrlr", "dp-maml", "dp-maml-sample", "reptile", "dp-reptile", "transfer",
         "dp-transfer", "fedavg", "dp-fedavg", "dp-fl", "adap-dp-fl", "dp-agr-ftrl", "local-reptile", "fnas", "dp-fnas",
-        "cells", "dp-cells", "dp-agr-secagg", "public-alone",
+        "cells", "dp-cells", "dp-agr-secagg", "public-alone", "dp-scaffold",
     }  # fmt: skip
     for name, found in METHODS.items():
         assert name == found.name and issubclass(found, Method) and found.title and found.paper and found.version

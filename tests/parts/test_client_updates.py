@@ -13,7 +13,7 @@ from tests.federation.conftest import DIFFERENCE, LOTS, make_config
 def test_each_says_what_its_clients_hold():
     assert {kind: update.client_data for kind, update in kinds_of(ClientUpdate).items()} == {
         "maml": "tasks", "reptile": "tasks", "local-steps": "records", "model-difference": "records",
-        "proximal": "records", "search-steps": "records", "summed-steps": "records",
+        "proximal": "records", "scaffold": "records", "search-steps": "records", "summed-steps": "records",
     }  # fmt: skip
 
 

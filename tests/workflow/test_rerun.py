@@ -7,15 +7,14 @@ import re
 import shutil
 import subprocess
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.calls import Snakemake
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[2]
-Call = Callable[..., subprocess.CompletedProcess[str]]
 STUB = """
 import pathlib
 for path in map(pathlib.Path, snakemake.output):
@@ -50,30 +49,10 @@ experiments:
 """
 
 
-ONE_TABLE_ONE_FIGURE = """
-seeds: [0]
-experiments:
-  dp-fedmeta:
-    tables:
-      table2: {tasks: [omniglot-1shot], series: {random: null, dp-agrlr: null, gbml: null}}
-      table3-time: null
-      baselines: null
-      repairs: null
-      readings-gbml: null
-    figures:
-      {frontier: null, figure5: null, figure3: null, figure4a: null, figure4b: null, figure4c: null, figure4d: null}
-"""
-
-
-@pytest.fixture
-def finished(tmp_path: Path, snakemake: Call) -> Path:
-    """A copy of the workflow after a small run of it."""
-    return finish(tmp_path, snakemake, SMALL)
-
-
-def finish(folder: Path, snakemake: Call, configuration: str) -> Path:
-    """Copy the workflow, with stubs for scripts, and run it."""
-    copy = folder / "copy"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, call_snakemake: Snakemake) -> Path:
+    """A copy of the workflow, with stubs for scripts, after a small run of it; whoever changes it changes it back."""
+    copy = tmp_path_factory.mktemp("finished") / "copy"
     for name in ("workflow", "config", "profiles", "src"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Snakefile", copy)
@@ -81,18 +60,18 @@ def finish(folder: Path, snakemake: Call, configuration: str) -> Path:
         # What the script imports stays in its text, from which the code of its stage is read.
         text = textwrap.indent(script.read_text(encoding="utf-8"), "    ")
         script.write_text(f"{STUB}\nif False:\n{text}", encoding="utf-8")
-    (copy / "small.yaml").write_text(without_others(configuration), encoding="utf-8")
-    done = run(snakemake, copy)
+    (copy / "small.yaml").write_text(without_others(SMALL), encoding="utf-8")
+    done = run(call_snakemake, copy)
     assert done.returncode == 0, done.stderr
     return copy
 
 
-def run(snakemake: Call, copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    chosen = ["--configfile", str(copy / "small.yaml")]
-    return snakemake(*arguments, *chosen, root=copy, directory=copy)
+def run(snakemake: Snakemake, copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    given = ["--cores", "2", *arguments, "--configfile", str(copy / "small.yaml")]
+    return snakemake(*given, folder=copy, fresh=True)
 
 
-def again(snakemake: Call, copy: Path) -> set[tuple[str, str]]:
+def again(snakemake: Snakemake, copy: Path) -> set[tuple[str, str]]:
     """The rules that would run again, with the method where they have one."""
     done = run(snakemake, copy, "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -109,24 +88,24 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) -> None:
+def test_the_report_has_every_table_and_figure(finished: Path, call_snakemake: Snakemake) -> None:
     """`snakemake --report`: each with a caption and its command, under its paper, with labels; and nothing else."""
-    copy = finish(tmp_path, snakemake, ONE_TABLE_ONE_FIGURE)
-    done = run(snakemake, copy, "--report", "report.html")
+    done = run(call_snakemake, finished, "--report", "report.html")
     assert done.returncode == 0, done.stderr
-    text = (copy / "report.html").read_text(encoding="utf-8")
+    text = (finished / "report.html").read_text(encoding="utf-8")
     read = {}
     for name in ("categories", "results"):
         found = re.search(rf"var {name} = (\{{.*\}});?$", text, flags=re.M)
         assert found is not None
         read[name] = json.loads(found[1])
-    table, figure = "results/tables/dp-fedmeta/table2.csv", "results/figures/dp-fedmeta/figure2b.png"
+    tables = [f"results/tables/dp-fedmeta/{name}.csv" for name in ("readings-gbml", "table2")]
+    figures = [f"results/figures/dp-fedmeta/{name}.png" for name in ("figure2b", "figure4a")]
     private = ["results/tables/answer.csv", "results/tables/privacy.csv", "results/figures/privacy.png"]
-    assert read["categories"] == {
-        "DP-FedMeta": {"tables": [table], "figures": [figure]},
-        "Privacy": {"Other": private},
-    }
-    assert set(read["results"]) == {table, figure, *private}
+    assert {
+        category: {name: sorted(paths) for name, paths in parts.items()}
+        for category, parts in read["categories"].items()
+    } == {"DP-FedMeta": {"tables": tables, "figures": figures}, "Privacy": {"Other": sorted(private)}}
+    assert set(read["results"]) == {*tables, *figures, *private}
     for path, result in read["results"].items():
         caption = " ".join(html.unescape(re.sub("<[^>]+>", "", result["caption"])).split())
         assert caption.startswith(result["labels"]["title"])
@@ -135,8 +114,9 @@ def test_the_report_has_every_table_and_figure(tmp_path: Path, snakemake: Call) 
         assert result["labels"]["name"] == Path(path).stem and result["labels"]["data"] == "glyphs"
 
 
-def test_what_runs_again(finished: Path, snakemake: Call) -> None:
+def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     """One story, since a finished workflow is dear: each change is undone before the next."""
+    snakemake, configured = call_snakemake, (finished / "small.yaml").read_text(encoding="utf-8")
     assert again(snakemake, finished) == set()
     # Partitions are made with the sizes and the seed that their folders say.
     made = {path.parent.name: ast.literal_eval(path.read_text()) for path in finished.glob("results/clients/*/*/*.npz")}
@@ -186,25 +166,21 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     assert "train" not in {rule for rule, _ in found} and ("meta_test", "dp-reptile") in found
     edit(part, "\n# a comment\n", "\n")
 
-    # How jobs are run: nothing.
+    # How jobs are run: nothing. What the page alone is made with: no table, no figure.
     jobs = finished / "src" / "dpfedbench" / "jobs.py"
-    edit(jobs, "\n", "\n# a comment\n")
-    assert again(snakemake, finished) == set()
-    edit(jobs, "\n# a comment\n", "\n")
-
-    # What the page alone is made with: no table, no figure.
     style = finished / "src" / "dpfedbench" / "reporting" / "templates" / "page.css"
+    edit(jobs, "\n", "\n# a comment\n")
     edit(style, "\n", "\n/* a comment */\n")
     assert again(snakemake, finished) == {("page", ""), ("all", "")}
+    edit(jobs, "\n# a comment\n", "\n")
     edit(style, "\n/* a comment */\n", "\n")
 
     # A changed label draws one figure; machine settings and the local folder change nothing.
     edit(finished / "small.yaml", "{x: {values: [50, 90]}", "{title: other, x: {values: [50, 90]}")
-    assert again(snakemake, finished) == {("figure", "")} | shown
-    edit(finished / "small.yaml", "{title: other, x: {values: [50, 90]}", "{x: {values: [50, 90]}")
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
         handle.write("machine: {threads: 2, checkpoint_seconds: 5}\ndata: {local_dir: /nowhere}\n")
-    assert again(snakemake, finished) == set()
+    assert again(snakemake, finished) == {("figure", "")} | shown
+    edit(finished / "small.yaml", "{title: other, x: {values: [50, 90]}", "{x: {values: [50, 90]}")
 
     # A declared search on private data draws streams of its own: its method's runs are others, and trained.
     with open(finished / "small.yaml", "a", encoding="utf-8") as handle:
@@ -216,3 +192,4 @@ def test_what_runs_again(finished: Path, snakemake: Call) -> None:
     edit(finished / "small.yaml", "values: [50, 90]", "values: [50, 70, 90]")
     done = run(snakemake, finished, "--dry-run", "--quiet", "rules")
     assert re.search(r"^train\s+6$", done.stdout + done.stderr, flags=re.M), done.stdout + done.stderr
+    (finished / "small.yaml").write_text(configured, encoding="utf-8")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from compare import differences  # noqa: E402
 
-FIGURE = "results/smoke/figures/dp-maml/figure9.png"  # of one run: seven jobs
+FIGURE = "results/smoke/figures/adap-dp-fl/figure4d.png"  # of one run: seven jobs
 
 
 def main(wanted: Path) -> None:

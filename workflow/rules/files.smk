@@ -2,7 +2,7 @@
 
 from dpfedbench.errors import BenchError
 from dpfedbench.experiments.configuration import overlaid
-from dpfedbench.yaml_files import check_files, read_file
+from dpfedbench.yaml_files import read_file
 
 # The repository's experiments, then one's own, from a folder that the configuration names.
 SHIPPED = sorted(Path(ROOT, "config/experiments").glob("*.yaml"))
@@ -10,7 +10,8 @@ OWN = config.get("experiments_folder")
 OWN_FILES = sorted(Path(OWN).glob("*.yaml")) if isinstance(OWN, str) else []
 GIVEN = [*OWN_FILES, *workflow.config_settings.configfiles]
 try:
-    check_files(GIVEN)
+    for path in GIVEN:
+        read_file(path)
     if workflow.modifier.skip_configfile:
         # A module has the configuration that the other Snakefile gives it: it lies over the files, as --config would.
         files = [ROOT / "config/config.yaml", *SHIPPED, *OWN_FILES]

@@ -24,8 +24,7 @@ from dpfedbench.audit.units import ORDINARY, Coordinates, Units, canary_units
 from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.federation.rounds import Rounds
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Choice
-from dpfedbench.models.gradients import Found as Measured
+from dpfedbench.models.gradients import Choice, Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Stream
 from dpsum.accounting.analyses import find
 from dpsum.audit.ideal import Drawn

@@ -21,7 +21,7 @@ from dpfedbench.audit.units import LARGE, Coordinates, Units
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Found as Measured
+from dpfedbench.models.gradients import Measured
 from dpfedbench.parts.client_updates.client_update import Clients, Setup
 from dpfedbench.parts.client_updates.noised import NoisedClients
 from dpsum.accounting.analyses import find

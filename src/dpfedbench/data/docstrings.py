@@ -113,7 +113,7 @@ def _apart(texts: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[s
 def _grams(places: list[int]) -> set[int]:
     """What the sequences of `_GRAM` words are known by: numbers of 64 bits, the same in every process.
 
-    Of several million sequences two have one number with a chance of about a millionth.
+    That any two of several million sequences share a number has a chance of about a millionth.
     """
     windows = np.lib.stride_tricks.sliding_window_view(np.array(places, np.uint64), _GRAM)
     numbers = np.zeros(len(windows), np.uint64)

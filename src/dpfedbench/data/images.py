@@ -279,7 +279,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def whole(path: Path, wrong: str = "is damaged") -> Iterator[Path]:
-    """Raise what shows that a file of a data set is not what was written there, as one line that names it.
+    """Turn what reading a damaged file of a data set raises into one line that names it and says how to mend it.
 
     Raises:
         BenchError: it is missing, or its content is `wrong`.

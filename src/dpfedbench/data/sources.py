@@ -173,7 +173,15 @@ class Copy:
 
     @contextlib.contextmanager
     def judged(self, name: str = "", wrong: str = "") -> Iterator[None]:
-        """Raise what shows that it, or its file `name`, is damaged as one line, which says what may be `wrong`."""
+        """Turn what reading a damaged copy raises into one line that names it, or its file `name`.
+
+        Args:
+            name: of the file that is read, where the copy has several.
+            wrong: what the fault means, said before it.
+
+        Raises:
+            BenchError: the copy is damaged.
+        """
         try:
             yield
         except _FAULTS as error:

@@ -52,7 +52,7 @@ def words_of(text: str) -> list[str]:
 def words_in(path: Path) -> Iterator[str]:
     """The words of a text file in UTF-8, as `words_of` has them; it is read no further than they are asked for.
 
-    No word has a space in it, so that pieces which end at one have the words of the whole.
+    No word has a space in it, so pieces that end at a space have the words of the whole file.
 
     Raises:
         BenchError: it cannot be read, or what was read so far is no text.

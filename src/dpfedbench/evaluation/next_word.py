@@ -20,7 +20,7 @@ from dpfedbench.evaluation.held_out import NoMeasures
 from dpfedbench.evaluation.intervals import write_task_metrics
 from dpfedbench.kernels import choose
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Choice, Found, Gradients, Workers
+from dpfedbench.models.gradients import Choice, Gradients, Measured, Workers
 from dpfedbench.models.members import load_members
 from dpsum.progress import Progress
 
@@ -61,7 +61,7 @@ def text_scores(
     workers = Workers(choice, lambda gradients: gradients, threads=threads)
     counter = itertools.count(1)
 
-    def scored(index: int) -> tuple[Found, Found]:
+    def scored(index: int) -> tuple[Measured, Measured]:
         records = known.tasks(pool[index : index + 1])[0]
         own, others = records[:shots], records[shots : shots + test.query_per_class]
         with workers.worker() as gradients:

@@ -20,7 +20,19 @@ Overlay = Annotated[dict[str, Any], pydantic.WithJsonSchema({"title": "overlay"}
 Name = Annotated[str, pydantic.Field(pattern=LOWER_CASE, max_length=LONGEST_NAME)]
 """Of what becomes a file or a folder."""
 
-FOLDERS = ("audits", "clients", "data", "export", "figures", "libraries", "logs", "manifest", "runs", "tables")
+FOLDERS = (
+    "audits",
+    "clients",
+    "data",
+    "export",
+    "features",
+    "figures",
+    "libraries",
+    "logs",
+    "manifest",
+    "runs",
+    "tables",
+)
 """What the workflow makes below results/, where a preset's folder lies too."""
 
 

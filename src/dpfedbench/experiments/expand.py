@@ -21,14 +21,7 @@ from dpfedbench.experiments.configuration import (
 )
 from dpfedbench.experiments.datasets import CALLED, check_holdings, known_name
 from dpfedbench.experiments.drawable import check_drawable, texts
-from dpfedbench.experiments.overlays import (
-    Methods,
-    check_fits,
-    check_given,
-    check_overlays,
-    general_overlays,
-    method_overlays,
-)
+from dpfedbench.experiments.overlays import Methods, check_fits, check_given, check_overlays, overlays
 from dpfedbench.experiments.plan import Cell, Item, Plan
 from dpfedbench.method import Method
 from dpfedbench.methods import METHODS
@@ -69,7 +62,7 @@ def make_plan(
                 "take another, or null"
             )
     check_overlays(configuration, methods)
-    for where, overlay in (*general_overlays(configuration), *method_overlays(configuration)):
+    for where, overlay, _ in overlays(configuration):
         if "dataset" in overlay:
             known.dataset(overlay["dataset"], f"{where}.dataset")
     items: dict[tuple[str, str], Item] = {}

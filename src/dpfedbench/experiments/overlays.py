@@ -1,6 +1,6 @@
 """The overlays of a configuration, and the check that each sets only keys that its runs have."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dpfedbench.errors import BenchError
@@ -22,39 +22,26 @@ def check_overlays(configuration: Configuration, methods: Methods) -> None:
         BenchError: by the full name of the key.
     """
     everything = list(methods.values())
-    for where, overlay in general_overlays(configuration):
+    for where, overlay, method in overlays(configuration):
+        if method:
+            known_name(method, methods, where, "method")
         check_given(overlay, where)
-        layers.check(everything, overlay, where)
-    for where, overlay in method_overlays(configuration):
-        method = where.rpartition(".")[2]
-        known_name(method, methods, where, "method")
-        check_given(overlay, where)
-        check_fits(methods, method, overlay, where)
-        layers.check(methods[method], overlay, where, owner=method)
+        if method:
+            check_fits(methods, method, overlay, where)
+        layers.check(methods[method] if method else everything, overlay, where, owner=method)
 
 
-def general_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
-    """The overlays that are for all methods, by their keys."""
-    overlays: list[tuple[str, Mapping[str, Any]]] = [("run", configuration.run)]
+def overlays(configuration: Configuration) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """All overlays by their keys, with the method that each is for; "" for all methods."""
+    yield "run", configuration.run, ""
+    yield from ((f"methods.{name}", overlay, name) for name, overlay in configuration.methods.items())
     for paper, experiment in configuration.experiments.items():
         if experiment is not None:
             where = f"experiments.{paper}"
-            overlays += [(f"{where}.run", experiment.run), (f"{where}.published_at", experiment.published_at)]
-            overlays += [(f"{where}.tasks.{name}", overlay) for name, overlay in experiment.tasks.items()]
-            overlays += [(f"{where}.variants.{name}", overlay) for name, overlay in experiment.variants.items()]
-    return overlays
-
-
-def method_overlays(configuration: Configuration) -> list[tuple[str, Mapping[str, Any]]]:
-    """The overlays that are for one method, by their keys."""
-    overlays: list[tuple[str, Mapping[str, Any]]] = []
-    overlays += [(f"methods.{name}", overlay) for name, overlay in configuration.methods.items()]
-    for paper, experiment in configuration.experiments.items():
-        if experiment is not None:
-            overlays += [
-                (f"experiments.{paper}.methods.{name}", overlay) for name, overlay in experiment.methods.items()
-            ]
-    return overlays
+            yield from ((f"{where}.{key}", getattr(experiment, key), "") for key in ("run", "published_at"))
+            for group in ("tasks", "variants", "methods"):
+                for name, overlay in getattr(experiment, group).items():
+                    yield f"{where}.{group}.{name}", overlay, name if group == "methods" else ""
 
 
 def check_given(overlay: Mapping[str, Any], where: str) -> None:

@@ -1,7 +1,5 @@
 """What the rules of the workflow ask of the plan: files of runs, parameters of scripts, labels for the report."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -85,6 +83,11 @@ class Planned:
         """The files of these kinds of all figures of frontiers."""
         places = [f"{self.report}/figures/{item.paper}/{item.name}" for item in self._frontiers]
         return [f"{place}.{kind}" for place in places for kind in kinds]
+
+    def frontier_targets(self) -> list[str]:
+        """All figures of frontiers, and their table where there is one."""
+        table = [f"{self.report}/tables/frontier.{kind}" for kind in ("csv", "md")]
+        return self.frontiers("png", "csv") + table * bool(self._frontiers)
 
     # Pages
 

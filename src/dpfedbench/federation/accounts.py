@@ -1,7 +1,5 @@
 """The account of a finished run: what its settings and its partition say beside the ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +109,7 @@ def account_of(
     """What a run's ledger says under every profile.
 
     Args:
-        run: the run (a method).
+        run: a finished run.
         releases: its ledger.
         clients_dir: its partition, for the image level; None leaves that out, with the reason.
         search: the declared search for hyper-parameters, if there was one.
@@ -155,12 +153,8 @@ def ledger_before(run: Method, references: Mapping[str, Path]) -> list[Release]:
     run's configuration, which is part of this one's, makes of it. A ledger that says less would make this run's account
     smaller.
 
-    Args:
-        run: the run (a method).
-        references: files of other runs, as `engine.train` has them.
-
     Raises:
-        BenchError: it is not among them; else as `ledger_of`.
+        BenchError: it is not among the `references` (as `engine.train` has them); else as `ledger_of`.
     """
     if "ledger.jsonl" not in run.references:
         return []

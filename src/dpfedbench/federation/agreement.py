@@ -5,8 +5,6 @@ multiplier of each round: the configured one, or what a budget calibrates it to;
 as it may. Of thresholds what the rule determines is compared. How many records a client holds is in no configuration.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,12 +20,7 @@ Samplers = Mapping[str, Mapping[str, Any]]
 
 
 def check_agrees(run: Method, releases: Sequence[Release], rounds: int) -> None:
-    """Raise where a ledger says something else than the configuration.
-
-    Args:
-        run: the run (a method).
-        releases: its ledger.
-        rounds: how many were run, by training.json.
+    """Refuse a ledger that says something else than the run's configuration, given the rounds that training.json tells.
 
     Raises:
         BenchError: at the first difference.

@@ -1,7 +1,5 @@
 """Checkpoints of an unfinished training, and the lock that keeps two trainings of one run apart."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -9,8 +9,6 @@ A run that was killed goes on from its last checkpoint and ends with the same bi
 number comes from a stream named by its round, and everything else is in the checkpoint.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import importlib.metadata
@@ -55,7 +53,7 @@ def train(
     """Train one run and write model.safetensors, history.csv, ledger.jsonl and training.json to `run_dir`.
 
     Args:
-        run: the run (a method).
+        run: what to train.
         data_dir: a prepared data set.
         clients_dir: a client partition of it.
         run_dir: the run's folder. `checkpoint/` below it is used while training and removed at the end.

@@ -26,7 +26,7 @@ from dpfedbench.federation.together import add_together
 from dpfedbench.kernels import choose
 from dpfedbench.kernels.adding import TORCH
 from dpfedbench.method import Method
-from dpfedbench.models.gradients import Choice, chunk_of
+from dpfedbench.models.gradients import Choice
 from dpfedbench.parts.client_updates.client_update import Clients, Row, Setup, Stream
 from dpfedbench.processes import Processes
 from dpfedbench.results_format import NORMS
@@ -51,7 +51,7 @@ class Rounds:
     """The rounds of one run: the method's parts at work on a model.
 
     Args:
-        run: the run (a method).
+        run: whose rounds they are.
         net: the model.
         held: what clients hold.
         gradients: how gradients of the model are taken.
@@ -226,7 +226,7 @@ class Rounds:
             return self.clients.contributions(self.theta.numpy(), some, index)
 
         if self.processes.count > 1 and not self.clients.divides:
-            size = chunk_of(self.gradients, self.threads)
+            size = self.gradients.chunk(self.threads)
             blocks = self.processes.blocks(len(cohort), size, fixed=self.gradients.device != "cpu")
             losses = add_together(self.processes, totals[0], stream_of, cohort, blocks, each=self.clients.each)
         else:

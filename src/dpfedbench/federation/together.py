@@ -40,11 +40,7 @@ class Elsewhere:
 def check_agree(processes: Processes, run: Method, device: str, places: Iterable[Path]) -> None:
     """Refuse processes that would not train the same: by code, versions, processor, configuration and data.
 
-    Args:
-        processes: those of the training.
-        run: the run (a method), as this process has read it.
-        device: that models are trained on here.
-        places: files, and folders whose files are compared.
+    `run`, `device` and `places` (files, and folders whose files are compared) are those of this process.
 
     Raises:
         BenchError: in the first process; names what differs, and where.

@@ -77,10 +77,10 @@ class _Tasks(Point):
         self.passes, self._theta, self._images = passes, theta, images
         self.places = passes.points(len(theta)) if places is None else places
         losses, right = passes.losses(theta, images, labels, self.places)
-        self._found = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
+        self._measured = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._found
+        return self._measured
 
     def _gradient(self, out: Array) -> None:
         self.passes.gradients(self._theta, self._images, self.places, np.asarray(out))

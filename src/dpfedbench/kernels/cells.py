@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from dpfedbench.models.cell_layers import NORMALISATION_EPSILON, Convolution, Norm
 from dpfedbench.models.darts import CellNet, SearchNet
-from dpfedbench.models.gradients import Found, joined
+from dpfedbench.models.gradients import Measured, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -181,7 +181,7 @@ class CellGradients(TorchGradients):
                     layer.forward = types.MethodType(forward, layer)  # type: ignore[method-assign]
         return self._own
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured:
         every = tuple(self.net.blocks.values()) or (slice(0, self.net.weights),)
         blocks = (self.net.blocks[block],) if block else every  # side by side, from the first one's first coordinate
         module, weights, rows, measured = self._module, self._theta(theta), torch.as_tensor(out), []
@@ -212,7 +212,7 @@ class CellGradients(TorchGradients):
                 slopes = [own.grad.flatten(1) for own in copies if own.grad is not None]
                 rows[some, -sum(slope.shape[1] for slope in slopes) :] = torch.cat(slopes, 1)
             right = (logits.detach().argmax(1) == labels).double()
-            measured.append(Found(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
+            measured.append(Measured(losses.detach().double().numpy(), right.numpy(), torch.ones_like(right).numpy()))
         self._sink.rows = None
         return joined(measured)
 

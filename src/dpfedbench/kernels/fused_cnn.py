@@ -42,7 +42,7 @@ from dpfedbench.kernels.vectors import (
     where_greater,
 )
 from dpfedbench.models.cnn import HIDDEN, MAP, Cnn
-from dpfedbench.models.gradients import Found, Total
+from dpfedbench.models.gradients import Measured, Total
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -159,12 +159,12 @@ class FusedCnn(TorchGradients):
     def _together(self) -> int:
         return _TOGETHER
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
         if not _bytes(x):
             return super()._each(theta, x, y, out, block)
         return self._run(theta, x, y, np.asarray(out), 0.0, _NOTHING, _NOTHING)
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
         if not _bytes(x):
             return super()._add_each(theta, x, y, total)
         measured = []
@@ -175,19 +175,19 @@ class FusedCnn(TorchGradients):
         norms = total.add_by(add, len(x))
         return measured[0], norms
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         if not _bytes(x):
             return super()._evaluate(theta, x, y)
         return self._run(theta, x, y, self._room[:0], 0.0, _NOTHING, _NOTHING)
 
     def _run(
         self, theta: Array, x: Array, y: Array, out: np.ndarray, limit: float, into: np.ndarray, norms: np.ndarray
-    ) -> Found:
+    ) -> Measured:
         """Call `_records`. The base class has compared the sizes, which the compiled loops do not."""
         usable = _prepare(_plain(theta), self._scratch)
         losses, correct = np.empty(len(x)), np.empty(len(x), np.bool_)
         _records(_plain(x), _plain(y), usable, self._scratch, losses, correct, out, limit, into, norms)
-        return Found(losses, correct.astype(np.float64), np.ones(len(x)))
+        return Measured(losses, correct.astype(np.float64), np.ones(len(x)))
 
 
 def _bytes(x: Array) -> bool:

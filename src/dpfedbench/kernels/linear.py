@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dpfedbench.models.gradients import Found, Total
+from dpfedbench.models.gradients import Measured, Total
 from dpfedbench.models.net import Array
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -31,7 +31,7 @@ class LinearHeadGradients(TorchGradients):
     def _bias(self) -> bool:
         return "linear.bias" in self.net.tensor_names
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
         rows, labels = self._rows(x), np.asarray(y)
         residuals, measured = self._residuals(np.asarray(theta, np.float64), rows, labels)
 
@@ -64,7 +64,7 @@ class LinearHeadGradients(TorchGradients):
         rows[:] = flat
         return rows
 
-    def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Found]:
+    def _residuals(self, theta: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, Measured]:
         """Probabilities less the labels' own [n, classes], and the records' measures."""
         inputs, places = self.net.outputs * rows.shape[1], np.arange(len(rows))
         logits = rows @ theta[:inputs].reshape(self.net.outputs, -1).T
@@ -72,7 +72,7 @@ class LinearHeadGradients(TorchGradients):
             logits = logits + theta[inputs:]
         shifted = logits - logits.max(axis=1, keepdims=True)
         sums = np.exp(shifted).sum(axis=1)
-        measured = Found(
+        measured = Measured(
             np.log(sums) - shifted[places, labels],
             (logits.argmax(axis=1) == labels).astype(np.float64),
             np.ones(len(rows)),
@@ -81,5 +81,5 @@ class LinearHeadGradients(TorchGradients):
         residuals[places, labels] -= 1
         return residuals, measured
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         return self._residuals(np.asarray(theta, np.float64), self._rows(x), np.asarray(y))[1]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Found, Inputs, Means, Point, Total, joined
+from dpfedbench.models.gradients import Inputs, Means, Measured, Point, Total, joined
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -110,7 +110,7 @@ class FastLstm(TorchGradients):
     def _softmax(self, weights: dict[str, torch.Tensor]) -> torch.Tensor:
         return weights["embedding"][: self._lstm.words] if self._lstm.tied else weights["softmax"]
 
-    def _measured(self, logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Found]:
+    def _measured(self, logits: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, Measured]:
         """The words' probabilities, in the logits' place, and losses and right answers."""
         most = logits.amax(dim=2, keepdim=True)
         own = logits.gather(2, y[:, :, None])
@@ -121,9 +121,9 @@ class FastLstm(TorchGradients):
         each = (total.log() + most - own)[:, :, 0] * known
         logits.div_(total)
         losses = each.double().sum(1) / self._lstm.record
-        return logits, Found(losses.numpy(), right.double().numpy(), np.full(len(y), float(self._lstm.record)))
+        return logits, Measured(losses.numpy(), right.double().numpy(), np.full(len(y), float(self._lstm.record)))
 
-    def _backward(self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> tuple[_Back, Found]:
+    def _backward(self, weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> tuple[_Back, Measured]:
         """Of each record's loss."""
         words, layers = self._forward(weights, x)
         top, logits = self._logits_at(weights, layers)
@@ -196,8 +196,8 @@ class FastLstm(TorchGradients):
             some = slice(start, min(start + self._together(), len(records)))
             yield some, weights, records[some], labels[some]
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
-        measures: list[Found] = []
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
+        measures: list[Measured] = []
 
         def add(limit: float, sum_: np.ndarray, norms: np.ndarray) -> None:
             made = torch.zeros(self.net.dimension, dtype=self.dtype)
@@ -218,7 +218,7 @@ class FastLstm(TorchGradients):
         norms = total.add_by(add, len(x))
         return joined(measures), norms
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
         rows, measures = torch.as_tensor(out), []
         with torch.no_grad():
             for some, weights, records, labels in self._passes(theta, x, y):
@@ -230,7 +230,7 @@ class FastLstm(TorchGradients):
                     measures.append(measured)
         return joined(measures)
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         measures = []
         with torch.no_grad():
             for _, weights, records, labels in self._passes(theta, x, y):
@@ -249,15 +249,15 @@ class _Tasks(Means):
 
     def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array) -> None:
         super().__init__(theta)
-        self._means, self._found = torch.zeros(tuple(theta.shape), dtype=owner.dtype), list[Found]()
+        self._means, self._measured = torch.zeros(tuple(theta.shape), dtype=owner.dtype), list[Measured]()
         with torch.no_grad():
             for own, records, labels, mean in zip(theta, x, y, self._means, strict=True):
-                out, measures = owner.net.tensors(mean), list[Found]()
+                out, measures = owner.net.tensors(mean), list[Measured]()
                 for _, weights, some, answers in owner._passes(own, records, labels):
                     back, measured = owner._backward(weights, some, answers)
                     owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), out)
                     measures.append(measured)
-                self._found.append(joined(measures))
+                self._measured.append(joined(measures))
 
     def _product(self, direction: Array, out: Array) -> None:
         raise NotImplementedError("this point was not made for products")

@@ -15,7 +15,7 @@ import torch
 from dpfedbench.kernels.conv4_passes import Passes, as_floats
 from dpfedbench.kernels.conv4_room import Points
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Found, Inputs, Means, Point
+from dpfedbench.models.gradients import Inputs, Means, Measured, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -46,14 +46,14 @@ class RecordConv4(TorchGradients):
                 self._passes[size] = passes, passes.points(1)
             yield some, as_floats(x[some], self.number)[None], *self._passes[size]
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str = "") -> Measured:
         own, labels, rows = np.asarray(theta)[None], np.asarray(y), np.asarray(out)
         losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
         for some, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
             (losses[some],), (right[some],) = passes.losses(own, images, labels[some][None], at)
             passes.gradients(own, images, at, rows[some])
-        return _found(losses, right)
+        return _measured(losses, right)
 
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
@@ -68,11 +68,11 @@ class RecordConv4(TorchGradients):
         rows = [passes.logits(theta[None], passes.images(images), at)[0] for _, images, passes, at in self._batches(x)]
         return np.concatenate(rows or [np.empty((0, self.net.outputs), self.number)])
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         logits, labels = self._logits_of(np.asarray(theta), x).astype(np.float64), np.asarray(y)
         shifted = logits - logits.max(axis=1, keepdims=True)
         losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-        return _found(losses, logits.argmax(axis=1) == labels)
+        return _measured(losses, logits.argmax(axis=1) == labels)
 
 
 class _Tasks(Means):
@@ -81,10 +81,10 @@ class _Tasks(Means):
     def __init__(self, owner: RecordConv4, theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
         super().__init__(theta)
         self._owner, self._at = owner, (theta.copy(), x, y)
-        self._means, self._found = np.empty_like(theta), []
+        self._means, self._measured = np.empty_like(theta), []
         rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
         for own, images, labels, mean in zip(theta, x, y, self._means, strict=True):
-            self._found.append(owner._each(own, images, labels, rows))
+            self._measured.append(owner._each(own, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
 
     def _product(self, direction: Array, out: Array) -> None:
@@ -95,5 +95,5 @@ class _Tasks(Means):
         point.product(direction, out)
 
 
-def _found(losses: np.ndarray, right: np.ndarray) -> Found:
-    return Found(losses, right.astype(np.float64), np.ones(len(losses)))
+def _measured(losses: np.ndarray, right: np.ndarray) -> Measured:
+    return Measured(losses, right.astype(np.float64), np.ones(len(losses)))

@@ -19,13 +19,10 @@ from dpfedbench.errors import BenchError
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.threads import Threads
 
-_CHUNK_PER_THREAD = 8
-_CHUNK_ON_DEVICE = 256
-
 Worker = TypeVar("Worker")
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """Losses, right answers, and of how many answers, of n records: float64 [n] each."""
 
     losses: np.ndarray
@@ -106,10 +103,10 @@ class Means(Point):
     """Tasks whose gradients are computed together with their losses, as means over records: `_means` [T, w]."""
 
     _means: Array
-    _found: list[Found]
+    _measured: list[Measured]
 
     def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([each.loss for each in self._found]), np.array([each.accuracy for each in self._found])
+        return np.array([each.loss for each in self._measured]), np.array([each.accuracy for each in self._measured])
 
     def _gradient(self, out: Array) -> None:
         torch.as_tensor(out).copy_(torch.as_tensor(self._means))
@@ -178,7 +175,7 @@ class Gradients(ABC):
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
         return self._logits(theta, self._inputs(theta, x))
 
-    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Found:
+    def each(self, theta: Array, x: Array, y: Array, out: Array, *, block: str = "") -> Measured:
         """Write each record's gradient to `out` [n, d].
 
         Args:
@@ -195,7 +192,7 @@ class Gradients(ABC):
 
     def pieces(
         self, theta: Array, x: Array, y: Array, room: Array, *, block: str = ""
-    ) -> Iterator[tuple[Found, Array]]:
+    ) -> Iterator[tuple[Measured, Array]]:
         """The same, a few records at a time: their gradients are in the cache when they are used.
 
         Args:
@@ -219,7 +216,9 @@ class Gradients(ABC):
             total += tensor_of(rows, "cpu").numpy().sum(axis=0)
         return total
 
-    def add_each(self, theta: Array, x: Array, y: Array, total: Total, *, block: str = "") -> tuple[Found, np.ndarray]:
+    def add_each(
+        self, theta: Array, x: Array, y: Array, total: Total, *, block: str = ""
+    ) -> tuple[Measured, np.ndarray]:
         """Add each record's gradient to a sum over weights, clipped if that clips.
 
         Args:
@@ -236,7 +235,7 @@ class Gradients(ABC):
             return self._add_pieces(theta, x, y, total, block)
         return self._add_each(theta, x, y, total)
 
-    def evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         """Losses and right answers of records [n, ...] at weights [d], without gradients."""
         self._check_sizes(theta, x, y)
         return self._evaluate(theta, x, y)
@@ -271,19 +270,19 @@ class Gradients(ABC):
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
     @abstractmethod
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found: ...
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured: ...
 
     @abstractmethod
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found: ...
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured: ...
 
     @abstractmethod
     def _together(self) -> int:
         """Records whose gradients are computed at once."""
 
-    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Found, np.ndarray]:
+    def _add_each(self, theta: Array, x: Array, y: Array, total: Total) -> tuple[Measured, np.ndarray]:
         return self._add_pieces(theta, x, y, total, "")
 
-    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Found, np.ndarray]:
+    def _add_pieces(self, theta: Array, x: Array, y: Array, total: Total, block: str) -> tuple[Measured, np.ndarray]:
         measures, norms = [], []
         room = torch.empty(
             (min(self._together(), len(x)) or 1, self.width(block)), dtype=self.dtype, device=self.device
@@ -335,6 +334,10 @@ class Choice(NamedTuple):
     device: str
     tasks: int = 1
 
+    def chunk(self, threads: int) -> int:
+        """Tasks to gather at once for so many CPU threads, or for a GPU."""
+        return 8 * max(1, threads) if self.device == "cpu" else 256
+
 
 def device_of(asked: str) -> str:
     """Where models are trained: "cpu" or "cuda"; "auto" is a GPU where there is one.
@@ -348,11 +351,6 @@ def device_of(asked: str) -> str:
             "one, or set machine.device to auto"
         )
     return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def chunk_of(choice: Choice, threads: int) -> int:
-    """Tasks to gather at once for so many CPU threads, or for a GPU."""
-    return _CHUNK_PER_THREAD * max(1, threads) if choice.device == "cpu" else _CHUNK_ON_DEVICE
 
 
 class Workers(Threads[Worker]):
@@ -371,7 +369,7 @@ class Workers(Threads[Worker]):
         self.name, self.device = choice.name, choice.device
         on_cpu = choice.device == "cpu"
         super().__init__(threads if on_cpu else 1, lambda: make(choice.make()))
-        self.chunk, self._tasks = chunk_of(choice, threads), choice.tasks
+        self.chunk, self._tasks = choice.chunk(threads), choice.tasks
 
     def split(self, count: int) -> list[slice]:
         """The tasks 0 to count - 1, as many together as a worker computes at once."""
@@ -379,10 +377,9 @@ class Workers(Threads[Worker]):
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def joined(parts: list[Found]) -> Found:
+def joined(parts: list[Measured]) -> Measured:
     """The measures of several pieces."""
-    nothing = [np.empty(0)]
-    return Found(*(np.concatenate([part[k] for part in parts] or nothing) for k in range(3)))
+    return Measured(*(np.concatenate([np.empty(0), *(part[k] for part in parts)]) for k in range(3)))
 
 
 def _fitting(array: Array, shape: tuple[int, ...], dtype: object) -> Array:

@@ -10,13 +10,12 @@ computed backwards through the steps, without a graph across them:
 and the first-order one is v_K. MAML++ (Antoniou et al. 2019) may learn a rate for each step and tensor, whose gradient
 is minus the product of v_{k+1} and the support gradient over that tensor, and count the query loss after each step,
 whose gradients there then join v_k. Tensors that do not adapt have the rate zero (ANIL, Raghu et al. 2020: all but the
-head). Nothing is clipped or noised here: a gradient leaves its client only through a `dpsum.Mechanism`.
+head). Nothing is clipped or noised here: a gradient leaves its client only through `privacy.private_sum`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -43,15 +42,14 @@ class _Rates:
     def at(self, theta: torch.Tensor, rate: float) -> torch.Tensor:
         """The rate of each weight in each step [steps, w]; [1, 1] where one is for all."""
         net = self._net
-        like: dict[str, Any] = {"dtype": theta.dtype, "device": theta.device}
         if self.learnt:
             by_tensor = net.tensors(theta)["rates"]
         elif self._adapted is None:
-            return torch.full((1, 1), rate, **like)
+            return theta.new_full((1, 1), rate)
         else:
-            by_tensor = torch.full((1, len(net.sizes)), rate, **like)
+            by_tensor = theta.new_full((1, len(net.sizes)), rate)
         if self._adapted is not None:
-            by_tensor = by_tensor * torch.tensor([float(name in self._adapted) for name in net.tensor_names], **like)
+            by_tensor = by_tensor * theta.new_tensor([float(name in self._adapted) for name in net.tensor_names])
         sizes = torch.tensor(net.sizes, device=theta.device)
         return torch.repeat_interleave(by_tensor, sizes, dim=1, output_size=net.weights)
 

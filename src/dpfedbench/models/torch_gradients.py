@@ -1,9 +1,9 @@
 """Gradients of any module by torch.
 
 On a CPU a task is differentiated by itself; on a GPU a chunk of tasks is, by `torch.func.vmap`, with convolutions as
-products of matrices (`patches`). The gradients of single records are `vmap`'s; for a module that it cannot take, those
-of Opacus' `GradSampleModule`; for one that neither can, they are computed one after another. Which of them, is found by
-trying on a few drawn records, where each has to agree with the last.
+products of matrices (`patches`). The gradients of single records come from `vmap`; for a module that it cannot take,
+from Opacus' `GradSampleModule`; for one that neither can take, from one backward pass a record. Each way is tried on a
+few drawn records, and the first that agrees with the last is taken.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from dpfedbench.errors import BenchError
-from dpfedbench.models.gradients import Found, Gradients, Inputs, Point, joined
+from dpfedbench.models.gradients import Gradients, Inputs, Measured, Point, joined
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.one_by_one import OneByOne
 from dpfedbench.models.patches import ConvolutionsAsProducts
@@ -179,10 +179,10 @@ class TorchGradients(Gradients):
 
     # Records
 
-    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Found:
+    def _each(self, theta: Array, x: Array, y: Array, out: Array, block: str) -> Measured:
         self.net.refuse_record_level()
         names = self.net.named_blocks[block] if block else self.net.tensor_names  # which lie one behind another
-        measures = list[Found]()
+        measures = list[Measured]()
         rows, weights = torch.as_tensor(out), self._theta(theta)
         sizes = [size for name, size in zip(self.net.tensor_names, self.net.sizes, strict=True) if name in names]
 
@@ -191,7 +191,7 @@ class TorchGradients(Gradients):
             gradients, measured = self._way[1](weights, inputs, tensor_of(y[some], self.device), names)
             for part, gradient in zip(rows[some].split(sizes, dim=1), gradients, strict=True):
                 part.copy_(gradient.flatten(1))
-            measures.append(_found(measured))
+            measures.append(_measured(measured))
 
         self._in_pieces(piece, len(x))
         return joined(measures)
@@ -258,7 +258,7 @@ class TorchGradients(Gradients):
         stacked = [torch.stack(parts) for parts in zip(*rows, strict=True)]
         return stacked, [torch.cat(parts) for parts in zip(*measures, strict=True)]
 
-    def _evaluate(self, theta: Array, x: Array, y: Array) -> Found:
+    def _evaluate(self, theta: Array, x: Array, y: Array) -> Measured:
         weights, measures = self._theta(theta), []
         size = len(x) if self.net.mixes_records else _EVALUATED
         with torch.no_grad():
@@ -267,7 +267,7 @@ class TorchGradients(Gradients):
                 measured = self._measures(
                     weights, self.net.inputs(x[some], self._like), tensor_of(y[some], self.device)
                 )
-                measures.append(_found(measured))
+                measures.append(_measured(measured))
         return joined(measures)
 
 
@@ -332,5 +332,5 @@ def _say_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _found(measured: Sequence[torch.Tensor]) -> Found:
-    return Found(*(part.double().cpu().numpy() for part in measured))
+def _measured(measured: Sequence[torch.Tensor]) -> Measured:
+    return Measured(*(part.double().cpu().numpy() for part in measured))

@@ -1,7 +1,5 @@
 """What a run may spend, and the privacy of single examples within a client's task."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

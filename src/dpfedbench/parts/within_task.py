@@ -19,7 +19,7 @@ from dpsum.sampling import Sampler
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
-    from dpfedbench.models.gradients import Found, Gradients
+    from dpfedbench.models.gradients import Gradients, Measured
 
 Examples = tuple["np.ndarray", "np.ndarray"]
 """Images [n, H, W, C] and labels [n]; or words [n, L], and the same as labels."""
@@ -94,5 +94,5 @@ def measured(gradients: Gradients, theta: np.ndarray, examples: Examples, out: t
     return _measures(gradients.each(theta, *examples, out))
 
 
-def _measures(measured: Found) -> np.ndarray:
+def _measures(measured: Measured) -> np.ndarray:
     return np.stack([measured.losses, measured.right / measured.of], axis=1)

@@ -138,7 +138,7 @@ class Initial(Part):
         """The weights that training starts from, float32 [d].
 
         Args:
-            run: the run (a method).
+            run: whose training starts there.
             net: the model (`models.net.Net`).
             files: of other runs, by name (`Method.references`).
 

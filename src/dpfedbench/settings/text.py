@@ -1,7 +1,5 @@
 """The next word of a text: what a run's task is where its data are texts."""
 
-from __future__ import annotations
-
 from dpfedbench.errors import BenchError
 from dpfedbench.settings.part import Section, setting
 from dpfedbench.settings.sections import HasSections

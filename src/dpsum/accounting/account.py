@@ -214,7 +214,7 @@ def _account_of(releases: Sequence[Release], delta: float, claims: Claims, given
 
 
 def _served(releases: Sequence[Release], delta: float, claims: Claims, given: AccountContext) -> Account:
-    """The account of sums over clients, or over records (the worst part's), against each who sees them."""
+    """The account of sums over clients, or over records (of the worst part), for each observer."""
     first, clients, also = _worst_part(releases, delta, claims, given), releases[0].adds, list[Account]()
     for who, noises in others(releases).items():
         # What came before was seen in the same way, where it came of as many clients.
@@ -240,7 +240,7 @@ def _worst_part(releases: Sequence[Release], delta: float, claims: Claims, given
 
 
 def _after(last: Account, releases: Sequence[Release], before: Sequence[Release], delta: float) -> Account:
-    """What holds of another run's releases and of these on the same records together."""
+    """The account of releases together with those of another run on the same records, which came before."""
     brackets = []
     for part in dict.fromkeys(event.part for event in before):
         stages = ([event for event in before if event.part == part], releases)

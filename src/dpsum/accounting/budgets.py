@@ -67,7 +67,7 @@ class BudgetPlan:
 
     @property
     def _together(self) -> float:
-        """The multiplier of all releases of a round as one."""
+        """The multiplier of all releases of a round as one release."""
         return joint_multiplier(self.multipliers) if self.beside else self.noise_multiplier
 
     def allows(self, releases: int) -> bool:
@@ -162,7 +162,7 @@ class DecayingBudget(BudgetPlan):
         self._lots += lots
 
     def spent(self, done: int) -> tuple[float, float]:
-        """As claimed; what holds is infinite where a release has no event, and else left to the account (NaN)."""
+        """Epsilon as claimed; infinity where a release has no event, else NaN: the account says what holds."""
         claimed = math.nan
         if self._claimed_orders:
             claimed = epsilon_of(self._claimed, self._claimed_orders, self.delta, tight=self._tight)

@@ -18,7 +18,7 @@ _LEAST_DELTA = 1e-30
 
 
 class Given(TypedDict, total=False):
-    """What finds the accounting of a plan: the method's claims, and what the ledger calls the noise ("gaussian")."""
+    """How a plan is accounted for: the method's claims, and the ledger's name of the noise ("gaussian" if missing)."""
 
     claims: Claims
     mechanism: str

@@ -43,11 +43,11 @@ class Claim:
     readings: Mapping[str, Callable[[Schedule, Sampler, float], float]] = dataclasses.field(default_factory=dict)
 
     def read_otherwise(self, schedule: Schedule, sampler: Sampler, delta: float) -> str:
-        """What the other readings come to, as words that follow the explanation."""
+        """The epsilon of each other reading, as words that follow the explanation."""
         return "".join(f"; {name}: {reading(schedule, sampler, delta):.4g}" for name, reading in self.readings.items())
 
     def statement(self, sampler: Sampler) -> tuple[str, str]:
-        """Status and explanation for a sampler."""
+        """The status and the explanation of the claim for a sampler."""
         why = "" if self.void is None else self.void(sampler)
         return ("void", self.explanation + why) if why else (self.status, self.explanation)
 

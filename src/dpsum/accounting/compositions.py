@@ -70,7 +70,7 @@ class Stage:
 
     @property
     def rounds(self) -> int:
-        """How many there are."""
+        """The number of rounds."""
         return sum(count for _, count in self.schedule)
 
     @property
@@ -96,7 +96,7 @@ class Stage:
         return float(np.clip(0.05 * typical, 1e-7, 1e-3 if self.uses == 1 else 4e-3))
 
     def guess(self, delta: float) -> float:
-        """A place to start from: for several units at once that of one Gaussian with the root mean square count."""
+        """Where to start a search; for several units at once as one Gaussian of the root mean square count."""
         z, rate, uses = self.least / self.moves, self.rate, self.uses
         if uses == 1:
             return guess_epsilon(z, rate, self.rounds, delta)
@@ -140,7 +140,7 @@ def _mass(stages: Sequence[Stage], delta: float) -> float:
 def _ends(
     stages: Sequence[Stage], mass: float, step: float, *, upper: bool
 ) -> list[Callable[[float], DeltaEnd]]:  # fmt: skip
-    """For each order, what makes an end of delta that is sharp near an epsilon."""
+    """For each order a function of epsilon that makes the end of delta which is sharp near it."""
     laws = [(stage.laws(z, mass), count) for stage in stages for z, count in stage.schedule]
 
     def end(order: int, near: float) -> DeltaEnd:
@@ -153,7 +153,7 @@ def _ends(
 
 
 def upper_end(stages: Sequence[Stage], delta: float, *, ceiling: float, start: float | None = None) -> float:
-    """An upper end of epsilon in every order, of stages one after another whose draws are apart from one another.
+    """An upper end of epsilon in every order, for stages one after another whose draws are independent.
 
     Args:
         ceiling: an upper end that is known already.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dpsum.accounting.image_level import ImageUse
-from dpsum.accounting.tuning import Search
-from dpsum.ledger import Release
+if TYPE_CHECKING:
+    from dpsum.accounting.image_level import ImageUse
+    from dpsum.accounting.tuning import Search
+    from dpsum.ledger import Release
 
 
 class Budget(Protocol):

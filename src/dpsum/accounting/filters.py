@@ -70,7 +70,7 @@ def order_budgets(epsilon: float, orders: Sequence[float], delta: float, *, tigh
 def filter_order(
     noise_multiplier: float, rate: float, orders: Sequence[float], *, epsilon: float, delta: float
 ) -> tuple[float, ...]:
-    """The one order of a filter: that at which noise which stayed as it starts (z, at rate q) would last longest."""
+    """The one order of a filter: the order at which constant noise z, at rate q, would last longest."""
     lots = order_budgets(epsilon, orders, delta, tight=True) / renyi(noise_multiplier, rate, tuple(orders))
     return (orders[int(np.argmax(lots))],)
 
@@ -97,7 +97,7 @@ def keeps(spent: np.ndarray, budgets: np.ndarray) -> bool:
 
 
 def filter_of(events: Events, budget: Budget, claims: Claims) -> Filter | None:
-    """The filter that the budget was of Poisson lots whose noise may follow a loss, if the ledger is within it."""
+    """The filter that the budget of Poisson lots was, whose noise may follow a loss; None if it was not kept."""
     if budget.epsilon is None or not budget.stop:
         return None
     orders, tight = orders_of(budget.profile, claims.get(events.sampling.kind))

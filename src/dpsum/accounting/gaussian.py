@@ -77,7 +77,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
-    """Where a falling function of epsilon >= 0 comes to 0; 0 where it starts there. `tolerance`: of scipy's brentq."""
+    """The epsilon >= 0 at which a falling function is 0, by scipy's brentq (`tolerance`); 0 where it starts below."""
     if excess(0.0) <= 0:
         return 0.0
     high = 1.0
@@ -87,7 +87,7 @@ def least_root(excess: Callable[[float], float], **tolerance: Any) -> float:
 
 
 def rounded_up(noise_multiplier: float) -> float:
-    """Up to four significant digits, so that a run's configuration can name it."""
+    """A multiplier rounded up to four significant digits, so that a run's configuration can name it."""
     scale = 10.0 ** (math.floor(math.log10(noise_multiplier)) - 3)
     return float(f"{math.ceil(noise_multiplier / scale - 1e-9) * scale:.6g}")
 

@@ -216,8 +216,7 @@ class DeltaEnd:
 def crossing(
     curve_near: Callable[[float], DeltaEnd], *, delta: float, start: float, ceiling: float, upper: bool
 ) -> float:
-    """A proved end of epsilon, where a curve crosses delta: an upper curve at or under it, or a lower one at or over
-    it.
+    """A proved end of epsilon: where upper curves are at or under delta, or lower ones at or over it.
 
     Each answer is valid, since a curve says true things everywhere; the next curve is made where the last one crossed,
     until it is sharp there. `start` is a guess, `ceiling` an upper end that is known already.
@@ -250,7 +249,7 @@ def crossing(
 
 
 def raised(epsilon: float, ceiling: float, fits: Callable[[float], bool]) -> float:
-    """The first epsilon that fits, in small steps up from one that mostly does, and no more than the ceiling."""
+    """The first epsilon that fits, found in small steps upwards, and at most the ceiling; the start mostly fits."""
     while epsilon < ceiling and not fits(epsilon):
         epsilon = min(1.002 * epsilon + 1e-6, ceiling)
     return epsilon

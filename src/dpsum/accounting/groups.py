@@ -113,7 +113,7 @@ def _sum_of_squares(
 
 
 def _cut(law: np.ndarray) -> tuple[np.ndarray, float]:
-    """Without the far end that hardly ever happens, and how much that was."""
+    """A law without its far end, which hardly ever happens, and the chance of that end."""
     law = np.maximum(law, 0.0)
     above = np.cumsum(law[::-1])[::-1]
     keep = max(int(np.searchsorted(-above, -1e-17)), 1)

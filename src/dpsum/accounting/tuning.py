@@ -58,12 +58,12 @@ class Search:
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None) -> Search | None:
-        """From an entry of the configuration's `tuning`, None for none."""
+        """The search of an entry of the configuration's `tuning`; None for none."""
         return None if values is None else cls(**values)
 
     @property
     def several(self) -> bool:
-        """Whether there can have been a run beside the one that is accounted for."""
+        """Whether there can have been another run beside the one that is accounted for."""
         return self.runs > 1 or self.number != "fixed"
 
     @property

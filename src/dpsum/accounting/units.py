@@ -24,7 +24,7 @@ CLIENT, RECORD = "client", "record"
 
 
 class Read(Protocol):
-    """What is asked of a sum, or of a line of a ledger."""
+    """The properties that sums and lines of a ledger share."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +53,7 @@ def part_of(event: Read) -> str:
 
 
 def by_unit(events: Iterable[One]) -> dict[str, list[One]]:
-    """Sums, or lines of a ledger, by their unit; DpsumError where clients' and records' have an observer in common."""
+    """Sums, or lines of a ledger, by their unit; DpsumError where one observer has sums of both units."""
     units: dict[str, list[One]] = {}
     for event in events:
         units.setdefault(event.unit, []).append(event)
@@ -96,12 +96,12 @@ def by_part(events: Sequence[One]) -> dict[str, list[One]]:
 
 
 def _sampler(event: Read) -> object:
-    """What a line of a ledger has; a sum has none yet."""
+    """The sampler of a line of a ledger; a sum has none yet."""
     return getattr(event, "sampler", None)
 
 
 def cannot_compose(one: str, other: str, unit: str, part: str, why: str = "are not sampled alike") -> str:
-    """What is said of two sums that read the same units, and that no analysis composes."""
+    """The message about two sums that read the same units, and that no analysis composes."""
     return (
         f"{one} and {other} read the same {unit}s{f' (the {part})' if part else ''} but {why}: no analysis composes "
         "them; let each read a part of the records of its own, or leave one out"
@@ -109,7 +109,7 @@ def cannot_compose(one: str, other: str, unit: str, part: str, why: str = "are n
 
 
 def tells_rounds(own: Read, kind: str) -> str:
-    """What is said of a client's own releases beside a sum whose account needs secret who takes part when."""
+    """The message about clients' own releases beside a sum whose account needs secret who takes part when."""
     return (
         f"each client's {own.name} is seen by {own.observer}, which tells the rounds that {kind} participation keeps "
         "secret: set participation.kind to one-pass, where rounds are known"

@@ -90,7 +90,7 @@ def _line(number: int, name: str, unit: str, z: float, threshold: float, sampler
 
 
 def _rounds(event: events.DpEvent) -> Iterator[_Round]:
-    """The tree's samples in order; a Gaussian of everybody is one of chance 1."""
+    """The tree's samples in order; a Gaussian over everybody counts as a sample of chance 1."""
     match event:
         case events.NoOpDpEvent():
             return
@@ -120,7 +120,7 @@ def _chance(chance: float) -> float:
 
 
 def _gaussians(event: events.DpEvent) -> Iterator[float]:
-    """The multipliers of what was released of one sample."""
+    """The multipliers of the releases of one sample."""
     match event:
         case events.GaussianDpEvent():
             yield float(event.noise_multiplier)

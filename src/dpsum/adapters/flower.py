@@ -192,7 +192,7 @@ class StrategyWatch(Watch):
         )
 
     def _write_count(self, reasons: Sequence[str]) -> None:
-        """The count of clipped updates. A bit is half, more or less: with zero in its place the count moves by 1/2."""
+        """Write the count of clipped updates, of bits +1/2 and -1/2: zero in the place of one moves it by 1/2."""
         assert self._count is not None
         noise, std = self._count
         self.write(
@@ -207,7 +207,7 @@ class StrategyWatch(Watch):
         )
 
     def _factor(self, weights: Sequence[float]) -> tuple[float, list[str]]:
-        """By how much the largest weight of the mean is above the equal one, and why nothing finite holds of it."""
+        """How many times the equal weight the largest weight is, and why nothing finite holds of it."""
         if not all(0 < weight < np.inf for weight in weights):
             return float(len(weights)), [f"a client's {self._inner.weighted_by_key} is not a number above 0"]
         least, most = min(weights), max(weights)
@@ -246,7 +246,7 @@ watch = StrategyWatch
 
 
 def _norms(updates: Sequence[Arrays], before: Arrays, threshold: float) -> list[str]:
-    """Whether each update is within the threshold, as far as its floating point tells."""
+    """Why an update is beyond the threshold, as far as its floating point tells; empty where none is."""
     step = norm([spacing(array) for array in before])
     lengths = [norm(differences(arrays, before)) for arrays in updates]
     longest = max((length if np.isfinite(length) else np.inf for length in lengths), default=0.0)
@@ -267,7 +267,7 @@ def _is_mean(updates: Sequence[Arrays], weights: Sequence[float], mean: Arrays) 
 
 
 class ModWatch:
-    """A mod that does what `LocalDpMod` does, and writes each client's messages into a ledger of its own (`watch_mod`).
+    """A mod that does what `LocalDpMod` does, and writes a ledger for each client (`watch_mod`).
 
     It is given to the client's app in the other's place.
 
@@ -323,7 +323,7 @@ class LocalWatch(Watch):
         self._mod, self._rounds = mod, rounds
 
     def sent(self, before: Arrays, trained: Arrays, after: Arrays, shown: list[str]) -> None:
-        """Take note of a message: the model that came, the one that was trained, the one that was sent; metrics."""
+        """Take note of a message: the model that came, the trained one, the one that was sent, and metrics."""
         threshold = float(self._mod.clipping_norm)
         update = differences(trained, before)
         length = norm(update)

@@ -45,15 +45,15 @@ class InProcess(Grid):
         return None
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Former Flower; strategies make messages themselves."""
+        """Not used: strategies make messages themselves."""
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        """All nodes, always."""
+        """The ids of all nodes."""
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Each is answered at once."""
+        """Answer each message at once, and keep the answer."""
         ids, call = [], self._app
         for message in messages:
             ids.append(next(self._ids))
@@ -61,7 +61,7 @@ class InProcess(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers."""
+        """The answers to messages, by their ids."""
         return [self._replies.pop(number) for number in message_ids]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -70,7 +70,7 @@ class InProcess(Grid):
 
 
 def _identify() -> None:
-    """As Flower's own processes do at their start: a message says whose it is."""
+    """Give this process the ids that messages carry, as Flower's own processes do at their start."""
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
 

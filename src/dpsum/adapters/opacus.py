@@ -132,7 +132,7 @@ class TrainingWatch(Watch):
         return coefficients
 
     def _clipped(self, method: Any) -> None:
-        """Physical batches: how many records, and what their gradients are clipped to."""
+        """Count the records of a physical batch, and note what their gradients are clipped to."""
         optimizer = self._optimizer
         if not self.silent:
             if isinstance(optimizer, DPOptimizerFastGradientClipping):
@@ -160,7 +160,7 @@ class TrainingWatch(Watch):
         self._write(norm, deviation)
 
     def _write(self, norm: float, deviation: float) -> None:
-        """The line of a release to which noise of this deviation was just added."""
+        """Write the line of a release to which noise of this deviation was just added."""
         optimizer = self._optimizer
         sampler, why = self._draws.take(self._records)
         if self.round >= sampler["rounds"]:

@@ -297,7 +297,7 @@ def _numpy(arrays: Iterable[Any]) -> list[np.ndarray]:
 def _undone(
     encoder: np.ndarray, past: list[np.ndarray], noise: list[np.ndarray], number: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The draw that a round's correlated noise was made of, by its arrays: row `number` of C times the noise so far.
+    """The draw that a round's correlated noise was made of: row `number` of C times the noise so far, by arrays.
 
     Noise that no later row of C has is forgotten.
     """

@@ -21,7 +21,7 @@ STRADDLES = "an epoch began before the one before it had made all of its steps"
 
 
 def check(loader: DataLoader[Any]) -> None:
-    """Refuse a loader that no sampler can be said of: it does not know its length, or is watched already."""
+    """Refuse a loader without a known length, since it has no sampler, and one that is watched already."""
     try:
         len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
@@ -33,13 +33,13 @@ def check(loader: DataLoader[Any]) -> None:
 
 
 class States:
-    """States of generators that something was drawn from."""
+    """States of random generators that something was drawn from."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def again(self, generator: Any, device: torch.device) -> bool:
-        """Whether the generator (None: torch's own of the device) is in a state that it was in before; noted."""
+        """Whether a generator (None: torch's own of the device) was in its state before; the state is noted."""
         try:
             if generator is not None:
                 state = generator.get_state()
@@ -76,13 +76,13 @@ class Draws:
             sampler.__class__ = _counting(type(sampler))
 
     def stop(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         sampler = self._loader.batch_sampler
         if sampler is not None and vars(sampler).pop("_dpsum", None):
             sampler.__class__ = type(sampler).__mro__[1]
 
     def take(self, records: int) -> tuple[dict[str, Any], list[str]]:
-        """The sampler, as the ledger has it, of a step on the gradients of so many records; and what is against it."""
+        """The ledger's sampler of a step on the gradients of so many records, and what speaks against it."""
         why, self._reasons = self._reasons, []
         sizes: list[int] = []
         while self._drawn and (sum(sizes) < records or not sizes):
@@ -102,7 +102,7 @@ class Draws:
         return self._sampler, why
 
     def begin(self) -> None:
-        """An epoch begins; batches of the last that nobody used are forgotten."""
+        """Begin an epoch: batches of the last one that nobody used are forgotten."""
         self._drawn.clear()
         length = self._sampler.get("epoch") or self._sampler.get("separation") or 1
         if self._taken % length:

@@ -37,7 +37,7 @@ _LEAST = 16  # coordinates; fewer say too little
 
 
 class NoiseSeen:
-    """The noise of a series of releases, as it was added."""
+    """The noise that was seen in a series of releases."""
 
     def __init__(self) -> None:
         self._squares: dict[int, float] = {}
@@ -98,11 +98,10 @@ class NoiseSeen:
 
 
 def _chances(own: np.ndarray, others: Sequence[np.ndarray]) -> np.ndarray:
-    """The chance of such a correlation r of n normal draws with each other vector.
+    """The chance of the correlation r of n normal draws with each other vector, or of a larger one.
 
-    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom.
-
-    Of vectors of different lengths the first coordinates of both are compared.
+    r ((n - 2) / (1 - r^2))^1/2 is Student's t of n - 2 degrees of freedom. Of vectors of different lengths the first
+    coordinates of both are compared.
     """
     chances = np.ones(len(others))
     for size in {min(own.size, other.size) for other in others}:
@@ -166,7 +165,7 @@ class Watch:
         object.__setattr__(owner, name, value)
 
     def stop(self) -> None:
-        """Watch no longer: the library's objects are as they were."""
+        """Stop watching: the library's objects become as they were."""
         while self._undo:
             self._undo.pop()()
 
@@ -221,7 +220,7 @@ class Watch:
         self.ledger.append(release)
 
     def releases(self) -> list[Release]:
-        """What was released so far; DpsumError where nothing was, or the ledger was cut off or changed."""
+        """The releases so far; DpsumError where there are none, or the ledger was cut off or changed."""
         releases = read_ledger(self.path, None if self._go_on else self.ledger.chain)
         if not releases:
             raise DpsumError("nothing was released yet: there is nothing to account for, and nothing to audit")
@@ -269,7 +268,7 @@ class Watch:
 
 
 def check_cohorts(cohorts: str) -> None:
-    """Refuse a word that does not say who can tell the cohorts."""
+    """Refuse a word that says neither that cohorts are secret nor that they are known."""
     if cohorts not in ("secret", "known"):
         raise DpsumError(f"cohorts is {cohorts!r}: give 'secret', or 'known' if whoever sees the models can tell them")
 
@@ -282,7 +281,7 @@ def spacing(values: np.ndarray) -> np.ndarray:
 
 
 def differences(after: Sequence[np.ndarray], before: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Array by array, in double precision."""
+    """The differences of arrays, in double precision."""
     return [np.asarray(new, np.float64) - np.asarray(old, np.float64) for new, old in zip(after, before, strict=True)]
 
 

@@ -266,12 +266,12 @@ def audited(
 
 
 def _apart(wanted: int) -> int:
-    """Canaries of a call in coordinates of their own: for one block of calls, but enough to see noise used again."""
+    """How many canaries a call has in coordinates of their own: one block's, but enough to see noise used again."""
     return int(np.clip(math.ceil(2 * wanted / attacks.BLOCK), *_TOGETHER))
 
 
 def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
-    """Blocks of calls for so many observations, of which each canary in each call is half of one."""
+    """How many blocks of calls give so many observations; each canary in each call is half of one."""
     blocks = math.ceil(2 * wanted / (canaries * attacks.BLOCK))
     return max(1, min(blocks, (calls or _MOST) // attacks.BLOCK))
 
@@ -279,7 +279,7 @@ def _blocks(wanted: int, canaries: int, calls: int | None) -> int:
 def _plan(
     watched: Watched, wanted: int, needed: int, *, leak: float, power: float, calls: int | None, rounds: int
 ) -> tuple[int, str]:  # fmt: skip
-    """The calls to come, and what is said of them."""
+    """The number of calls to come, and the plan in words."""
     counts = [wanted + 2 * attacks.TRAINING]
     counts += [
         _blocks(wanted, min(most, watched.most, watched.dimension), calls) * attacks.BLOCK

@@ -35,10 +35,12 @@ _PLAIN = 6.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """Canaries of one call: `rows` float64 [j, d] before clipping, and `filters` [j, k] by which what is released is
-    searched.
+    """Canaries of one call.
 
-    `shift` [j] is how far each moves its filter's value, `deviation` [j] that of the noise there.
+    Attributes:
+        rows: float64 [j, d], before clipping.
+        filters: float64 [j, k], by which each is looked for in what is released.
+        shift, deviation: float64 [j], how far each moves its filter's value, and the noise there.
     """
 
     rows: np.ndarray

@@ -64,12 +64,11 @@ class Guesses:
 
 
 def guess(scores: np.ndarray, coins: np.ndarray, count: int, *, both: bool = True) -> Guesses:
-    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest; `count` guesses in
-    all.
+    """Guess "present" for the highest scores and, if `both`, "absent" for as many of the lowest.
 
-    Neither the number nor the sides may depend on the scores, or the confidence is lost. Equal scores are taken in the
-    order in which they stand, which must say nothing of the coins. Scores are float [m], higher for present; coins bool
-    [m], the truth; the last odd guess of two sides is left out.
+    Neither the number of guesses (`count`, of which the last odd one of two sides is left out) nor the sides may depend
+    on the scores, or the confidence is lost. Equal scores are taken in the order in which they stand, which must say
+    nothing of the coins. Scores are float [m], higher for present; coins bool [m], the truth.
     """
     order = np.argsort(scores, kind="stable")
     low = count // 2 if both else 0
@@ -138,11 +137,10 @@ def clopper_pearson(
     generator: np.random.Generator,
     choosing: float = 0.5,
 ) -> Bound:
-    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit; scores are higher for
-    present.
+    """log((power - delta) / false alarms) of one threshold, each rate at its exact limit.
 
-    The threshold, and which hypothesis is the alarm, are chosen on a share of the scores (`choosing`, drawn by
-    `generator`) that is then left out.
+    Scores are higher for present. The threshold, and which hypothesis is the alarm, are chosen on a share of the scores
+    (`choosing`, drawn by `generator`) that is then left out.
     """
     name, assumes = "Clopper-Pearson", "scores are independent"
     sides = [generator.permutation(scores) for scores in (present, absent)]
@@ -168,12 +166,12 @@ def clopper_pearson(
 
 
 def most_of(trials: int, nulls: int, *, delta: float, confidence: float) -> float:
-    """What Clopper and Pearson's bound can say at most of so many scores: all hits, and no false alarm."""
+    """The most that Clopper and Pearson's bound can say of so many scores: all hits, and no false alarm."""
     return float(_of_counts(np.array([trials]), trials, np.array([0]), nulls, delta, 1 - confidence)[0])
 
 
 def _of_counts(hits: np.ndarray, trials: int, alarms: np.ndarray, nulls: int, delta: float, tau: float) -> np.ndarray:
-    """The bound of each pair of counts, each rate's limit having half of tau; -infinity where there is none."""
+    """The bound for each pair of counts, where each rate's limit has half of tau; -infinity where there is none."""
     power, false = least_rate(hits, trials, tau / 2), largest_rate(alarms, nulls, tau / 2)
     with np.errstate(divide="ignore"):
         return np.where(power > delta, np.log(np.maximum(power - delta, 0.0)) - np.log(false), -np.inf)

@@ -57,7 +57,7 @@ class OfRounds(Family):
         return super().epsilon(leak, delta) if self.whole is None else self.whole.epsilon(leak, delta)
 
     def ideal(self, coins: np.ndarray) -> Drawn | None:
-        """Draws the best attacker's scores."""
+        """A function that draws the best attacker's scores."""
         if self.known and self._one is not None:
             return functools.partial(gaussian, coins, self._one**-2)
         once, each = self._rounds if self._once else 0, [self.noise_multiplier] * self._rounds

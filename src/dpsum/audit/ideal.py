@@ -82,11 +82,10 @@ def gaussian(coins: np.ndarray, squares: np.ndarray | float, generator: np.rando
 def secret(
     coins: np.ndarray, multipliers: Sequence[float], generator: np.random.Generator, *, rate: float, once: int = 0
 ) -> np.ndarray:
-    """The same where who is in which release (of multipliers z) is secret: each with the chance `rate`, apart from the
-    others.
+    """The same where who is in which release (of multipliers z) is secret.
 
-    Where `once` is above 0 each is in one of so many releases instead, all equally likely, of which these are the
-    first.
+    Each is in a release with the chance `rate`, apart from the others. Where `once` is above 0 each is in one of so
+    many releases instead, all equally likely, of which these are the first.
     """
     tally = Tally(coins.shape, once=bool(once))
     own = generator.integers(once, size=coins.shape) if once else None
@@ -97,8 +96,7 @@ def secret(
 
 
 def chance_of_such(scores: np.ndarray, coins: np.ndarray, drawn: Sequence[np.ndarray]) -> float:
-    """The chance that draws of one law differ as much as an audit's scores and the ideal ones (with the same coins),
-    about.
+    """About the chance that an audit's scores and ideal ones, with the same coins, differ as much if they have one law.
 
     Kolmogorov and Smirnov's limit law of the largest difference, of canaries that are there and of those that are not;
     twice the smaller chance.

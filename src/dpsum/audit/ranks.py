@@ -107,7 +107,7 @@ def posteriors(deltas: Curve) -> np.ndarray:
 
 
 class RankTest:
-    """Tests of one number of canaries, m, by draws that are the same for every mechanism of a family."""
+    """Tests of m canaries by draws that are the same for every mechanism of a family."""
 
     def __init__(self, family: Family, canaries: int, *, confidence: float, generator: np.random.Generator) -> None:
         self._family = family
@@ -124,14 +124,14 @@ class RankTest:
         self.critical = functools.cache(self._critical)
 
     def draws(self, leak: float) -> np.ndarray:
-        """T under a member of the family, float64 [B] in order."""
+        """The statistic T of draws from a member of the family, float64 [B] in order."""
         chances = self._family.posteriors(leak).astype(np.float32)
         return np.sort(
             [self.statistic(row < chances.take(at)) for row, at in zip(self._coins, self._cells, strict=True)]
         )
 
     def statistic(self, present: np.ndarray) -> float:
-        """T of whether each canary was present, bool [m] by score from the highest down."""
+        """T, from whether each canary was present, bool [m] by score from the highest down."""
         return float(np.dot(present.astype(np.float32), self.weights))
 
     def chance_of_as_little(self, observed: float, drawn: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ _STATE = (
 
 
 class Watched:
-    """A release, its answers checked and counted.
+    """A release that is called with contributions of our own; its answers are checked and its calls counted.
 
     Args:
         release: see `ReleaseCall`.
@@ -171,7 +171,7 @@ class Watched:
         return np.stack(crowds), np.stack(nulls)
 
     def response(self, row: np.ndarray) -> np.ndarray:
-        """What one row moves, float64 [k]: in its own direction, where it plainly does not also turn."""
+        """How far one row moves the answer, float64 [k]: along the row, unless it plainly also turns."""
         crowd = np.concatenate([self.background, np.repeat(row[None, :], self.most, axis=0)])
         response, unit = (self(crowd) - self.mean) / self.most, row / np.linalg.norm(row)
         straight = (response @ unit) * unit

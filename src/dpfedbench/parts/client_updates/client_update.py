@@ -42,7 +42,7 @@ class Setup:
     """What the clients of a run are made of; an audit puts its own data and gradients here.
 
     Attributes:
-        run: the run (a method).
+        run: whose clients they are.
         net: the model.
         held: what the clients hold: `data.holdings.Tasks` or `Records`, or the like.
         gradients: how gradients of the model are taken.
@@ -178,12 +178,9 @@ def each_holder(
 
 
 def within_task(run: Run, records: int, *, steps: int, batches: str = "full") -> Sampler:
-    """The sampler of a sum that each client takes, once in all, over its own examples.
+    """The sampler of a sum that each client takes, once in all, over so many of its own examples.
 
-    Args:
-        run: the run (a method).
-        records: the examples of a client that it reads.
-        steps, batches: see `dpsum.participation.own_records`.
+    For `steps` and `batches` see `dpsum.participation.own_records`.
     """
     return participation.own_records(
         clients=run.clients.count, rounds=run.part(Participation).rounds, records=records, steps=steps, batches=batches
@@ -236,11 +233,8 @@ class ClientUpdate(Part):
     def samplers(self, run: Run, records: Any) -> dict[str, Sampler]:
         """How the units of each sum that a client takes itself are drawn, by the sum's name, as the ledger says it.
 
-        Asked of an update whose clients take private sums: the ledger is compared with it.
-
-        Args:
-            run: the run (a method).
-            records: those that a client holds, where the data say how many; of clients that differ, each one's.
+        Asked of an update whose clients take private sums: the ledger is compared with it. `records` is how many a
+        client holds, where the data say it; of clients that differ, each one's.
         """
         raise NotImplementedError("of updates whose clients take private sums")
 

@@ -1,7 +1,5 @@
 """The constant threshold that the papers compare with: the median norm of a run without privacy. Not private."""
 
-from __future__ import annotations
-
 import csv
 import math
 import statistics

@@ -1,7 +1,5 @@
 """The threshold by a private quantile of clients or records (Andrew et al. 2019, Algorithm 1; AQC in DP-FedMeta)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dpfedbench.errors import BenchError

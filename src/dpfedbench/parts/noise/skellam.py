@@ -1,7 +1,5 @@
 """Skellam noise in shares, one of each client, under a sum that secure aggregation shows (`dpsum.noise.Skellam`)."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

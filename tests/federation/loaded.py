@@ -1,0 +1,13 @@
+"""What a process of a training loads, for those that are forked: modules, and the compiled loops that are on disk."""
+
+import importlib
+import pkgutil
+
+from dpfedbench import compiled, kernels
+from dpfedbench.federation import engine
+
+__all__ = ["engine"]
+
+for _, name, _ in pkgutil.walk_packages(kernels.__path__, "dpfedbench.kernels."):
+    importlib.import_module(name)
+compiled.load_all()
