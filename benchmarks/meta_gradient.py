@@ -37,7 +37,6 @@ import numpy as np
 import torch
 
 from dpfedbench.data.images import load_dataset
-from dpfedbench.data.partition import gather, make_partition
 from dpfedbench.data.registry import prepare
 from dpfedbench.files import atomic_path
 from dpfedbench.kernels import choose
@@ -49,7 +48,7 @@ from dpfedbench.parts.client_updates.maml import Maml
 from dpsum.private_sum import PrivateSum
 from dpsum.randomness import stream
 
-WAYS, SUPPORT, QUERY = 5, 1, 1
+WAYS = 5
 CASES = list(itertools.product((64, 32), (5, 1), (2, 1)))
 
 
@@ -105,10 +104,14 @@ class Tasks:
     """A cohort's images, gathered before the clock starts."""
 
     def __init__(self, data, count: int) -> None:
-        clients = make_partition(data, clients=count, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
-        batch = gather(data, clients, np.arange(count), support_per_class=SUPPORT, query_per_class=QUERY)
-        self.support_x, self.support_y = batch.support_x, batch.support_y
-        self.query_x, self.query_y = batch.query_x, batch.query_y
+        rng, images = np.random.default_rng(0), np.asarray(data.images)
+        classes = np.stack([rng.choice(data.splits["train"], WAYS, replace=False) for _ in range(count)])
+        first = rng.integers(images.shape[1] - 1, size=classes.shape)
+        self.support_x, self.query_x = (
+            images[classes, examples].reshape(count, WAYS, *data.image_shape).astype(np.float32) / np.float32(255)
+            for examples in (first, first + 1)
+        )
+        self.support_y = self.query_y = np.tile(np.arange(WAYS), (count, 1))
 
     def chunk(self, ids: np.ndarray) -> Tasks:
         """The tasks of some clients."""
@@ -231,9 +234,7 @@ def main() -> None:
         folder, *numbers = options.memory_of
         filters, steps, order, threads, kernels, cohort = map(int, numbers)
         data = load_dataset(folder)
-        clients = make_partition(data, clients=cohort, ways=WAYS, examples_per_class=2, kind="shared", seed=0)
-        sizes = {"support_per_class": SUPPORT, "query_per_class": QUERY}
-        drawn = SimpleNamespace(support_y=np.empty(cohort), chunk=lambda ids: gather(data, clients, ids, **sizes))
+        drawn = SimpleNamespace(support_y=np.empty(cohort), chunk=lambda ids: Tasks(data, len(ids)))
         Ours(data, filters, steps, order, threads, bool(kernels))(drawn)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return

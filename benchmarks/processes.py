@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfedbench.data.images import RawImages, load_dataset
-from dpfedbench.data.partition import make_partition
+from dpfedbench.data.images import RawImages
 from dpfedbench.files import write_text
 from dpfedbench.launch import train_together
 from dpfedbench.method import Method
@@ -49,10 +48,7 @@ def data_of(run: Method, folder: Path) -> None:
     splits = ("train",) * 20 + ("validation",) * 10 + ("test",) * 10
     names = tuple(f"class{index}" for index in range(40))
     RawImages(images=images, class_names=names, splits=splits, versions={}).save(folder / "data", {"name": "-"})
-    clients = make_partition(
-        load_dataset(folder / "data"), clients=run.clients.count, ways=5, examples_per_class=2, kind="shared", seed=0
-    )
-    clients.save(folder / "clients")
+    run.clients.make(folder / "data", ways=5, seed=0).save(folder / "clients")
 
 
 def rate_of(run: Method, folder: Path, processes: int, threads: int) -> float:

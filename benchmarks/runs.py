@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import runpy
 import time
 from pathlib import Path
 from typing import Any
@@ -71,11 +70,7 @@ def main() -> None:
         prepare(run.dataset, data, options.data, None)
     started = time.perf_counter()
     if not (clients / "summary.json").exists():
-        sizes = {"ways": run.task.ways, "examples_per_class": run.clients.examples_per_class}
-        runpy.run_path(str(ROOT / "workflow" / "scripts" / "partition.py"))["partition"](
-            data, clients, kind=run.clients.partition, clients=run.clients.count, seed=run.seed,
-            fragments=run.clients.fragments, **sizes,
-        )  # fmt: skip
+        run.clients.make(data, ways=run.task.ways, seed=run.seed).save(clients)
         print(f"partition of {run.clients.count:,} clients: {time.perf_counter() - started:.1f} s")
     rounds = run.participation.rounds
     first = run

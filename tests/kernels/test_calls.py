@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from dpfedbench.compiled import compiled
-from dpfedbench.kernels import calls
+from dpfedbench.kernels import calls, products
 
 
 @compiled
 def run_products(native, a, turned, b, out, adds):
-    calls.products(native, a, turned, b, out, adds)
+    products.products(native, a, turned, b, out, adds)
 
 
 @compiled
 def run_product(native, a, turned, b, out):
-    calls.product(native, a, turned, b, out)
+    products.product(native, a, turned, b, out)
 
 
 @compiled
@@ -60,6 +60,19 @@ def test_matrix_products_are_numpys(native, number):
     assert (out == a.T @ b).all()
 
 
+@compiled
+def run_transpose(matrices, out):
+    products.transpose(matrices, out)
+
+
+@pytest.mark.parametrize("side", [3, 16, 48])
+def test_transposes_are_numpys(number, side):
+    (matrices,) = drawn((2, side, side), number=number)
+    out = np.empty_like(matrices)
+    run_transpose(matrices, out)
+    assert (out == matrices.transpose(0, 2, 1)).all()
+
+
 @pytest.mark.parametrize("mkl", [True, False])
 @pytest.mark.parametrize("filters", [3, 16, 33])
 @pytest.mark.parametrize("tiles", [4, 80, 245])
@@ -92,6 +105,41 @@ def test_products_are_torchs(native, number, tiles, filters, mkl):
         if mkl and has_it:
             assert (found == wanted).all()
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e3 * np.finfo(number).eps)
+
+
+def shapes(tiles, filters):
+    return [(False, False, tiles, filters, filters), (False, True, filters, filters, tiles), (True, False, 16, 256, 9)]
+
+
+@pytest.mark.parametrize("filters", [16, 48, 64])
+@pytest.mark.parametrize("tiles", [20, 245, 500])
+def test_products_by_blocks_have_torchs_bits(tiles, filters):
+    number = np.dtype(np.float32)
+    native = calls.native([], number, products=16, largest=10_000)
+    native = native._replace(deepest=products.deepest(native, shapes(tiles, filters)))
+    if not native.deepest:
+        pytest.skip("no loops for this processor")
+    x, gradient, w = drawn((2, tiles, filters), (2, tiles, filters), (2, filters, filters), number=number)
+    for a, turned, b in ((x, False, w), (x, True, gradient)):
+        left, right = torch.from_numpy(a).mT if turned else torch.from_numpy(a), torch.from_numpy(b)
+        wanted = torch.bmm(left, right)
+        out = np.empty(wanted.shape, number)
+        run_products(native, a, turned, b, out, False)
+        assert (out == wanted.numpy()).all()
+        run_products(native, a, turned, b, out, True)
+        assert (out == torch.baddbmm(wanted, left, right).numpy()).all()
+
+
+def test_loops_of_other_bits_are_not_used(monkeypatch):
+    monkeypatch.setattr(products, "_DEEPEST", (100,))  # MKL begins no new sum after 100 of 245 terms
+    native = calls.native([], np.dtype(np.float32), products=16, largest=10_000)
+    assert products.deepest(native, shapes(245, 16)) == 0
+
+
+def test_loops_are_not_used_without_registers_for_them(monkeypatch, number):
+    monkeypatch.setattr(products.binding, "get_host_cpu_features", dict)
+    native = calls.native([], number, products=16, largest=10_000)
+    assert products.deepest(native, shapes(20, 16)) == 0
 
 
 def test_a_loop_is_not_called_with_other_types():

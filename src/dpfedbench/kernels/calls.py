@@ -216,6 +216,8 @@ class Native(NamedTuple):
     """1 and 0."""
     spare: np.ndarray
     """Room for one product of a row, where torch has no MKL."""
+    deepest: int
+    """See `products.deepest`."""
 
 
 def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) -> Native:
@@ -227,6 +229,7 @@ def native(calls: list[Call], number: np.dtype, *, products: int, largest: int) 
         ints=np.zeros(10, np.int32),
         factors=np.array([1, 0], number),
         spare=np.empty(0 if table[BATCH] else largest, number),
+        deepest=0,
     )
 
 
@@ -276,82 +279,3 @@ def sum_of(native, array, out):
     words[0], words[1], words[2] = address_of(out), address_of(array), address_of(out)
     words[3], words[4], words[5], words[6] = array.size, 0, array.itemsize, 0
     _enter_numpy(native, ADD, 1)
-
-
-# torch's products
-
-_SMALL = 400  # multiplications of a product below which torch has loops of its own
-
-
-@exact
-def _plain_product(a, turned, b, out, adds):
-    """As torch has it: each sum in the order of its terms, then added to what is there."""
-    rows, columns = out.shape
-    for i in range(rows):
-        for j in range(columns):
-            total = out.dtype.type(0)
-            for k in range(b.shape[0]):
-                total += (a[k, i] if turned else a[i, k]) * b[k, j]
-            out[i, j] = out[i, j] + total if adds else total
-
-
-@exact
-def products(native, a, turned, b, out, adds):
-    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the transpose of a[n]. As torch's `bmm`."""
-    count, rows, columns = out.shape
-    inner = b.shape[1]
-    if rows * columns * inner < _SMALL:
-        for n in range(count):
-            _plain_product(a[n], turned, b[n], out[n], adds)
-    elif native.addresses[BATCH] == 0:
-        spare = native.spare[: rows * columns].reshape((rows, columns))
-        for n in range(count):
-            to = spare if adds else out[n]
-            if turned:
-                matmul(native, a[n].T, b[n], to)
-            else:
-                matmul(native, a[n], b[n], to)
-            if adds:
-                for i in range(rows):
-                    for j in range(columns):
-                        out[n, i, j] += spare[i, j]
-    else:
-        ints, words, one = native.ints, native.words, address_of(native.factors)
-        ints[0], ints[1] = 111, 112 if turned else 111
-        ints[2], ints[3], ints[4] = columns, rows, inner
-        ints[5], ints[6], ints[7], ints[8] = columns, rows if turned else inner, columns, count
-        for n in range(count):
-            words[n], words[count + n] = address_of(b[n]), address_of(a[n])
-            words[2 * count + n] = address_of(out[n])
-        i, w = address_of(ints), address_of(words)
-        enter_c(
-            native.addresses[BATCH],
-            (
-                np.int32(102), i, i + 4, i + 8, i + 12, i + 16, one, w, i + 20, w + 8 * count, i + 24,
-                one if adds else one + out.itemsize, w + 16 * count, i + 28, np.int32(1), i + 32,
-            ),
-        )  # fmt: skip
-
-
-@exact
-def product(native, a, turned, b, out):
-    """out = a @ b, or the transpose of a; as torch's `mm`."""
-    if native.addresses[MULTIPLY] == 0:
-        if turned:
-            matmul(native, a.T, b, out)
-        else:
-            matmul(native, a, b, out)
-        return
-    ints = native.ints
-    rows, columns = out.shape
-    ints[0], ints[1] = ord("n"), ord("t") if turned else ord("n")
-    ints[2], ints[3], ints[4] = columns, rows, b.shape[0]
-    ints[5], ints[6], ints[7] = columns, rows if turned else b.shape[0], columns
-    i, one = address_of(ints), address_of(native.factors)
-    enter_c(
-        native.addresses[MULTIPLY],
-        (
-            i, i + 4, i + 8, i + 12, i + 16, one, address_of(b), i + 20, address_of(a), i + 24, one + out.itemsize,
-            address_of(out), i + 28,
-        ),
-    )  # fmt: skip

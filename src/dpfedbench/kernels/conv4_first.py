@@ -66,18 +66,14 @@ def first_backward(room, images, mean, row, point, codes, out):
     plain, centred = array_at(point, room.points, of.WEIGHTS_GRADIENT, 3), array_at(point, room.points, of.CENTRED, 3)
     moments, pulls = array_at(point, room.points, of.MOMENT, 2), array_at(point, room.points, of.PULL, 2)
     shifts = array_at(point, room.points, of.SHIFT_GRADIENT, 2)
-    window, code = array_at(scratch, room.scratches, of.WINDOW, 2), array_at(codes, room.codes, 3, 3)
-    padded = array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
+    code, padded = array_at(codes, room.codes, 3, 3), array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4)
     groups, filters = len(mean), weight.shape[1]
     each = len(images) // groups
     for g in range(groups):
         first_layer_gradient(
             native.addresses,
-            (
-                images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], window, plain[g],
-                shifts[g],
-            ),
-        )  # fmt: skip
+            (images[g * each : (g + 1) * each], padded[g * each : (g + 1) * each], code[g], plain[g], shifts[g]),
+        )
         _sum_of_products(weight, plain[g], moments[g])
         to = array_at(out[g], room.weights, 0, 2)
         scale = array_at(out[g], room.weights, 1, 1)
@@ -148,7 +144,7 @@ def first_tangent_backward(room, images, mean, row, along, point, codes, out):
         native.addresses,
         (
             images, array_at(scratch, room.scratches, of.PADDED_GRADIENT, 4), array_at(codes, room.codes, 3, 3)[0],
-            array_at(scratch, room.scratches, of.WINDOW, 2), plain_dot, shifts_dot,
+            plain_dot, shifts_dot,
         ),
     )  # fmt: skip
     moment_dot[:] = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dpfedbench.compiled import compiled, exact
 from dpfedbench.kernels import calls
 from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, product, products, sum_of
+from dpfedbench.kernels.calls import array_at, copy, elementwise, matmul, sum_of
 from dpfedbench.kernels.conv4_first import first_backward, first_forward, first_tangent, first_tangent_backward
 from dpfedbench.kernels.conv4_room import (
     gradient_tiles,
@@ -26,6 +26,7 @@ from dpfedbench.kernels.conv4_room import (
     tangent_pooled_gradient,
     tiles_of_input,
 )
+from dpfedbench.kernels.products import product, products, transpose
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 
@@ -51,14 +52,6 @@ def _untransformed(room, index, out):
         weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
         for tap in range(9):
             copy(taps[tap, g * each : (g + 1) * each], weight[tap])
-
-
-@exact
-def _transpose(weights, out):
-    for n in range(weights.shape[0]):
-        for i in range(weights.shape[1]):
-            for j in range(weights.shape[2]):
-                out[n, j, i] = weights[n, i, j]
 
 
 @exact
@@ -204,7 +197,7 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
         _untransformed(room, index, out)
         transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
-        _transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
+        transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
         input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
@@ -341,9 +334,9 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
         input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
-        _transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
+        transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
         products(native, outputs, False, transposed, input_gradients, False)
-        _transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
+        transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
         input_gradient_of_tiles(
             native.addresses,

@@ -21,7 +21,7 @@ import torch
 from numba import typeof
 
 from dpfedbench.compiled import together
-from dpfedbench.kernels import calls, conv4_order, winograd
+from dpfedbench.kernels import calls, conv4_order, products, winograd
 from dpfedbench.kernels import conv4_room as of
 from dpfedbench.kernels.conv4_room import Images, Points, Room, table
 from dpfedbench.models.conv4 import Conv4
@@ -83,8 +83,13 @@ class Passes:
         places, self._codes = table(codes, 64)
         scratches, size = table(scratch, line)
         largest = max(math.prod(shape) for shape in (*point.values(), scratch[of.PRODUCTS]))
+        native = calls.native(of.LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f))
+        taken = [(True, turned, rows, f * f, terms) for turned, rows, terms in ((False, 16, 9), (True, 9, 16))]
+        for index in range(3):
+            tiles = point[10 * index + of.INPUTS][1]
+            taken += [(False, False, tiles, f, f), (False, True, f, f, tiles // groups)]
         self._room = Room(
-            native=calls.native(of.LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f)),
+            native=native._replace(deepest=products.deepest(native, taken)),
             scratch=_zeros(size, self.number),
             weights=table(dict(enumerate(weights)), 1)[0],
             points=points,

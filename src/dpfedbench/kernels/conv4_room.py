@@ -19,7 +19,7 @@ from dpfedbench.kernels.calls import Call, Native, caller, copy
 LOOPS = [
     Call(winograd.patches_of_images, "4,1,2"),
     Call(winograd.first_layer, "4,2,1,2,4,c2"),
-    Call(winograd.first_layer_gradient, "4,4,c2,2,2,1"),
+    Call(winograd.first_layer_gradient, "4,4,c2,2,1"),
     Call(winograd.first_layer_tangent, "4,2,1,c2,2,4"),
     Call(winograd.tiles_of_input, "4,3"),
     Call(winograd.input_gradient_of_tiles, "3,2,4"),

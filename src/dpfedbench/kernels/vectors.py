@@ -12,17 +12,17 @@ from numba.extending import intrinsic, models, register_model
 
 
 class Vector(types.Type):
-    """float32 vector of a fixed number of lanes; a whole number of processor registers."""
+    """Vector of a fixed number of lanes; best a whole number of processor registers."""
 
-    def __init__(self, lanes: int) -> None:
-        self.lanes = lanes
-        super().__init__(name=f"float32x{lanes}")
+    def __init__(self, lanes: int, number: types.Type = types.float32) -> None:
+        self.lanes, self.number = lanes, number
+        super().__init__(name=f"{number}x{lanes}")
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):
     def __init__(self, dmm, vector) -> None:
-        super().__init__(dmm, vector, ir.VectorType(ir.FloatType(), vector.lanes))
+        super().__init__(dmm, vector, ir.VectorType(dmm.lookup(vector.number).get_value_type(), vector.lanes))
 
 
 def _spread(builder, scalar, vector):
@@ -41,7 +41,7 @@ def _place(context, builder, array_type, array, start, vector):
 @intrinsic(prefer_literal=True)
 def load(_, array, start, lanes):
     """array[start : start + lanes] as a vector."""
-    result = Vector(lanes.literal_value)
+    result = Vector(lanes.literal_value, array.dtype)
 
     def code(context, builder, signature, arguments):
         vector = context.get_value_type(result)
@@ -90,7 +90,7 @@ def _added(builder, total, factor, value):
 @intrinsic
 def add_product(_, total, factor, value):
     """total + factor * value, with a scalar factor."""
-    return value(value, types.float32, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
+    return value(value, value.number, value), lambda _, builder, signature, arguments: _added(builder, *arguments)
 
 
 @intrinsic(prefer_literal=True)
@@ -118,21 +118,86 @@ def add_products_at(_, totals, array, start, places, value):
     return totals(totals, array, start, places, value), code
 
 
+def _lines(context, builder, signature, arguments):
+    """LLVM: addresses array[start + k * step], for each vector of a tuple; the arguments begin with these three."""
+    array, _, _, values = signature.args
+    place, step = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (1, 2))
+    for _ in range(values.count):
+        yield _place(context, builder, array, arguments[0], place, context.get_value_type(values.dtype))
+        place = builder.add(place, step)
+
+
 @intrinsic
 def store_several(_, array, start, step, values):
     """array[start + k * step : ...] = values[k], for each vector of a tuple."""
 
     def code(context, builder, signature, arguments):
-        vector = context.get_value_type(values.dtype)
-        place = context.cast(builder, arguments[1], start, types.int64)
-        step_ = context.cast(builder, arguments[2], step, types.int64)
-        for k in range(values.count):
-            address = _place(context, builder, array, arguments[0], place, vector)
+        for k, address in enumerate(_lines(context, builder, signature, arguments)):
             builder.store(builder.extract_value(arguments[3], k), address).align = 4
-            place = builder.add(place, step_)
         return context.get_dummy_value()
 
     return types.void(array, start, step, values), code
+
+
+@intrinsic
+def plus_several(_, array, start, step, values):
+    """A tuple of array[start + k * step : ...] + values[k], for each vector of a tuple."""
+
+    def code(context, builder, signature, arguments):
+        found = []
+        for k, address in enumerate(_lines(context, builder, signature, arguments)):
+            stored = builder.load(address)
+            stored.align = 4
+            found.append(builder.fadd(stored, builder.extract_value(arguments[3], k)))
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return values(array, start, step, values), code
+
+
+@intrinsic
+def add_outer(_, totals, array, start, step, value):
+    """A tuple of totals[k] + array[start + k * step] * value."""
+
+    def code(context, builder, signature, arguments):
+        data = context.make_array(array)(context, builder, arguments[1]).data
+        place, step_, found = *(context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (2, 3)), []
+        for k in range(totals.count):
+            factor = builder.load(builder.gep(data, [place]))
+            found.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+            place = builder.add(place, step_)
+        return context.make_tuple(builder, totals, found)
+
+    return totals(totals, array, start, step, value), code
+
+
+@intrinsic(prefer_literal=True)
+def transpose_block(_, array, start, width, out, to, lanes):
+    """Transpose a block of so many lanes and rows, whose rows are `width` apart in both arrays."""
+    vector_type = Vector(lanes.literal_value, array.dtype)
+
+    def code(context, builder, signature, arguments):
+        vector, count = context.get_value_type(vector_type), vector_type.lanes
+        array_, place, width_, out_, to_, _ = arguments
+        rows = []
+        for _ in range(count):
+            rows.append(builder.load(_place(context, builder, array, array_, place, vector)))
+            rows[-1].align = 4
+            place = builder.add(place, width_)
+        numbers, step = ir.VectorType(ir.IntType(32), count), count // 2
+        while step:  # rows i and i + step exchange the lanes in which the other has what belongs there
+            upper = [k if not k & step else count + k - step for k in range(count)]
+            lower = [k + step if not k & step else count + k for k in range(count)]
+            for i in (i for i in range(count) if not i & step):
+                pair = rows[i], rows[i + step]
+                for row, mask in ((i, upper), (i + step, lower)):
+                    rows[row] = builder.shuffle_vector(*pair, ir.Constant(numbers, mask))
+            step //= 2
+        for row in rows:
+            builder.store(row, _place(context, builder, out, out_, to_, vector)).align = 4
+            to_ = builder.add(to_, width_)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, out, types.intp, lanes), code
 
 
 @intrinsic
@@ -185,6 +250,29 @@ def where_equal(_, a, scalar, x):
         return builder.select(equal, arguments[2], ir.Constant(vector, None))
 
     return a(a, types.float32, a), code
+
+
+@intrinsic
+def where_code(_, codes, start, code, value):
+    """Lane by lane: value where the byte codes[start + lane] is `code`, else 0."""
+
+    def code_of(context, builder, signature, arguments):
+        vector, byte = context.get_value_type(value), ir.IntType(8)
+        loaded = builder.load(
+            _place(context, builder, codes, arguments[0], arguments[1], ir.VectorType(byte, value.lanes))
+        )
+        loaded.align = 1
+        equal = builder.icmp_unsigned("==", loaded, _spread(builder, arguments[2], loaded.type))
+        return builder.select(equal, arguments[3], ir.Constant(vector, None))
+
+    return value(codes, types.intp, types.uint8, value), code_of
+
+
+@intrinsic(prefer_literal=True)
+def zeros(_, like, lanes):
+    """Zeros of an array's type."""
+    result = Vector(lanes.literal_value, like.dtype)
+    return result(like, lanes), lambda context, builder, *_: ir.Constant(context.get_value_type(result), None)
 
 
 @intrinsic(prefer_literal=True)

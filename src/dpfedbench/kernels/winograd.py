@@ -18,6 +18,7 @@ the number of images (each record by itself).
 import numpy as np
 
 from dpfedbench.compiled import compiled, part
+from dpfedbench.kernels.vectors import add, add_product, load, store, where_code
 
 # Weight transform kron(G, G): 9 taps to 16 points.
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
@@ -443,15 +444,14 @@ def patches_of_images(padded, mean, out):
                 for x in range(width):
                     total += padded[b, y + dy, x + dx, c]
             mean[row] += total / count
-    n = 0
+    n, pixels = 0, padded.reshape(padded.size)
     for b in range(batch):
         for y in range(height):
             for x in range(width):
-                row = 0
                 for dy in range(3):
+                    start, row = ((b * (height + 2) + y + dy) * (width + 2) + x) * channels, 3 * channels * dy
                     for k in range(3 * channels):
-                        out[n, row] = padded[b, y + dy, x + k // channels, k % channels] - mean[row]
-                        row += 1
+                        out[n, row + k] = pixels[start + k] - mean[row + k]
                 n += 1
 
 
@@ -537,36 +537,53 @@ def first_layer_tangent(images, weights_dot, shift_dot, code, window, padded):
                 cell += 1
 
 
+def _gradient_at(lanes):
+    """Makes what adds one window's part to so many columns of `first_layer_gradient`."""
+
+    @part
+    def gradient_at(image, i, j, gradient, code, f, weights_gradient, shift_gradient):
+        channels, filters = image.shape[2], len(shift_gradient)
+        d = load(gradient, f, lanes)
+        d0, d1 = where_code(code, f, 1, d), where_code(code, f, 2, d)
+        d2, d3 = where_code(code, f, 3, d), where_code(code, f, 4, d)
+        store(shift_gradient, f, add(add(add(add(load(shift_gradient, f, lanes), d0), d1), d2), d3))
+        for r in range(3):
+            for s in range(3):
+                for c in range(channels):
+                    y, x, at = 2 * i + r, 2 * j + s, ((3 * r + s) * channels + c) * filters + f
+                    p0, p1, p2, p3 = image[y, x, c], image[y, x + 1, c], image[y + 1, x, c], image[y + 1, x + 1, c]
+                    # Much of a drawing is empty: nothing to add there.
+                    if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
+                        w = add_product(add_product(load(weights_gradient, at, lanes), p0, d0), p1, d1)
+                        store(weights_gradient, at, add_product(add_product(w, p2, d2), p3, d3))
+
+    return gradient_at
+
+
+# Of loops over a few filters LLVM computes 32 at once, or one after another.
+_gradient_at_16, _gradient_at_8, _gradient_at_1 = _gradient_at(16), _gradient_at(8), _gradient_at(1)
+
+
 @compiled
-def first_layer_gradient(images, padded, code, window, weights_gradient, shift_gradient):
+def first_layer_gradient(images, padded, code, weights_gradient, shift_gradient):
     """Gradient of `first_layer` in its folded weights [9*C, F] and shift [F]."""
     batch, rows, columns = images.shape[0], (images.shape[1] - 2) // 2, (images.shape[2] - 2) // 2
-    channels, filters = images.shape[3], code.shape[1]
+    filters = code.shape[1]
     weights_gradient[:] = 0
     shift_gradient[:] = 0
     cell = 0
     for b in range(batch):
         for i in range(rows):
             for j in range(columns):
-                for f in range(filters):
-                    k, d = code[cell, f], padded[b, i + 1, j + 1, f]
-                    n = window.dtype.type(0)
-                    window[0, f] = d if k == 1 else n
-                    window[1, f] = d if k == 2 else n
-                    window[2, f] = d if k == 3 else n
-                    window[3, f] = d if k == 4 else n
-                for f in range(filters):
-                    shift_gradient[f] += window[0, f] + window[1, f] + window[2, f] + window[3, f]
-                for r in range(3):
-                    for s in range(3):
-                        for c in range(channels):
-                            y, x, row = 2 * i + r, 2 * j + s, (3 * r + s) * channels + c
-                            p0, p1 = images[b, y, x, c], images[b, y, x + 1, c]
-                            p2, p3 = images[b, y + 1, x, c], images[b, y + 1, x + 1, c]
-                            # Much of a drawing is empty: nothing to add there.
-                            if p0 != 0 or p1 != 0 or p2 != 0 or p3 != 0:
-                                for f in range(filters):
-                                    weights_gradient[row, f] += (
-                                        p0 * window[0, f] + p1 * window[1, f] + p2 * window[2, f] + p3 * window[3, f]
-                                    )
+                f, gradient = 0, padded[b, i + 1, j + 1]
+                while f < filters:
+                    if f + 16 <= filters:
+                        _gradient_at_16(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        f += 16
+                    elif f + 8 <= filters:
+                        _gradient_at_8(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        f += 8
+                    else:
+                        _gradient_at_1(images[b], i, j, gradient, code[cell], f, weights_gradient, shift_gradient)
+                        f += 1
                 cell += 1

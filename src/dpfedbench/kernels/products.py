@@ -1,0 +1,214 @@
+"""Products of matrices for compiled loops, with the bits of torch's: MKL's own, or loops that give them sooner.
+
+MKL first copies the parts of small matrices together and writes zeros where it is going to add: a quarter to a third of
+its time here. `_loop` keeps a block of the result in registers instead. Each number of the result is the sum of its
+terms in their order, fused multiply-adds in single precision, so that it has all bits of MKL's if both begin a new sum
+after the same number of terms: `deepest` tries that out. Where no such number is found, MKL does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from llvmlite import binding
+
+from dpfedbench.compiled import compiled, exact, exact_part
+from dpfedbench.kernels.calls import BATCH, MULTIPLY, Native, address_of, enter_c, matmul
+from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, store_several, transpose_block, zeros
+
+_SMALL = 400  # multiplications of a product below which torch has loops of its own
+_LANES = 16
+_DEEPEST = (192, 256, 384)
+"""Terms of a sum after which a library may begin another one: 192 is MKL's on AMD's processors."""
+
+
+@exact
+def _plain_product(a, turned, b, out, adds):
+    """As torch has it: each sum in the order of its terms, then added to what is there."""
+    rows, columns = out.shape
+    for i in range(rows):
+        for j in range(columns):
+            total = out.dtype.type(0)
+            for k in range(b.shape[0]):
+                total += (a[k, i] if turned else a[i, k]) * b[k, j]
+            out[i, j] = out[i, j] + total if adds else total
+
+
+def _block(lanes, count):
+    """Makes what computes so many columns of so many rows of a product."""
+
+    @exact_part
+    def block(a, turned, b, out, adds, row, column, first, stop):
+        step, onwards = (1, out.shape[0]) if turned else (b.shape[0], 1)
+        columns = out.shape[1]
+        y = several(zeros(out, lanes), count)
+        for k in range(first, stop):
+            y = add_outer(y, a, row * step + k * onwards, step, load(b, k * columns + column, lanes))
+        if adds:
+            y = plus_several(out, row * columns + column, columns, y)
+        store_several(out, row * columns + column, columns, y)
+
+    return block
+
+
+def _loop(lanes, count):
+    """Makes what computes a product whose columns are a multiple of `lanes`, by blocks of so many rows."""
+    most, four, one = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
+
+    @exact
+    def loop(a, turned, b, out, adds, depth):
+        rows, columns = out.shape
+        for first in range(0, b.shape[0], depth):
+            stop, more = min(first + depth, b.shape[0]), adds or first > 0
+            for column in range(0, columns, lanes):
+                row = 0
+                while row < rows:
+                    if row + count <= rows:
+                        most(a, turned, b, out, more, row, column, first, stop)
+                        row += count
+                    elif row + 4 <= rows:
+                        four(a, turned, b, out, more, row, column, first, stop)
+                        row += 4
+                    else:
+                        one(a, turned, b, out, more, row, column, first, stop)
+                        row += 1
+
+    return loop
+
+
+# Blocks of 16 registers, of which AVX-512 has 32.
+_by_64, _by_32, _by_16 = _loop(64, 4), _loop(32, 8), _loop(16, 16)
+
+
+@exact
+def _by_blocks(a, turned, b, out, adds, deepest):
+    """out = a @ b, or the transpose of a, or added to what is there."""
+    inner, columns = b.shape
+    depth = inner if inner <= deepest else inner // 2 if inner < 2 * deepest else deepest
+    if columns % 64 == 0:
+        _by_64(a, turned, b, out, adds, depth)
+    elif columns % 32 == 0:
+        _by_32(a, turned, b, out, adds, depth)
+    else:
+        _by_16(a, turned, b, out, adds, depth)
+
+
+@exact
+def products(native, a, turned, b, out, adds):
+    """out[n] = a[n] @ b[n] for each n, or added to what is there; `turned`: the transpose of a[n]. As torch's `bmm`."""
+    count, rows, columns = out.shape
+    inner = b.shape[1]
+    if rows * columns * inner < _SMALL:
+        for n in range(count):
+            _plain_product(a[n], turned, b[n], out[n], adds)
+    elif native.deepest > 0 and columns % _LANES == 0:
+        for n in range(count):
+            _by_blocks(a[n], turned, b[n], out[n], adds, native.deepest)
+    elif native.addresses[BATCH] == 0:
+        spare = native.spare[: rows * columns].reshape((rows, columns))
+        for n in range(count):
+            to = spare if adds else out[n]
+            if turned:
+                matmul(native, a[n].T, b[n], to)
+            else:
+                matmul(native, a[n], b[n], to)
+            if adds:
+                for i in range(rows):
+                    for j in range(columns):
+                        out[n, i, j] += spare[i, j]
+    else:
+        ints, words, one = native.ints, native.words, address_of(native.factors)
+        ints[0], ints[1] = 111, 112 if turned else 111
+        ints[2], ints[3], ints[4] = columns, rows, inner
+        ints[5], ints[6], ints[7], ints[8] = columns, rows if turned else inner, columns, count
+        for n in range(count):
+            words[n], words[count + n] = address_of(b[n]), address_of(a[n])
+            words[2 * count + n] = address_of(out[n])
+        i, w = address_of(ints), address_of(words)
+        enter_c(
+            native.addresses[BATCH],
+            (
+                np.int32(102), i, i + 4, i + 8, i + 12, i + 16, one, w, i + 20, w + 8 * count, i + 24,
+                one if adds else one + out.itemsize, w + 16 * count, i + 28, np.int32(1), i + 32,
+            ),
+        )  # fmt: skip
+
+
+@exact
+def product(native, a, turned, b, out):
+    """out = a @ b, or the transpose of a; as torch's `mm`."""
+    rows, columns = out.shape
+    if native.deepest > 0 and columns % _LANES == 0:
+        _by_blocks(a, turned, b, out, False, native.deepest)
+        return
+    if native.addresses[MULTIPLY] == 0:
+        if turned:
+            matmul(native, a.T, b, out)
+        else:
+            matmul(native, a, b, out)
+        return
+    ints = native.ints
+    ints[0], ints[1] = ord("n"), ord("t") if turned else ord("n")
+    ints[2], ints[3], ints[4] = columns, rows, b.shape[0]
+    ints[5], ints[6], ints[7] = columns, rows if turned else b.shape[0], columns
+    i, one = address_of(ints), address_of(native.factors)
+    enter_c(
+        native.addresses[MULTIPLY],
+        (
+            i, i + 4, i + 8, i + 12, i + 16, one, address_of(b), i + 20, address_of(a), i + 24, one + out.itemsize,
+            address_of(out), i + 28,
+        ),
+    )  # fmt: skip
+
+
+@exact
+def transpose(matrices, out):
+    """out[n] = the transpose of matrices[n], square."""
+    side = matrices.shape[1]
+    if side % _LANES == 0:
+        for n in range(len(matrices)):
+            for i in range(0, side, _LANES):
+                for j in range(0, side, _LANES):
+                    transpose_block(matrices[n], i * side + j, side, out[n], j * side + i, _LANES)
+    else:
+        for n in range(len(matrices)):
+            for i in range(side):
+                for j in range(side):
+                    out[n, j, i] = matrices[n, i, j]
+
+
+@compiled
+def _tried(native, single, a, turned, b, out):
+    """Products for Python to compare: of MKL and of the loops, by `native.deepest`."""
+    if single:
+        product(native, a[0], turned, b[0], out[0])
+    else:
+        out[:] = 1
+        products(native, a, turned, b, out, True)
+
+
+def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) -> int:
+    """After how many terms of a sum MKL begins another, where the loops have its bits; 0 where MKL is to do it.
+
+    Args:
+        native: with MKL's addresses.
+        shapes: of the products: whether it is one for `product`, whether the first matrix is turned, rows, columns,
+            and terms of a sum.
+    """
+    if native.factors.dtype != np.float32 or not native.addresses[BATCH]:
+        return 0
+    if not binding.get_host_cpu_features().get("avx512f"):  # too few registers
+        return 0
+    rng = np.random.default_rng(0)
+    found = _DEEPEST
+    for single, turned, rows, columns, inner in shapes:
+        left = rng.standard_normal((2, inner, rows) if turned else (2, rows, inner), np.float32)
+        right, wanted = rng.standard_normal((2, inner, columns), np.float32), np.empty((2, rows, columns), np.float32)
+        _tried(native._replace(deepest=0), single, left, turned, right, wanted)
+        out = np.empty_like(wanted)
+        for depth in found:
+            _tried(native._replace(deepest=depth), single, left, turned, right, out)
+            if not np.array_equal(out[: 2 - single], wanted[: 2 - single]):
+                found = tuple(each for each in found if each != depth)
+    return found[0] if found else 0
