@@ -121,7 +121,7 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
         "  adap-dp-fl:\n"
         "    run: {participation: {rounds: 300}}\n"
         "    tables: {accuracy-b: {series: {fedavg: null}}}\n"
-        "    figures: {figure4d: null}\n"
+        "    figures: {figure4d: null, figure6b: null}\n"
     )
     longer.write_text(without_others(text), encoding="utf-8")
     arguments = [*SMOKE, str(longer)]

@@ -201,14 +201,14 @@ def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) 
     if not binding.get_host_cpu_features().get("avx512f"):  # too few registers
         return 0
     rng = np.random.default_rng(0)
-    found = _DEEPEST
+    equal: tuple[int, ...] = _DEEPEST
     for single, turned, rows, columns, inner in shapes:
         left = rng.standard_normal((2, inner, rows) if turned else (2, rows, inner), np.float32)
         right, wanted = rng.standard_normal((2, inner, columns), np.float32), np.empty((2, rows, columns), np.float32)
         _tried(native._replace(deepest=0), single, left, turned, right, wanted)
         out = np.empty_like(wanted)
-        for depth in found:
+        for depth in equal:
             _tried(native._replace(deepest=depth), single, left, turned, right, out)
             if not np.array_equal(out[: 2 - single], wanted[: 2 - single]):
-                found = tuple(each for each in found if each != depth)
-    return found[0] if found else 0
+                equal = tuple(each for each in equal if each != depth)
+    return equal[0] if equal else 0

@@ -160,12 +160,13 @@ def add_outer(_, totals, array, start, step, value):
 
     def code(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        place, step_, found = *(context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (2, 3)), []
+        place, step_ = (context.cast(builder, arguments[i], signature.args[i], types.int64) for i in (2, 3))
+        sums = []
         for k in range(totals.count):
             factor = builder.load(builder.gep(data, [place]))
-            found.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
+            sums.append(_added(builder, builder.extract_value(arguments[0], k), factor, arguments[4]))
             place = builder.add(place, step_)
-        return context.make_tuple(builder, totals, found)
+        return context.make_tuple(builder, totals, sums)
 
     return totals(totals, array, start, step, value), code
 

@@ -13,13 +13,13 @@ from dpfedbench.processes import Processes
 from dpfedbench.settings.part import Part
 from dpfedbench.settings.run import Run
 from dpsum import participation
-from dpsum.mechanism import Mechanism
 from dpsum.sampling import Sampler
 from dpsum.sums import Sum
 
 if TYPE_CHECKING:
     from dpfedbench.models.gradients import Choice, Gradients, Workers
     from dpfedbench.models.net import Net
+    from dpsum.mechanism import Mechanism
 
 Worker = TypeVar("Worker")
 
