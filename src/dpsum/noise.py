@@ -10,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
 from dpsum.secure import Lattice, SecureSum
+
+if TYPE_CHECKING:
+    from dpsum.accounting.budgets import BudgetPlan
+    from dpsum.accounting.context import Budget
 
 _MADE_BY = ("standard", "private_sum", "combines", "secure")
 """What makes the noised sum, and what the ledger says of how: a mechanism's name stands for all of these."""
@@ -70,6 +74,15 @@ class Noise:
     def fall(self) -> tuple[float, int]:
         """The factor of the multiplier, and after how many falls of a loss in a row it is applied."""
         return 1.0, 3
+
+    def plan(self, budget: Budget, **given: Any) -> BudgetPlan:
+        """What this noise costs, round by round; `given` as of `BudgetPlan`.
+
+        Noise without an analysis has to override this: what it costs is for its owner to say.
+        """
+        from dpsum.accounting.budgets import BudgetPlan  # a plan is read where scipy is not installed
+
+        return BudgetPlan(budget, multiplier=self.multiplier, mechanism=self.mechanism, **given)
 
     def sampled(self, sampler: Sampler) -> Sampler:
         """A sampler with what an accountant needs to know of this noise; DpsumError where the noise is not for it."""

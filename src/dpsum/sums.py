@@ -87,18 +87,19 @@ class Together:
             claims, counted: as of `BudgetPlan`, as are the errors.
             stepwise: whether a round is a holder's local step, of which there are too many to account for each.
         """
-        from dpsum.accounting.budgets import BudgetPlan, DecayingBudget  # a plan is read where scipy is not installed
+        from dpsum.accounting.budgets import DecayingBudget  # a plan is read where scipy is not installed
 
         first, *others = self.sums
         noise, budget = first.noise, first.budget
         assert noise is not None and first.clipping is not None and budget is not None
         given: dict[str, Any] = {
-            "sampler": noise.sampled(sampler), "multiplier": noise.multiplier, "claims": claims, "counted": counted,
-            "mechanism": noise.mechanism, "beside": [sum_.noise.multiplier for sum_ in others],
+            "sampler": noise.sampled(sampler), "claims": claims, "counted": counted,
+            "beside": [sum_.noise.multiplier for sum_ in others],
         }  # fmt: skip
         if not first.moves:
-            return BudgetPlan(budget, every_round=not stepwise, **given)
+            return noise.plan(budget, every_round=not stepwise, **given)
         assert noise.multiplier is not None
+        given |= {"multiplier": noise.multiplier, "mechanism": noise.mechanism}
         decay, falls = noise.fall
         return DecayingBudget(budget, decay=decay, falls=falls, extra=int(first.clipping.uncounted), **given)
 

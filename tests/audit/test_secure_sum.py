@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from dpfedbench.audit.report import audit, bounds_of, family_of
-from dpsum import secure
+from dpsum import mechanism, secure
 from dpsum.accounting.analyses.skellam import FACTOR
 from dpsum.accounting.gaussian import gaussian_epsilon
-from dpsum.mechanism import Mechanism
 from dpsum.randomness import stream
 from dpsum.secure import Lattice, SecureSum
 
@@ -63,12 +62,13 @@ def dropped_clients_counted(monkeypatch):
 
 def one_round_for_all(monkeypatch):
     """Each round draws the shares of the first."""
-    honest = Mechanism._stream
+    honest = mechanism.streams
 
-    def again(self, index, what, *places):
-        return honest(self, index if what else 0, what, *places)
+    def again(seed, purpose, *indices):
+        named = honest(seed, purpose, *indices)
+        return (lambda index: named(0)) if purpose == "noise" else named
 
-    monkeypatch.setattr(Mechanism, "_stream", again)
+    monkeypatch.setattr(mechanism, "streams", again)
 
 
 def one_share(monkeypatch):

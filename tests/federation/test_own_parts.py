@@ -45,7 +45,7 @@ class Correlated(Noise):
     mechanism: ClassVar[str] = "correlated"
     multiplier: float | None = setting(1.0, gt=0)
 
-    def plan(self, budget, sampler, **given):
+    def plan(self, budget, **given):
         return SpendsNothing(self.multiplier)
 
     def standard(self, stream_of, index, dimension):

@@ -30,6 +30,7 @@ BASES: dict[str, Any] = {
     },
     "reptile three steps": make_config({"method": "reptile", "client_update": {"inner_steps": 3}}),
     "dp-agr own module": make_config({"model": {"module": "own.net:Net", "arguments": {"width": 3}}}),
+    "dp-agr-ftrl banded": make_config({"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "banded"}}}),
     "dp-agr-ftrl square-root": make_config(
         {"method": "dp-agr-ftrl", "noise": {"factorisation": {"kind": "square-root", "band": 4}}}
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dpfedbench.settings.sections import Clients
 from tests.calls import Snakemake
 from tests.shipped import without_others
 
@@ -122,20 +123,19 @@ def test_what_runs_again(finished: Path, call_snakemake: Snakemake) -> None:
     made = {path.parent.name: ast.literal_eval(path.read_text()) for path in finished.glob("results/clients/*/*/*.npz")}
     assert {given["seed"] for given in made.values()} == {0, 3}
     for name, given in made.items():
-        sizes = "{clients}clients-{fragments}fragments" if given["fragments"] else (
-            "{ways}way-{clients}clients-{examples_per_class}examples-{kind}"
-        )  # fmt: skip
-        assert name == f"{sizes.format(**given)}-seed{given['seed']}"
+        clients, ways = Clients.of(given["drawn_from"])
+        sizes = f"{ways}way-{clients.count}clients-{clients.examples_per_class}examples-{clients.partition}"
+        assert name == f"{sizes}-seed{given['seed']}"
     shown = {("provenance", ""), ("page", ""), ("all", "")}
     reported = {("table", ""), ("figure", ""), ("privacy", "")} | shown
 
     # A method's version: its runs and what shows them, no other method's.
     method = finished / "src" / "dpfedbench" / "methods" / "dp_agr.py"
-    named = 'name: ClassVar[str] = "dp-agr"'
-    edit(method, named, f'version: ClassVar[str] = "1a"\n    {named}')
+    named = 'name = "dp-agr"'
+    edit(method, named, f'version = "1a"\n    {named}')
     private = {(rule, "dp-agr") for rule in ("train", "meta_test", "account", "audit", "audited")}
     assert again(snakemake, finished) == private | reported
-    edit(method, f'version: ClassVar[str] = "1a"\n    {named}', named)
+    edit(method, f'version = "1a"\n    {named}', named)
 
     # Code of the accountants, and of the plots: nothing is trained.
     edit(finished / "src" / "dpsum" / "accounting" / "tuning.py", "\n", "\n# a comment\n")
