@@ -50,6 +50,13 @@ STANDS = (
     ("M34", "adap-dp-fl", "baselines-b", {"series": ["scattering-155"]}),
     ("M46", "adap-dp-fl", "frontier", {"series": ["scattering"]}),
     ("M45", "correlated-noise", "passes", {"series": ["four-passes"]}),
+    ("M63", "dp-fedmeta", "frontier", {"series": ["public-128000"]}),
+    ("M63", "dp-fedmeta", "frontier", {"series": ["public-start-128000"], "x": [1.5]}),
+    ("M64", "correlated-noise", "passes", {"series": ["four-passes-half"]}),
+    (
+        "M64", "correlated-noise", "secret",
+        {"series": ["band-2-rate-2", "band-2-adam", "band-2-adam-02", "independent-02"], "seed": [0]},
+    ),
     ("M20", "dp-fnas", "small", {}),
     ("M20", "dp-fnas", "small-seeds", {}),
     ("M13", "dp-maml", "table3", {"shots": [5]}),
