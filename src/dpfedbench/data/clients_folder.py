@@ -80,6 +80,18 @@ class ClientsFolder:
             raise BenchError(f"{path} is damaged ({error}): {mend}") from error
 
 
+def of_training(dataset: Any, *, kind: str, seed: int, clients: int) -> dict[str, Any]:
+    """What every summary begins with: of which data set's training part it is, and how the clients were drawn."""
+    return {
+        "dataset": dataset.name,
+        "dataset_sha256": dataset.summary["sha256"],
+        "split": "train",
+        "kind": kind,
+        "seed": seed,
+        "clients": clients,
+    }
+
+
 def check_made_for(name: str, dataset: Mapping[str, Any], clients: Mapping[str, Any]) -> None:
     """Refuse clients that were made for other images.
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for, of_training
 from dpfedbench.data.images import SPLITS, ImageDataset
 from dpfedbench.data.records import RecordDataset
 from dpfedbench.errors import BenchError
@@ -122,12 +122,7 @@ def partition_of(
         minlength=dataset.images.shape[0] * dataset.examples_per_class,
     ).reshape(-1, dataset.examples_per_class)[pool]
     summary = {
-        "dataset": dataset.name,
-        "dataset_sha256": dataset.summary["sha256"],
-        "split": "train",
-        "kind": kind,
-        "seed": seed,
-        "clients": clients,
+        **of_training(dataset, kind=kind, seed=seed, clients=clients),
         "ways": ways,
         "examples_per_class": each,
         "images_per_client": ways * each,
@@ -156,12 +151,7 @@ def record_partition_of(
         row[: len(records)] = records
     histogram = [np.bincount(dataset.labels[records], minlength=classes).tolist() for records in held]
     summary = {
-        "dataset": dataset.name,
-        "dataset_sha256": dataset.summary["sha256"],
-        "split": "train",
-        "kind": kind,
-        "seed": seed,
-        "clients": len(held),
+        **of_training(dataset, kind=kind, seed=seed, clients=len(held)),
         **own,
         "records_per_client": sizes[0] if len(set(sizes)) == 1 else sizes,
         "label_histogram": histogram,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for
+from dpfedbench.data.clients_folder import PREVIEW, ClientsFolder, check_made_for, of_training
 from dpfedbench.data.images import SPLITS
 from dpfedbench.data.partition import TaskBatch
 from dpfedbench.data.tokens import TextDataset, load_texts
@@ -58,12 +58,7 @@ def make_text_partition(dataset: TextDataset, *, clients: int, kind: str, seed: 
         )
     tasks = pool[stream(seed, "partition").permutation(len(pool))[:clients]].astype(np.int32)
     summary = {
-        "dataset": dataset.name,
-        "dataset_sha256": dataset.summary["sha256"],
-        "split": "train",
-        "kind": kind,
-        "seed": seed,
-        "clients": clients,
+        **of_training(dataset, kind=kind, seed=seed, clients=clients),
         "words_per_client": int(dataset.tokens.shape[1]),
         "split_classes": {split: len(dataset.splits[split]) for split in SPLITS},
     }
