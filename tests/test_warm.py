@@ -303,6 +303,18 @@ def test_the_warm_process_imports_all_and_computes_nothing(federation: tuple[Pat
             )  # fmt: skip
             assert (code, errors) == (0, "")
             assert out == f"True 1 False {count}\n64000000.0 64000000.0\n"
+        # The last bits of a product of this size depend on the threads of OpenBLAS.
+        product = (
+            "import hashlib, numpy; rng = numpy.random.default_rng(0)",
+            "made = rng.standard_normal((256, 1000)) @ rng.standard_normal((10, 1000)).T",
+            "print(os.environ['OPENBLAS_NUM_THREADS'], hashlib.sha256(made).hexdigest())",
+        )
+        products = {
+            workflow.run(*product, warm=warm, OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count)[1]
+            for warm in (False, True)
+            for count in ("1", "2")
+        }
+        assert len(products) == 1 and products.pop().startswith("1 ")
         made = []
         for warm in (False, True):
             run = tmp_path / f"run-{warm}"

@@ -59,7 +59,11 @@ _ALONE = {
 
 
 def hand_over() -> None:
-    """Have this script run by a fork of the warm process, and end as it ended; returns where it is to run here."""
+    """Have this script run by a fork of the warm process, and end as it ended; returns where it is to run here.
+
+    Either way, and in processes that the script starts, numpy's products have one thread: their last bits depend on it.
+    """
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when numpy is loaded, which is later
     marked = os.environ.get(WORKFLOW, "").startswith(f"{place()} ")
     if not (os.environ.get(WARM) and marked and hasattr(os, "pidfd_open")):
         return
@@ -295,7 +299,9 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
     script = given["script"]
     Path("/proc/self/comm").write_text(Path(script).name.partition(".")[2], encoding="utf-8")
     sys.argv[:], sys.path[:0], tempfile.tempdir = [script], [os.path.dirname(os.path.abspath(script))], None
-    _set_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
+    threads = int(os.environ.get("OMP_NUM_THREADS", 1))
+    if threads > 1:  # it was imported for one
+        sys.modules["torch"].set_num_threads(threads)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.enable()
     code: Any = 0
@@ -319,15 +325,3 @@ def _run(given: dict[str, Any], descriptors: list[int]) -> int:
         with contextlib.suppress(OSError):
             stream.flush()
     return (code or 0) & 0xFF
-
-
-def _set_threads(count: int) -> None:
-    """Have libraries that were imported for one thread compute with so many."""
-    if count == 1:
-        return
-    sys.modules["torch"].set_num_threads(count)
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    for library in {line.split()[-1] for line in maps if "openblas" in line}:
-        for ending in ("64_", ""):
-            with contextlib.suppress(AttributeError):
-                ctypes.CDLL(library)[f"scipy_openblas_set_num_threads{ending}"](count)

@@ -20,6 +20,7 @@ Needs root on Debian, and says so and ends with 0 elsewhere.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -126,7 +127,8 @@ def longer_run(folder: Path, wanted: Path) -> tuple[str, list[str]]:
     longer.write_text(without_others(text), encoding="utf-8")
     arguments = [*SMOKE, str(longer)]
     plan = must(folder, "--dry-run", *arguments)
-    run = next(line.split("output: ")[1].split(",")[0] for line in plan.splitlines() if "model.safetensors," in line)
+    # A plan names them in no fixed order.
+    run = min(re.findall(r"output: (\S+model\.safetensors),", plan))
     must(folder / "undisturbed", run, "--cores", "all", *arguments)
     return run, arguments
 
