@@ -179,3 +179,13 @@ def test_a_full_disk_is_one_also_where_numpy_gives_up_before_it_writes(tmp_path:
     assert jobs.outside(error, tmp_path / "logs" / "log") == (
         f"{tmp_path / 'logs'}: {error}: free some space and run the same command again"
     )
+
+
+def test_the_age_of_a_process_is_no_more_than_the_time_since_its_start() -> None:
+    """psutil's is up to a second more: it counts from a boot in whole seconds."""
+    before = time.monotonic()
+    found = subprocess.run(
+        [sys.executable, "-c", "from dpfedbench.jobs import _age; print(_age())"],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert 0 < float(found.stdout) <= time.monotonic() - before + 0.02  # the kernel's tick

@@ -156,7 +156,7 @@ def measured(cost: Path) -> Iterator[None]:
         yield
     record = copy.copy(sampled)  # a thread may still be writing to the other
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    record.running_time = time.time() - psutil.Process().create_time()
+    record.running_time = _age()
     record.cpu_time = sum(each.ru_utime + each.ru_stime for each in used)
     record.cpu_usage = 100 * record.cpu_time
     # Not getrusage's: that is also of what the process was before it was this program, a copy of Snakemake.
@@ -165,6 +165,15 @@ def measured(cost: Path) -> Iterator[None]:
         record.max_rss = max(record.max_rss or 0, int(peak[0]) / 1024)
     with files.atomic_path(cost) as temporary:
         write_benchmark_records([record], str(temporary), False)
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    try:
+        began = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):  # not Linux; psutil, which counts from a boot in whole seconds, is up to one off
+        return time.time() - psutil.Process().create_time()
 
 
 @contextlib.contextmanager
