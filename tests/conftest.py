@@ -1,5 +1,6 @@
 """The package under test is this checkout's, also in the processes that tests start, whatever is installed."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="torch finds no CUDA GPU on this machine"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def garbage_is_looked_for() -> Iterator[None]:
+    """A job looks for garbage more seldom (`jobs.job`). In the tests' own process gigabytes of it would stay."""
+    usual = gc.get_threshold()
+    yield
+    gc.set_threshold(*usual)
 
 
 @pytest.fixture(scope="session")

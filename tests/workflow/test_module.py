@@ -118,10 +118,11 @@ def called_from_git(source: str, folder: Path, host: Path, *words: str) -> subpr
     return subprocess.run(called, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tmp_path: Path) -> None:
+def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tmp_path: Path, drawn: Path) -> None:
     """Plan, scripts and library are those of the tag; a second call neither clones nor runs anything."""
     source = 'github("someone/dpfedbench", path="workflow/Snakefile", tag="v1")'
-    done = called_from_git(source, tmp_path, published)
+    triggers = ("--rerun-triggers", "mtime", "params", "input")  # the data set was made by no rule of the tag
+    done = called_from_git(source, tmp_path, published, *triggers)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "mine.csv").read_text(encoding="utf-8").count("random") == 1
     tag = subprocess.run(
@@ -129,9 +130,9 @@ def test_a_module_comes_from_a_git_host_with_its_own_library(published: Path, tm
     )
     (snakefile,) = tmp_path.glob("cache/**/source-cache/dpfedbench/*/Snakefile")
     assert snakefile.parent.name == tag.stdout.strip()
-    compiled = snakefile.parent / "src" / "dpfedbench" / "data" / "__pycache__"
-    assert any(path.name.startswith("glyphs.") for path in compiled.glob("*.pyc"))
-    again = called_from_git(source, tmp_path, published, "--dry-run", "--rerun-triggers", "mtime", "params", "input")
+    compiled = snakefile.parent / "src" / "dpfedbench" / "evaluation" / "__pycache__"
+    assert any(path.name.startswith("features.") for path in compiled.glob("*.pyc"))
+    again = called_from_git(source, tmp_path, published, "--dry-run", *triggers)
     assert again.returncode == 0 and "Nothing to be done" in again.stdout + again.stderr, again.stderr
 
 

@@ -3,6 +3,7 @@
 Accounts are compared with dp_accounting's PLD accountant and with Opacus's own; models with trainings nobody watches.
 """
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 from opacus import PrivacyEngine
+from opacus.accountants.analysis import rdp
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
@@ -46,6 +48,14 @@ ADAPTIVE = {
     "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2, "max_clipbound": 10.0, "min_clipbound": 0.1,
     "unclipped_num_std": 2.0,
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def opacus_reckons_once() -> Iterator[None]:
+    """Most trainings here have the same noise, steps and rate; Opacus's accountant takes longer than they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rdp, "_compute_rdp", functools.cache(rdp._compute_rdp))
+        yield
 
 
 class Training:
@@ -95,6 +105,11 @@ class Training:
 
 def independent(multipliers: list[float], rate: float = RATE, delta: float = DELTA) -> float:
     """Epsilon of Poisson-sampled Gaussians one after another, by dp_accounting's PLD accountant."""
+    return _independent(tuple(multipliers), rate, delta)
+
+
+@functools.cache
+def _independent(multipliers: tuple[float, ...], rate: float, delta: float) -> float:
     accountant = PLDAccountant(value_discretization_interval=1e-4)
     for z in dict.fromkeys(multipliers):
         sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(z))
