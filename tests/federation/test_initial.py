@@ -237,6 +237,12 @@ def test_what_no_account_is_of_is_refused_when_the_plan_is_read(change, said):
         make_config(change())
 
 
+def test_a_public_start_may_go_on_from_another_run_on_the_same_public_data():
+    """What declares the data set public says so of every run on it."""
+    longer = make_config(start_from(public(**start_from(public())), public=True))
+    assert longer.initial.without_account(longer) == () and longer.initial.public_for(longer)
+
+
 def test_a_private_run_may_be_public_alone_for_others(federation):
     """A model that was trained with privacy on another data set may be declared public, as any may."""
     run = make_config(SHORT, start_from(same_clients(dataset="glyph-symbols"), public=True))

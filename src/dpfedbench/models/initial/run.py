@@ -21,7 +21,8 @@ class RunInitial(Initial):
 
     That run is named by its settings, and has this run's seed. There are three cases:
 
-    - it trained on another data set that is declared `public`: it costs nothing;
+    - it trained on another data set that is declared `public`: it costs nothing, nor does a run that it started from,
+      if that one trained on the same data set;
     - it trained on this run's clients, with privacy: both read the same clients, and the account is of both together.
       Their noise has to be drawn apart, so that this run's `streams` are its own;
     - else it tells of private data without an account, and no finite epsilon holds.
@@ -58,7 +59,8 @@ class RunInitial(Initial):
                     f"initial.public is true, but {other.folder} was trained on {run.dataset}, which this run's "
                     "clients hold: start from another data set, or set it to false"
                 )
-            if start is not self and not start.public:
+            declared = start.public or (self.public and other.dataset == first.dataset)
+            if start is not self and not declared:
                 raise BenchError(
                     f"initial.run is {first.folder}, which itself starts from {other.folder}, and that is not public: "
                     f"three runs together have no analysis; start from {other.folder}, or from a public run"
