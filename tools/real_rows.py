@@ -12,6 +12,10 @@ from dpfedbench.yaml_files import read_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results" / "real.md"
+_SEARCHES = [
+    "fnas-1", "dp-1", "dp-4", "dp-wide", "clipped", "of-dp-1", "of-dp-4", "of-dp-wide", "of-clipped",
+]  # fmt: skip
+_FIXED_CELLS = ["separable", "skip", *(f"random-{number}" for number in range(6))]
 # A row of docs/measurements.md, and of which table or figure it has all runs that fit: series, seeds, values of the
 # axis, shots and ways. Add to it what you measure.
 STANDS = (
@@ -57,8 +61,13 @@ STANDS = (
         "M64", "correlated-noise", "secret",
         {"series": ["band-2-rate-2", "band-2-adam", "band-2-adam-02", "independent-02"], "seed": [0]},
     ),
-    ("M20", "dp-fnas", "small", {}),
-    ("M20", "dp-fnas", "small-seeds", {}),
+    ("M65", "dp-fedmeta", "frontier", {"series": ["public-start-128000", "balls-and-bins", "product"]}),
+    ("M65", "dp-fedmeta", "frontier", {"series": ["public-128000", "dp-agr", "maml", "random"]}),
+    ("M66", "dp-fedmeta", "frontier", {"series": ["public-128000-on"]}),
+    ("M20", "dp-fnas", "small", {"series": [*_SEARCHES, *_FIXED_CELLS]}),
+    ("M20", "dp-fnas", "small-seeds", {"series": _FIXED_CELLS}),
+    ("M67", "dp-fnas", "small-seeds", {"series": ["scattering"]}),
+    ("M68", "dp-maml", "baselines", {}),
     ("M13", "dp-maml", "table3", {"shots": [5]}),
     ("M13", "dp-maml", "table3", {"ways": [20]}),
     ("M11", "dp-maml", "repairs", {"seed": [0]}),
