@@ -73,6 +73,7 @@ STANDS = (
     ("M11", "dp-maml", "repairs", {"seed": [0]}),
     ("M12", "dp-maml", "figure6a", {"series": ["quantile"]}),
     ("M15", "dp-meta-learning-gbml", "figure2", {}),
+    ("M69", "dp-meta-learning-gbml", "baselines", {"seed": [0]}),
     ("M30", "secure-aggregation", "bits", {"series": ["bits-16"]}),
 )  # fmt: skip
 
