@@ -29,8 +29,8 @@ def test_every_preset_has_a_dag(snakemake: Call, preset: str | None) -> None:
     for rule in ("provenance", "page", "privacy", "cells"):
         assert found[rule] == 1
     assert found["table"] >= 5 and found["figure"] >= 9 and found["prepare"] >= 2
-    # Audits are made several a job.
-    assert found["audited"] > found["audit"]
+    # Audits are made several a job; smoke has few runs of a method.
+    assert found["audited"] >= (1.35 if preset == "smoke" else 1.5) * found["audit"]
 
 
 def test_the_scale_preset_trains_three_runs_of_one_partition(snakemake: Call) -> None:
