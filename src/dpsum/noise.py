@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
+from dpsum.factorisations import inverted
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
@@ -167,7 +168,7 @@ class Encoded(Noise):
         from dpsum.accounting.several import sensitivity
 
         if "separation" in sampler:
-            encoder = np.linalg.inv(self.inverse())
+            encoder = inverted(self.inverse())
             moved = sensitivity(encoder.T @ encoder, int(sampler["separation"]), int(sampler["participations"]))[1]
             if moved > 1 + 1e-9:
                 raise DpsumError(
@@ -175,7 +176,7 @@ class Encoded(Noise):
                     "scale the weights by `factorisations.scaled(weights, separation=..., participations=...)`"
                 )
         elif not known(self.mechanism, str(sampler["kind"])):
-            return dataclasses.replace(Sampling.of(sampler), encoder=np.abs(np.linalg.inv(self.inverse())).tobytes())
+            return dataclasses.replace(Sampling.of(sampler), encoder=np.abs(inverted(self.inverse())).tobytes())
         return sampler
 
     def combines(self, index: int) -> list[float]:

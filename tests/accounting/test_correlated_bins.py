@@ -203,6 +203,16 @@ def test_an_image_of_several_clients():
     assert high == pytest.approx(gaussian_epsilon(Z / 3, DELTA), rel=1e-9)
 
 
+def test_what_an_inversion_leaves_of_zero_changes_no_end():
+    """Libraries for linear algebra leave zeros above a band, or 1e-18 and 1e-35: their ratios are no factors."""
+    encoder = banded(8, 2) / 1.5
+    rng = np.random.default_rng(0)
+    for size in (1e-17, 1e-34):
+        left = size * rng.random((8, 8)) * 10.0 ** rng.integers(-18, 1, (8, 8))
+        found = tilted.bracket(encoder + np.tril(left, -2), 8, 1e-6)
+        assert found == pytest.approx(tilted.bracket(encoder, 8, 1e-6), rel=1e-3)
+
+
 def test_a_mechanism_plans_with_its_encoder_and_its_ledger_agrees(tmp_path):
     rounds = dpsum.BallsAndBins(units=80, cohort=10, rounds=8, seed=1)
     noise = dpsum.Correlated(multiplier=None, weights=factorisations.scaled(np.linalg.inv(banded(8, 2))))

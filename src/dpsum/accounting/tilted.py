@@ -58,6 +58,8 @@ _DRAWS = 100_000
 _MOST_DRAWS = 4_000_000
 _STEPS, _PER_OCTAVE = 8192, 1024
 _ROUNDING = 1e-9
+_NOTHING = 1e-13
+"""An overlap of two rounds that is a smaller share of the largest is what inverting an encoder leaves of zero."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,6 +78,8 @@ class _Chain:
         rest = np.tril(np.maximum(gram - common, 0.0), -1)
         # No column may rise again below its start: a chain of factors up to 1 could not follow.
         rest = np.tril(np.maximum.accumulate(rest[::-1], axis=0)[::-1], -1)
+        # The ratio of two roundings would be a factor for all columns.
+        rest[rest < _NOTHING * np.max(gram, initial=0.0)] = 0.0
         start, keep, cover, total = np.zeros(size), np.zeros(size), np.zeros(size), 0.0
         for row in range(1, size):
             held = cover[: row - 1]

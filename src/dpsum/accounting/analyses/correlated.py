@@ -21,7 +21,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from dpsum.accounting.accountant import MEND, Events
 from dpsum.accounting.analyses.known_rounds import MinSeparation, OnePass, epsilon_of_square
@@ -29,6 +28,7 @@ from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
+from dpsum.factorisations import inverted
 from dpsum.ledger import Release
 
 
@@ -124,7 +124,7 @@ def encoder_of(lines: Sequence[Release]) -> tuple[np.ndarray, float]:
                 "accounted for at a constant one"
             )
         inverse[number, : number + 1] = row
-    encoder = solve_triangular(inverse, np.eye(len(lines)), lower=True)
+    encoder = inverted(inverse)
     worst = float(np.sqrt((encoder**2).sum(axis=0).max()))
     if worst * float(np.max(first.threshold)) > float(np.max(first.sensitivity)) * (1 + 1e-9):
         raise DpsumError(
