@@ -26,8 +26,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: some tests wait, for processes that they have started or for a time to pass."""
-    return (os.cpu_count() or 1) + 1
+    """One for each core: what another one imports again takes longer than the tests here that wait."""
+    return os.cpu_count() or 1
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llvmlite import binding
-from numba import njit
+from numba import njit, types
 from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
@@ -32,7 +32,29 @@ class _NoAlias(Compiler):
         return super().define_pipelines()
 
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "pipeline_class": _NoAlias}
+# Nothing here is called from C.
+_OPTIONS: dict[str, Any] = {
+    "nogil": True, "error_model": "numpy", "pipeline_class": _NoAlias, "no_cfunc_wrapper": True,
+}  # fmt: skip
+
+
+def _inner(**options: Any) -> Any:
+    """Makes a decorator for loops that only other compiled loops call.
+
+    Nothing is compiled by which Python would call them, and a constant argument, `0` or `True`, is an integer or a bool
+    like any other: numba compiles a loop for the type of each constant, and for the number that a counter begins at.
+    """
+
+    def decorated(loop: Callable[..., Any]) -> Any:
+        dispatcher = njit(**_OPTIONS | {"no_cpython_wrapper": True} | options)(loop)
+        usual = dispatcher.get_call_template
+        dispatcher.get_call_template = lambda args, kws: usual(
+            [types.unliteral(each) for each in args], {name: types.unliteral(each) for name, each in kws.items()}
+        )
+        return dispatcher
+
+    return decorated
+
 
 # Reordering and fused multiply-add are allowed; assuming that no NaN occurs is not (a NaN contribution is counted
 # by the private sum, so it has to stay visible).
@@ -41,15 +63,15 @@ _REORDERED = {"contract", "reassoc", "nsz"}
 # For a loop that another compiled one calls. Two copies of such a loop exist, its own and the one in its caller, and
 # LLVM may reorder each in its own way. Which of them the caller finds depends on whether this process compiled them or
 # read them from numba's cache, so bits differed between the first run and the next. Put into its caller there is one.
-part: Any = njit(**_OPTIONS, fastmath=_REORDERED, forceinline=True)
+part = _inner(fastmath=_REORDERED, forceinline=True)
 
 # The same, computed in the order written, each operation rounded. What is not set would be the caller's.
-exact_part: Any = njit(**_OPTIONS, fastmath=False, forceinline=True)
+exact_part = _inner(fastmath=False, forceinline=True)
 
 
 # The same as a function of its own: its bits are those of each copy of it, and its callers are compiled sooner.
 # It can make and return no arrays, so that none of its code counts who holds them.
-exact: Any = njit(**_OPTIONS | {"fastmath": False, "_nrt": False})
+exact = _inner(fastmath=False, _nrt=False)
 
 _COMPILED: list[Any] = []
 _PATIENCE = 120.0

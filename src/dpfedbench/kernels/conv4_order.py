@@ -26,7 +26,7 @@ from dpfedbench.kernels.conv4_room import (
     tangent_pooled_gradient,
     tiles_of_input,
 )
-from dpfedbench.kernels.products import NO, YES, product, products, transpose
+from dpfedbench.kernels.products import product, products, transpose
 from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 
 
@@ -34,7 +34,7 @@ from dpfedbench.models.conv4 import NORMALISATION_EPSILON
 def _transformed(room, weight, out):
     """A later layer's weights [9*F, F], or their tangent, in the 16 products' form."""
     size = weight.size // 9
-    product(room.native, room.transform, NO, weight.reshape((9, size)), out.reshape((16, size)))
+    product(room.native, room.transform, False, weight.reshape((9, size)), out.reshape((16, size)))
 
 
 @exact
@@ -46,7 +46,7 @@ def _untransformed(room, index, out):
     """
     gradients = array_at(room.scratch, room.scratches, of.PRODUCTS, 3)
     taps = array_at(room.scratch, room.scratches, of.TAPS, 2)
-    product(room.native, room.transform, YES, gradients.reshape((16, gradients.size // 16)), taps)
+    product(room.native, room.transform, True, gradients.reshape((16, gradients.size // 16)), taps)
     each = taps.shape[1] // len(out)
     for g in range(len(out)):
         weight = array_at(out[g], room.weights, 3 * index + 3, 2).reshape((9, each))
@@ -73,7 +73,7 @@ def _logits(room, images, mean, covariance, row, point, codes):
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
         tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs))
         _transformed(room, array_at(row, room.weights, 3 * index + 3, 2), weights)
-        products(native, inputs, NO, weights, outputs, NO)
+        products(native, inputs, False, weights, outputs, False)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z, total))
         moments(native.addresses, (z, total, count, height, width, NORMALISATION_EPSILON, means, stds))
         normalise_and_pool(
@@ -194,12 +194,12 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         # A group's tiles lie side by side, so that each group has its own 16 products.
         _, tiles, filters = inputs.shape
         each = (len(gradients_of_weights), 16 * tiles // len(gradients_of_weights), filters)
-        products(native, inputs.reshape(each), YES, gradients.reshape(each), gradients_of_weights, NO)
+        products(native, inputs.reshape(each), True, gradients.reshape(each), gradients_of_weights, False)
         _untransformed(room, index, out)
         transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
         transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
         input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
-        products(native, gradients, NO, transposed, input_gradients, NO)
+        products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
             native.addresses,
             (
@@ -270,8 +270,8 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         total = array_at(scratch, room.scratches, shared + of.TOTAL, 2)
         tiles_of_input(native.addresses, (array_at(scratch, room.scratches, shared + of.PADDED, 4), inputs_dot))
         _transformed(room, array_at(along, room.weights, 3 * index + 3, 2), weights_dot)
-        products(native, array_at(point, room.points, own + of.INPUTS, 3), NO, weights_dot, outputs, NO)
-        products(native, inputs_dot, NO, array_at(point, room.points, own + of.WEIGHTS, 3), outputs, YES)
+        products(native, array_at(point, room.points, own + of.INPUTS, 3), False, weights_dot, outputs, False)
+        products(native, inputs_dot, False, array_at(point, room.points, own + of.WEIGHTS, 3), outputs, True)
         outputs_of_tiles(native.addresses, (outputs, count, height, width, z_dot, total))
         tangent_moments(
             native.addresses,
@@ -329,15 +329,15 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
             ),
         )  # fmt: skip
         gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
-        products(native, array_at(point, room.points, own + of.INPUTS, 3), YES, outputs, gradients_of_weights, NO)
+        products(native, array_at(point, room.points, own + of.INPUTS, 3), True, outputs, gradients_of_weights, False)
         inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
-        products(native, inputs_dot, YES, gradients, gradients_of_weights, YES)
+        products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
         input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
         transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
-        products(native, outputs, NO, transposed, input_gradients, NO)
+        products(native, outputs, False, transposed, input_gradients, False)
         transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
-        products(native, gradients, NO, transposed, input_gradients, YES)
+        products(native, gradients, False, transposed, input_gradients, True)
         input_gradient_of_tiles(
             native.addresses,
             (

@@ -19,8 +19,6 @@ from dpfedbench.kernels.vectors import add_outer, load, plus_several, several, s
 
 _SMALL = 400  # multiplications of a product below which torch has loops of its own
 _LANES = 16
-YES, NO = np.bool_(True), np.bool_(False)
-"""For `turned` and `adds`: Python's own are types of their own to numba, which compiles a loop for each of them."""
 _DEEPEST = (192, 256, 384)
 """Terms of a sum after which a library may begin another one: 192 is MKL's on AMD's processors."""
 
@@ -142,7 +140,7 @@ def product(native, a, turned, b, out):
     """out = a @ b, or the transpose of a; as torch's `mm`."""
     rows, columns = out.shape
     if native.deepest > 0 and columns % _LANES == 0:
-        _by_blocks(a, turned, b, out, NO, native.deepest)
+        _by_blocks(a, turned, b, out, False, native.deepest)
         return
     if native.addresses[MULTIPLY] == 0:
         if turned:
@@ -187,7 +185,7 @@ def _tried(native, single, a, turned, b, out):
         product(native, a[0], turned, b[0], out[0])
     else:
         out[:] = 1
-        products(native, a, turned, b, out, YES)
+        products(native, a, turned, b, out, True)
 
 
 def deepest(native: Native, shapes: Iterable[tuple[bool, bool, int, int, int]]) -> int:
