@@ -107,8 +107,8 @@ def together(wanted: Iterable[tuple[Any, tuple[Any, ...]]]) -> None:
     """
     found = list(wanted)
     for wait in (False, True):
-        for loop, types in found:
-            loop.compile(types, wait=wait)
+        for loop, given in found:
+            loop.compile(given, wait=wait)
 
 
 def _once(loop: Any, types: Any, wait: bool = True) -> Any:
