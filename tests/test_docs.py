@@ -13,10 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
+from dpfedbench.kernels.conv4_passes import Passes
 from tests.calls import Snakemake
+from tests.models.nets import conv4
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,7 +171,9 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    # What numba compiled fits as long as a source is unchanged, and takes longest to make.
+    # What numba compiled fits as long as a source is unchanged, and takes longest to make. It is made in this tree, where
+    # tests that run beside this one wait for it instead of making it too.
+    Passes(conv4().module, 5, np.float32)
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
         place = copy / compiled.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
