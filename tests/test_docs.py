@@ -171,8 +171,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
-    # What numba compiled fits as long as a source is unchanged, and takes longest to make. It is made in this tree, where
-    # tests that run beside this one wait for it instead of making it too.
+    # What numba compiled fits as long as a source is unchanged, and takes longest to make. It is made in this tree:
+    # what runs beside this test waits for it instead of making it too.
     Passes(conv4().module, 5, np.float32)
     for compiled in (ROOT / "src").rglob("*.nb[ic]"):
         place = copy / compiled.relative_to(ROOT)
