@@ -14,6 +14,7 @@ import math
 from typing import TYPE_CHECKING
 
 from dpsum.lazy import Lazy, np
+from dpsum.triangular import inverted
 
 if TYPE_CHECKING:
     from scipy import linalg, optimize
@@ -86,15 +87,6 @@ def scaled(inverse: np.ndarray, *, separation: int = 1, participations: int = 1)
         return np.asarray(inverse * (sensitivity(encoder.T @ encoder, separation, participations)[1] * (1 + 1e-12)))
     squares = [math.fsum(value * value for value in column) for column in encoder.T.tolist()]
     return np.asarray(inverse * (math.sqrt(max(squares, default=1.0)) * (1 + 1e-12)))
-
-
-def inverted(lower: np.ndarray) -> np.ndarray:
-    """The inverse of a lower triangular matrix, float64 [T, T], row by row: no library's threads are in its bits."""
-    inverse = np.eye(len(lower))
-    for row in range(len(lower)):
-        inverse[row] -= np.einsum("s,sj->j", lower[row, :row], inverse[:row])
-        inverse[row] /= lower[row, row]
-    return inverse
 
 
 @functools.lru_cache(maxsize=16)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpsum.errors import DpsumError
-from dpsum.factorisations import inverted
 from dpsum.lazy import np
 from dpsum.private_sum import PrivateSum
 from dpsum.sampling import Sampler, Sampling
 from dpsum.secure import Lattice, SecureSum
+from dpsum.triangular import inverted
 
 if TYPE_CHECKING:
     from dpsum.accounting.budgets import BudgetPlan

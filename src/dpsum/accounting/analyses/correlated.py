@@ -28,8 +28,8 @@ from dpsum.accounting.gaussian import Bracket, gaussian_epsilon
 from dpsum.accounting.image_level import ImageUse
 from dpsum.accounting.several import sensitivity
 from dpsum.errors import DpsumError
-from dpsum.factorisations import inverted
 from dpsum.ledger import Release
+from dpsum.triangular import inverted
 
 
 class CorrelatedOnePass(OnePass):
