@@ -26,7 +26,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One for each core: what another one imports again takes longer than the tests here that wait."""
+    """One for each core: one more was not measurably faster, and imports everything once more."""
     return os.cpu_count() or 1
 
 

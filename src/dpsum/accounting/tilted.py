@@ -78,8 +78,10 @@ class _Chain:
         rest = np.tril(np.maximum(gram - common, 0.0), -1)
         # No column may rise again below its start: a chain of factors up to 1 could not follow.
         rest = np.tril(np.maximum.accumulate(rest[::-1], axis=0)[::-1], -1)
-        # The ratio of two roundings would be a factor for all columns.
-        rest[rest < _NOTHING * np.max(gram, initial=0.0)] = 0.0
+        # The ratio of two roundings would be a factor for all columns: what all have in common covers them.
+        least = _NOTHING * np.max(gram, initial=0.0)
+        if (nothing := (rest > 0) & (rest < least)).any():
+            rest[nothing], common = 0.0, common + float(least)
         start, keep, cover, total = np.zeros(size), np.zeros(size), np.zeros(size), 0.0
         for row in range(1, size):
             held = cover[: row - 1]
