@@ -13,10 +13,15 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src"
 FILES = sorted(path for name in ("dpfedbench", "dpsum") for path in (SRC / name).rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 LATE_IMPORTS = 40
 LONG = 400
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """All files, parsed by the process that has these tests, and kept no longer than they take."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def called(path: Path) -> str:
@@ -56,9 +61,9 @@ def late(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
         yield from late(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def test_no_two_files_import_each_other() -> None:
+def test_no_two_files_import_each_other(trees: dict[Path, ast.Module]) -> None:
     modules = {called(path) for path in FILES}
-    edges = {called(path): imports(tree, modules) - {called(path)} for path, tree in TREES.items()}
+    edges = {called(path): imports(tree, modules) - {called(path)} for path, tree in trees.items()}
     assert circles(edges) == []
 
 
@@ -70,19 +75,19 @@ def test_a_circle_is_found() -> None:
     assert imports(ast.parse(source), {"x.y", "x.w", "x"}) == {"x.y", "x.w"}
 
 
-def test_imports_stand_at_the_head() -> None:
-    counts = collections.Counter({called(path): len(list(late(tree))) for path, tree in TREES.items()})
+def test_imports_stand_at_the_head(trees: dict[Path, ast.Module]) -> None:
+    counts = collections.Counter({called(path): len(list(late(tree))) for path, tree in trees.items()})
     assert counts.total() <= LATE_IMPORTS, counts.most_common(20)
     assert len(list(late(ast.parse("def f():\n    if x:\n        import a\nimport b\n")))) == 1
 
 
 @pytest.mark.parametrize("name", ["dpfedbench", "dpsum"])
-def test_a_run_has_its_type(name: str) -> None:
+def test_a_run_has_its_type(name: str, trees: dict[Path, ast.Module]) -> None:
     """Adapters are handed the runs of other libraries."""
     untyped = []
     for path in FILES:
         if called(path).startswith(f"{name}.") and ".adapters." not in called(path):
-            for node in ast.walk(TREES[path]):
+            for node in ast.walk(trees[path]):
                 if isinstance(node, ast.FunctionDef):
                     takes = {one.arg: one.annotation for one in (*node.args.args, *node.args.kwonlyargs)}
                     said = takes.get("run", ast.Name("typed"))

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -111,6 +112,16 @@ def stop_before(monkeypatch, index):
 
     monkeypatch.setattr(engine._Training, "_round", until)
     return Stop
+
+
+def forking():
+    """For processes that are forks of one that has loaded what a training does (`loaded`).
+
+    There is one such server in a process, and it loads what the first who asks for it says.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.federation.loaded"])
+    return context
 
 
 def train(config, places, run_dir, threads=1, checkpoint_seconds=1e9, **more):

@@ -1,7 +1,6 @@
 """Checkpoints that were damaged, and the lock of a run's folder: who comes second takes what the first one finished."""
 
 import fcntl
-import multiprocessing
 import threading
 import time
 from multiprocessing.synchronize import Event
@@ -14,7 +13,7 @@ from dpfedbench.errors import BenchError
 from dpfedbench.federation import engine
 from dpfedbench.federation.checkpoint import Checkpoint, run_lock
 
-from .conftest import make_config, stop_before, train
+from .conftest import forking, make_config, stop_before, train
 
 
 def test_any_flipped_byte_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -58,7 +57,7 @@ def hold(folder: Path, held: Event, release: Event) -> None:
 
 
 def test_the_second_says_whom_it_waits_for_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = forking()
     held, release = context.Event(), context.Event()
     first = context.Process(target=hold, args=(tmp_path / "checkpoint", held, release))
     first.start()

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import multiprocessing
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from dpsum import mechanism, randomness
 from dpsum.ledger import read_ledger
 from dpsum.private_sum import PlainSum, PrivateSum
 
-from .conftest import PLAIN, make_config, stop_before, train
+from .conftest import PLAIN, forking, make_config, stop_before, train
 
 RESULTS = ("model.safetensors", "ledger.jsonl", "metrics.json")
 
@@ -34,7 +33,7 @@ RESULTS = ("model.safetensors", "ledger.jsonl", "metrics.json")
 def job(config, federation, run_dir):
     """A training process, with a checkpoint after every round and rounds long enough to be killed in."""
     step = engine._Training._round
-    engine._Training._round = lambda self, index: (time.sleep(0.03), step(self, index))[1]
+    engine._Training._round = lambda self, index: (time.sleep(0.06), step(self, index))[1]
     train(config, federation, run_dir, checkpoint_seconds=0.05)
 
 
@@ -45,9 +44,7 @@ def results(run_dir):
 def test_killed_at_random_moments_it_ends_with_the_same_bits(federation, tmp_path):
     config = make_config()
     train(config, federation, tmp_path / "undisturbed")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dpfedbench.federation.engine"])
-    moments = random.Random(1)
+    context, moments = forking(), random.Random(1)
     kills, run_dir = 0, tmp_path / "killed"
     for attempt in range(60):
         process = context.Process(target=job, args=(config, federation, run_dir))
@@ -61,7 +58,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bits(federation, tmp_pat
                 if lock.exists() and lock.stat().st_mtime_ns != before:
                     break
                 time.sleep(0.005)
-            time.sleep(moments.uniform(0.0, 0.5))
+            time.sleep(moments.uniform(0.0, 0.12))
             if process.is_alive():
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1

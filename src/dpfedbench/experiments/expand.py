@@ -30,6 +30,8 @@ from dpfedbench.settings import layers
 from dpfedbench.settings.layers import leaves, set_key
 
 _TEST = "test."
+_READ: dict[tuple[type[Method], str], Method] = {}
+"""Runs by their method and plain values, as text. A plan asks for most of its runs several times, cell by cell."""
 
 
 def make_plan(
@@ -235,7 +237,7 @@ class _Expansion:
                 values["model"] = {**values["model"], "genotype": {"kind": "found", "search": searches}}
             if start is not None:
                 values["initial"] = start
-            first = cls.read({**values, "method": series.method, "seed": seeds[0]})
+            first = _read(cls, {**values, "method": series.method, "seed": seeds[0]})
             if first.private and self._searched_on_private_data(series):
                 first = first.replace(streams="own")
             runs = (first, *(first.replace(seed=seed) for seed in seeds[1:]))
@@ -333,6 +335,14 @@ class _Expansion:
         return "; ".join(differing)
 
 
+def _read(cls: type[Method], values: Mapping[str, Any]) -> Method:
+    """The run of these plain values, which nothing can change: each is read and checked once in a process."""
+    key = cls, repr(values)
+    if key not in _READ:
+        _READ[key] = cls.read(values)
+    return _READ[key]
+
+
 def _same_name(table: Table, series: Series) -> bool:
     """Whether another row of the table would be called as this one: by the method's title alone."""
     alike = [other for other in table.series.values() if other is not None and other.search is None]
@@ -346,7 +356,7 @@ def named(run: Method) -> dict[str, Any]:
     """
     said = run.identity()
     try:
-        same = type(run).read(said) == run
+        same = _read(type(run), said) == run
     except BenchError:
         same = False
     return {key: value for key, value in (said if same else run.plain()).items() if key != "seed"}

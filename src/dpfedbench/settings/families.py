@@ -92,7 +92,7 @@ class Shape:
     named: bool = False  # whether it holds its items by name, as a mapping does
     default: str | None = None  # the kind of the part that stands there where none is given
 
-    @property
+    @functools.cached_property
     def tag(self) -> str:
         """The key by which a part there says its kind."""
         return tag_of(self.sections)

@@ -16,7 +16,7 @@ LOWER_CASE = "^[a-z0-9]+(-[a-z0-9]+)*$"
 
 def dotted(*keys: object) -> str:
     """The full name of a key, e.g. "clipping.threshold"; empty parts are left out."""
-    return ".".join(str(key) for key in keys if str(key))
+    return ".".join([text for key in keys if (text := str(key))])
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
