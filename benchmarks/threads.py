@@ -25,8 +25,12 @@ from typing import Any
 HERE = Path(__file__).resolve().parent.parent
 
 
-def once(folder: str, filters: int, steps: int, tasks: int, threads: list[int]) -> None:
-    """Print the milliseconds of a task by the clock, and of the processor, for each number of threads."""
+def once(benchmarks: str, folder: str, filters: int, steps: int, tasks: int, threads: list[int]) -> None:
+    """Print the milliseconds of a task by the clock, and of the processor, for each number of threads.
+
+    How a training is called is what the benchmark of the same checkout says.
+    """
+    sys.path.insert(0, benchmarks)
     from meta_gradient import Ours, Tasks, dataset
 
     data = dataset(Path(folder))
@@ -42,8 +46,9 @@ def once(folder: str, filters: int, steps: int, tasks: int, threads: list[int]) 
 
 def measured(checkout: Path, folder: str, *numbers: int) -> dict[int, tuple[float, float]]:
     """What `once` prints in a process that reads the code of one checkout."""
-    command = [sys.executable, __file__, "--once", folder, *map(str, numbers)]
-    environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--once", str(checkout / "benchmarks"), folder, *map(str, numbers)]
+    # As Snakemake has them in a job of two threads: products that heed them take threads of their own.
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     rows = [line.split() for line in said.splitlines()]
     return {int(count): (float(clock), float(processor)) for count, clock, processor in rows}
@@ -58,10 +63,10 @@ def main() -> None:
     parser.add_argument("--filters", type=int, nargs="+", default=[16, 32, 64])
     parser.add_argument("--before", type=Path, help="a checkout of another commit")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/threads.csv"))
-    parser.add_argument("--once", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--once", nargs=5, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.once:
-        once(asked.once[0], *map(int, asked.once[1:]), threads=[1, 2])
+        once(*asked.once[:2], *map(int, asked.once[2:]), threads=[1, 2])
         return
     checkouts = {"now": HERE} | ({"before": asked.before.resolve()} if asked.before else {})
     rows = list[dict[str, Any]]()

@@ -36,8 +36,11 @@ class Threads(Generic[Worker]):
 
     def __init__(self, count: int, make: Callable[[], Worker]) -> None:
         self.count = max(1, count)
+        # torch, OpenMP and MKL each keep by thread how many they take: what `running` says is said to the caller's.
         self._pool: concurrent.futures.Executor = (
-            concurrent.futures.ThreadPoolExecutor(self.count) if self.count > 1 else _Caller()
+            concurrent.futures.ThreadPoolExecutor(self.count, initializer=torch.set_num_threads, initargs=(1,))
+            if self.count > 1
+            else _Caller()
         )
         self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         for _ in range(self.count):
@@ -54,7 +57,7 @@ class Threads(Generic[Worker]):
 
     @contextmanager
     def running(self) -> Iterator[concurrent.futures.Executor]:
-        """The threads; torch itself, which would add its own to each of them, is held to one meanwhile."""
+        """The threads; torch itself, which would add its own to the caller's, is held to one meanwhile."""
         previous = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
