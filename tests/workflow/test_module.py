@@ -19,6 +19,7 @@ import yaml
 
 from dpfedbench import command
 from dpfedbench.errors import BenchError
+from tests.calls import Snakemake
 from tests.shipped import without_others
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,12 +63,13 @@ rule mine:
 """
 
 
-def test_another_snakefile_takes_the_workflow_as_a_module(tmp_path: Path, drawn: Path) -> None:
+def test_another_snakefile_takes_the_workflow_as_a_module(
+    tmp_path: Path, drawn: Path, call_snakemake: Snakemake
+) -> None:
     """Its own configuration lies over the workflow's, its rules stand on the workflow's, and nothing is copied."""
     (tmp_path / "Snakefile").write_text(MAIN.replace("ROOT", str(ROOT)), encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(without_others(OWN), encoding="utf-8")
-    called = [sys.executable, "-m", "snakemake", "--cores", "2", "--directory", str(tmp_path)]
-    done = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = call_snakemake("--cores", "2", "--directory", str(tmp_path), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     with open(tmp_path / "mine.csv", newline="", encoding="utf-8") as handle:
         (row,) = csv.DictReader(handle)
