@@ -159,15 +159,7 @@ def test_an_experiment_of_ones_own_in_the_repository_breaks_no_test(tmp_path: Pa
     for name in ("src", "workflow", "Snakefile", "pyproject.toml", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "config" / "experiments" / "mine.yaml").write_text(yaml.safe_dump(mine()), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "not paper and not without_what and not script",
-    ]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "not paper and not without_what"]
     command += ["tests/test_experiments.py", "tests/test_pruning.py", "tests/reporting/test_tables.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]

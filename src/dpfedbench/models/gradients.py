@@ -7,7 +7,6 @@ are checked here, for all implementations; the implementations' own methods star
 from __future__ import annotations
 
 import functools
-import itertools
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -373,11 +372,9 @@ class Workers(Threads[Worker]):
         self.chunk, self._tasks = choice.chunk(threads), choice.tasks
 
     def split(self, count: int) -> list[slice]:
-        """The tasks 0 to count - 1, in as many pieces for each thread; none has more than a worker computes at once."""
-        size = self._tasks if self.device == "cpu" else max(1, count)
-        pieces = min(count, -(-count // (size * self.count)) * self.count)
-        ends = [count * piece // pieces for piece in range(pieces + 1)] if pieces else []
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        """The tasks 0 to count - 1, as many together as a worker computes at once; fewer where a thread would wait."""
+        size = min(self._tasks, -(-count // self.count)) if self.device == "cpu" else count
+        return [slice(start, min(start + size, count)) for start in range(0, count, max(1, size))]
 
 
 def joined(parts: list[Measured]) -> Measured:
