@@ -49,6 +49,7 @@ COMMAND = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefi
 COMMAND += ["--configfile", str(ROOT / "config/presets/smoke.yaml"), "--config", "machine={checkpoint_seconds: 0.01}"]
 DISK = 256 * 2**20  # bytes of the tmpfs; the results take a fifth
 LIMIT = 600  # seconds that any one call may take
+TRIES = 5  # calls for one event, each disturbed in half the time of the one before
 
 
 class Folder:
@@ -75,19 +76,30 @@ class Folder:
         """The end of the log."""
         return self.log.read_text(encoding="utf-8", errors="replace")[-5000:]
 
-    def wait_for(
-        self, process: subprocess.Popen[bytes], ready: Callable[[], object], what: str, seconds: float
-    ) -> None:
-        """Wait until something is so, and some seconds more."""
-        deadline = time.monotonic() + LIMIT
-        while not ready():
-            assert process.poll() is None, (
-                f"the workflow ended before there was {what}: take more targets\n{self.said()}"
-            )
-            assert time.monotonic() < deadline, f"no {what} in {LIMIT} s: {self.said()}"
-            time.sleep(0.02)
-        time.sleep(seconds)
-        assert process.poll() is None, f"the workflow ended within {seconds:.1f} s of {what}: {self.said()}"
+    def start_until(
+        self, ready: Callable[[subprocess.Popen[bytes]], object], what: str, seconds: float
+    ) -> tuple[subprocess.Popen[bytes], str]:
+        """A call in which something is so, some seconds later, and when that was.
+
+        On a fast machine the call may have ended by then. What it made is then deleted, and it is called again for
+        half as many seconds.
+        """
+        for _ in range(TRIES):
+            before = {*self.path.rglob("*")}
+            process, deadline = self.start(), time.monotonic() + LIMIT
+            while process.poll() is None and not ready(process):
+                assert time.monotonic() < deadline, f"no {what} in {LIMIT} s: {self.said()}"
+                time.sleep(0.02)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=seconds)
+            if process.poll() is None:
+                return process, f"{seconds:.1f} s after {what}"
+            assert process.returncode == 0, self.said()
+            for path in {*self.path.rglob("*")} - before:
+                if path.is_file() and ".snakemake" not in path.parts:
+                    path.unlink()
+            seconds /= 2
+        raise AssertionError(f"{TRIES} calls ended before or within {seconds:.2f} s of {what}: {self.said()}")
 
     def finished(self) -> int:
         """How many jobs of this call have finished."""
@@ -118,20 +130,16 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         calls = [folder.start(log) for log in logs]
         codes = [folder.end(call) for call in calls]
         return f"two calls at once, which ended with {codes[0]} and {codes[1]}"
-    process = folder.start()
+    # Seconds after a number of jobs, or after one has begun: so the moments fall into every stage.
     if event in ("group", "Snakemake", "full disk"):
-        # Jobs of this call, then seconds: so the moments fall into every stage, on fast and slow machines alike.
-        jobs, seconds = moments.randint(1, 3), moments.uniform(0, 2)
-        folder.wait_for(process, lambda: folder.finished() >= jobs, f"{jobs} jobs", seconds)
-        said = f"{jobs} jobs and {seconds:.1f} s after the call"
+        jobs = moments.randint(1, 3)
+        process, said = folder.start_until(lambda _: folder.finished() >= jobs, f"{jobs} jobs", moments.uniform(0, 2))
     elif event == "warm":
-        seconds = moments.uniform(0, 2)
-        folder.wait_for(process, lambda: len(folder.warm(process)) > 1, "a fork of the warm process", seconds)
-        said = f"{seconds:.1f} s after its first fork"
+        fork, seconds = "the first fork of the warm process", moments.uniform(0, 2)
+        process, said = folder.start_until(lambda call: len(folder.warm(call)) > 1, fork, seconds)
     else:
-        seconds, script = moments.uniform(0, 1), f".{event}.py"
-        folder.wait_for(process, lambda: folder.processes(script), f"a job of {event}", seconds)
-        said = f"a job of {event}, {seconds:.1f} s after it began"
+        script, begun, seconds = f".{event}.py", f"the start of a job of {event}", moments.uniform(0, 1)
+        process, said = folder.start_until(lambda _: folder.processes(script), begun, seconds)
     if event == "full disk":
         ballast = folder.path / "ballast"
         with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as handle:
@@ -140,7 +148,7 @@ def disturb(event: str, folder: Folder, moments: random.Random) -> str:
         code = folder.end(process)
         ballast.unlink()
         assert code, "the workflow ended well on a full disk"
-        return f"the disk filled {said}"
+        return f"the disk filled: {said}"
     if event == "group":
         os.killpg(process.pid, signal.SIGKILL)
     elif event == "Snakemake":
