@@ -75,8 +75,7 @@ def test_a_linear_loss_has_no_second_derivatives():
     theta, x, y = drawn(net)
     thetas = torch.from_numpy(np.stack([theta, 0.9 * theta]))
     slopes, products = torch.full_like(thetas, 7), torch.full_like(thetas, 7)
-    point = TorchGradients(net, dtype=torch.float64).at(thetas, x, y, products=True)
-    point.gradient(slopes)
+    point = TorchGradients(net, dtype=torch.float64).at(thetas, x, y, slopes, products=True)
     point.product(thetas, products)
     means = (x / 255).transpose(0, 1, 4, 2, 3).reshape(2, 7, 128).mean(1)
     np.testing.assert_allclose(slopes, np.pad(means, ((0, 0), (0, 2))), atol=1e-12)
@@ -87,8 +86,8 @@ def test_a_layer_without_second_derivatives_is_named():
     net = of(lambda: layers(nn.Hardsigmoid()))
     theta, x, y = drawn(net)
     thetas = torch.from_numpy(theta)[None]
-    point = TorchGradients(net, dtype=torch.float64).at(thetas, x[:1], y[:1], products=True)
-    point.gradient(torch.empty_like(thetas))
+    out = torch.empty_like(thetas)
+    point = TorchGradients(net, dtype=torch.float64).at(thetas, x[:1], y[:1], out, products=True)
     with pytest.raises(BenchError, match=r"Sequential has no second derivatives \(.*hardsigmoid"):
         point.product(thetas, torch.empty_like(thetas))
 
@@ -109,7 +108,7 @@ def test_a_module_may_view_its_maps(channels):
     net = of(lambda: Viewing(channels), shape=(8, 8, channels))
     theta, x, y = drawn(net)
     gradients = TorchGradients(net, dtype=torch.float64)
-    gradients.at(torch.from_numpy(np.stack([theta, theta])), x, y).gradient(torch.empty(2, len(theta)).double())
+    gradients.at(torch.from_numpy(np.stack([theta, theta])), x, y, torch.empty(2, len(theta)).double())
     gradients.each(torch.from_numpy(theta), x[0], y[0], torch.empty(7, len(theta)).double())
 
 
@@ -123,10 +122,8 @@ def test_derivatives_of_tasks_equal_those_of_autograd(name, kernels):
     direction = torch.from_numpy(np.random.default_rng(1).standard_normal(thetas.shape)).to(dtype)
     slopes, products = torch.empty_like(thetas), torch.empty_like(thetas)
     # In memory that another point has left.
-    before = gradients.at(0.5 * thetas, x, y, products=True)
-    before.gradient(slopes)
-    point = gradients.at(thetas, x, y, products=True, into=before)
-    point.gradient(slopes)
+    before = gradients.at(0.5 * thetas, x, y, slopes, products=True)
+    point = gradients.at(thetas, x, y, slopes, products=True, into=before)
     point.product(direction, products)
     logits = gradients.logits(thetas, gradients.prepared(x))
     for i, weights in enumerate(thetas.double()):
@@ -213,17 +210,15 @@ def test_tasks_all_at_once_are_as_one_by_one(name):
     gradients = TorchGradients(net, dtype=torch.float64)
     theta, x, y = drawn(net)
     thetas, inputs = torch.from_numpy(np.stack([theta, 0.9 * theta])), gradients.prepared(x)
-    one_by_one = gradients.at(thetas, inputs, y, products=True)
-    together = _AllAtOnce(gradients, thetas, inputs.value, torch.from_numpy(y))
+    slopes, others, *products = (torch.empty_like(thetas) for _ in range(4))
+    one_by_one = gradients.at(thetas, inputs, y, slopes, products=True)
+    together = _AllAtOnce(gradients, thetas, inputs.value, torch.from_numpy(y), others)
     assert gradients._vmaps_tasks
     assert together.losses == pytest.approx(one_by_one.losses)
-    found = []
-    for point in (one_by_one, together):
-        slopes, products = torch.empty_like(thetas), torch.empty_like(thetas)
-        point.gradient(slopes)
-        point.product(torch.ones_like(thetas), products)
-        found.append((slopes, products))
-    torch.testing.assert_close(found[0], found[1])
+    for point, product in zip((one_by_one, together), products, strict=True):
+        point.product(torch.ones_like(thetas), product)
+    torch.testing.assert_close(slopes, others)
+    torch.testing.assert_close(*products)
     assert together.accuracies == pytest.approx(one_by_one.accuracies)
 
 
@@ -244,7 +239,7 @@ def test_tasks_of_sizes_that_do_not_fit_are_refused(name, change, kernels):
         for key, shape in shapes.items()
     )
     with pytest.raises(ValueError):
-        choose(net, enabled=kernels).make().at(theta, x, y).gradient(out)
+        choose(net, enabled=kernels).make().at(theta, x, y, out)
 
 
 @KERNELS

@@ -33,7 +33,7 @@ def refined(
     starts = itertools.cycle(range(0, len(records), batch))
     for start in itertools.islice(starts, steps):
         some = records[None, start : start + batch]
-        gradients.at(own[None], some, some).gradient(gradient)
+        gradients.at(own[None], some, some, gradient)
         own -= np.asarray(rate, theta.dtype) * gradient[0]
     return own
 

@@ -23,7 +23,7 @@ from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
 _MOST = 4
-_OUTPUTS = 2 * 28 * 28 * 64
+_OUTPUTS = 28 * 28 * 32
 """Outputs of the images' first convolutions, one image a task, that are computed at once, or less."""
 
 
@@ -38,7 +38,7 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small, and few enough that what they keep is: 4 of 32 filters, 2 of 64."""
+        """So many that Python's part is small, and few enough for the processor's cache: 2 of 16 filters, 1 of 32."""
         height, width, _ = net.input_shape
         assert isinstance(net.module, Conv4)
         return max(1, min(_MOST, _OUTPUTS // (height * width * net.module.filters)))
@@ -53,14 +53,14 @@ class BatchConv4(TorchGradients):
             self._passes[batch] = Passes(self.net.module, batch, self.number.type)
         return self._passes[batch]
 
-    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
         if tuple(y.shape) != x.shape[:2]:
             raise ValueError(f"{list(x.shape[:2])} images need as many labels, not {list(y.shape)}")
         passes = self._of(x.shape[1])
         places = None
         if isinstance(into, _Tasks) and into.passes is passes and len(into.places.floats) == len(theta):
             places = into.places
-        return _Tasks(passes, np.asarray(theta), x.value, np.asarray(y), places)
+        return _Tasks(passes, np.asarray(theta), x.value, np.asarray(y), np.asarray(out), places)
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         passes = self._of(x.shape[1])
@@ -68,22 +68,17 @@ class BatchConv4(TorchGradients):
 
 
 class _Tasks(Point):
-    """Tasks, each with an evaluation of its own; their weights may not change before their derivatives are computed."""
+    """Tasks, each with a point of its own; their weights may not change before their products are computed."""
 
     def __init__(
-        self, passes: Passes, theta: np.ndarray, images: Images, labels: np.ndarray, places: Points | None
-    ) -> None:
+        self, passes: Passes, theta: np.ndarray, images: Images, labels: np.ndarray, out: np.ndarray,
+        places: Points | None,
+    ) -> None:  # fmt: skip
         super().__init__(theta)
         self.passes, self._theta, self._images = passes, theta, images
         self.places = passes.points(len(theta)) if places is None else places
-        losses, right = passes.losses(theta, images, labels, self.places)
-        self._measured = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._measured
-
-    def _gradient(self, out: Array) -> None:
-        self.passes.gradients(self._theta, self._images, self.places, np.asarray(out))
+        losses, right = passes.gradients(theta, images, labels, self.places, out)
+        self.losses, self.accuracies = losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _product(self, direction: Array, out: Array) -> None:
         self.passes.hessian_products(self._theta, self._images, np.asarray(direction), self.places, np.asarray(out))

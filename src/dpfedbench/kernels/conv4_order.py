@@ -198,7 +198,7 @@ def _backward(room, images, mean, row, point, codes, out, by_record):
         _untransformed(room, index, out)
         transposed = array_at(scratch, room.scratches, of.TRANSPOSED, 3)
         transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)  # cheaper than a transposed product
-        input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
+        input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         products(native, gradients, False, transposed, input_gradients, False)
         input_gradient_of_tiles(
             native.addresses,
@@ -313,7 +313,7 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
         )  # fmt: skip
         copy(shift_dot, array_at(out[0], room.weights, 3 * index + 5, 1))
         copy(scale_dot, array_at(out[0], room.weights, 3 * index + 4, 1))
-        outputs = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
+        tangents = array_at(scratch, room.scratches, shared + of.TANGENTS, 3)
         tangent_gradient_tiles(
             native.addresses,
             (
@@ -325,17 +325,17 @@ def _product(room, images, mean, covariance, row, along, point, codes, out):
                 array_at(row, room.weights, 3 * index + 4, 1), array_at(along, room.weights, 3 * index + 4, 1),
                 code, delta, delta_dot,
                 array_at(point, room.points, own + of.SHIFT, 2)[0], array_at(point, room.points, own + of.SCALE, 2)[0],
-                shift_dot, scale_dot, outputs,
+                shift_dot, scale_dot, tangents,
             ),
         )  # fmt: skip
         gradients = array_at(point, room.points, own + of.GRADIENTS, 3)
-        products(native, array_at(point, room.points, own + of.INPUTS, 3), True, outputs, gradients_of_weights, False)
+        products(native, array_at(point, room.points, own + of.INPUTS, 3), True, tangents, gradients_of_weights, False)
         inputs_dot = array_at(scratch, room.scratches, shared + of.INPUTS, 3)
         products(native, inputs_dot, True, gradients, gradients_of_weights, True)
         _untransformed(room, index, out)
-        input_gradients = array_at(scratch, room.scratches, shared + of.INPUT_GRADIENTS, 3)
+        input_gradients = array_at(scratch, room.scratches, shared + of.OUTPUTS, 3)
         transpose(array_at(point, room.points, own + of.WEIGHTS, 3), transposed)
-        products(native, outputs, False, transposed, input_gradients, False)
+        products(native, tangents, False, transposed, input_gradients, False)
         transpose(array_at(scratch, room.scratches, shared + of.WEIGHTS, 3), transposed)
         products(native, gradients, False, transposed, input_gradients, True)
         input_gradient_of_tiles(
@@ -386,10 +386,11 @@ def _divide(matrix, count):
 
 
 @compiled
-def evaluate(room, theta, images, labels, points, by_record, logits, losses, right):
-    """Logits [T, B, ways] of batches at weights [T, d] and, unless `losses` is empty, losses and right answers [T, B].
+def evaluate(room, theta, images, labels, points, by_record, logits, losses, right, out):
+    """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T, B]; gradients [T, G, d] of groups.
 
-    Weights and points may be one for all.
+    No losses and no gradients are computed where `losses` and `out` are empty. Weights and points may be one for all
+    then.
     """
     for t in range(len(logits)):
         row, place = theta[t if len(theta) > 1 else 0], t if len(points.floats) > 1 else 0
@@ -403,14 +404,9 @@ def evaluate(room, theta, images, labels, points, by_record, logits, losses, rig
             copy(array_at(room.scratch, room.scratches, of.LOSSES, 1), losses[t])
             for b in range(len(found)):
                 right[t, b] = _largest(found[b]) == labels[t, b]
-
-
-@compiled
-def gradients(room, theta, images, points, by_record, out):
-    """Gradients [T, G, d] of batches' groups, of which `evaluate` made the points."""
-    for t in range(len(out)):
-        floats, codes = points.floats[t], points.codes[t]
-        _backward(room, images.padded[t], images.mean[t], theta[t], floats, codes, out[t], by_record)
+        if len(out) > 0:
+            codes = points.codes[place]
+            _backward(room, images.padded[t], images.mean[t], row, point, codes, out[t], by_record)
 
 
 @compiled

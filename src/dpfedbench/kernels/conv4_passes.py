@@ -12,6 +12,7 @@ Memory is given beforehand: `conv4_room` says what lies where.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,7 @@ class Passes:
         planes = [(height >> level, width >> level) for level in (1, 2, 3)]
         point: dict[int, Sequence[int]] = {}
         scratch: dict[int, Sequence[int]] = {}
+        shared = (of.OUTPUTS,) if by_record else (of.OUTPUTS, of.TANGENTS)
         codes: dict[int, Sequence[int]] = {3: (groups, batch // groups * planes[0][0] * planes[0][1], f)}
         for index, (h, w) in enumerate(planes):
             rows, columns = (h + 1) // 2, (w + 1) // 2
@@ -59,7 +61,9 @@ class Passes:
             point |= {10 * index + part: (groups, f) for part in (of.MEAN, of.STD, of.SCALE, of.SHIFT)}
             codes[index] = (tiles, f)
             own: dict[int, Sequence[int]] = {part: padded for part in (of.PADDED, of.PADDED_GRADIENT)}
-            own |= {part: (16, tiles, f) for part in (of.OUTPUTS, of.INPUT_GRADIENTS)} | {of.TOTAL: (groups, f)}
+            own[of.TOTAL] = (groups, f)
+            if index == 0:
+                own |= dict.fromkeys(shared, (16, tiles, f))
             if not by_record:
                 own |= {of.INPUTS: (16, tiles, f), of.WEIGHTS: (16, f, f), of.Z: (tiles, 4, f)}
                 own |= {part: (tiles, f) for part in (of.SELECTED, of.DELTA)}
@@ -82,6 +86,8 @@ class Passes:
         points, self._floats = table(point, line)
         places, self._codes = table(codes, 64)
         scratches, size = table(scratch, line)
+        for index, part in itertools.product((1, 2), shared):  # the later layers', which are smaller
+            scratches[15 * index + part] = scratches[part, 0], 16, point[10 * index + of.INPUTS][1], f, 1
         largest = max(math.prod(shape) for shape in (*point.values(), scratch[of.PRODUCTS]))
         native = calls.native(of.LOOPS, self.number, products=16 * groups, largest=max(largest, 16 * f * f))
         taken = [(True, turned, rows, f * f, terms) for turned, rows, terms in ((False, 16, 9), (True, 9, 16))]
@@ -114,8 +120,7 @@ class Passes:
         labels, right = np.empty((0, 0), np.int64), np.empty((0, 0), np.bool_)
         given: list[tuple[Any, tuple[Any, ...]]] = [
             (conv4_order.prepare, (x, *images)),
-            (conv4_order.evaluate, (theta, images, labels, points, self.by_record, out, theta, right)),
-            (conv4_order.gradients, (theta, images, points, self.by_record, out)),
+            (conv4_order.evaluate, (theta, images, labels, points, self.by_record, out, theta, right, out)),
         ]
         if not self.by_record:
             given.append((conv4_order.hessian_products, (theta, images, theta, points, theta)))
@@ -140,33 +145,31 @@ class Passes:
 
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
-        labels = np.empty((0, self.batch), np.int64)
-        return self._evaluated(theta, images, labels, at)[0]
+        labels, out = np.empty((0, self.batch), np.int64), np.empty((0, self.groups, 0), self.number)
+        return self._evaluated(theta, images, labels, at, out)[0]
 
-    def losses(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points
+    def gradients(
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Losses, and which answers are right, of images [T, B] at weights [T, d]; stores what derivatives need."""
-        _, losses, right = self._evaluated(theta, images, labels, at)
-        return losses, right
+        """Losses, and which answers are right, of images [T, B] at weights [T, d], and gradients to `out` [T * G, d].
 
-    def _evaluated(self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points) -> tuple[np.ndarray, ...]:
-        logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
-        losses, right = np.empty(labels.shape, self.number), np.empty(labels.shape, np.bool_)
-        given = _plain(theta), images, _plain(labels), at, self.by_record
-        conv4_order.evaluate(self._room, *given, logits, losses, right)
-        return logits, losses, right
-
-    def gradients(self, theta: np.ndarray, images: Images, at: Points, out: np.ndarray) -> None:
-        """Gradients of the groups' losses that were last evaluated, at the same weights, to `out` [T * G, d].
-
-        A task's is that of its mean loss, a record's that of its own.
+        A task's gradient is that of its mean loss, a record's that of its own. `at` keeps what Hessian products need.
         """
         to = _plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
-        conv4_order.gradients(self._room, _plain(theta), images, at, self.by_record, rows)
+        _, losses, right = self._evaluated(theta, images, labels, at, rows)
         if to is not out:
             out[:] = to
+        return losses, right
+
+    def _evaluated(
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
+        losses, right = np.empty(labels.shape, self.number), np.empty(labels.shape, np.bool_)
+        given = _plain(theta), images, _plain(labels), at, self.by_record
+        conv4_order.evaluate(self._room, *given, logits, losses, right, out)
+        return logits, losses, right
 
     def hessian_products(
         self, theta: np.ndarray, images: Images, direction: np.ndarray, at: Points, out: np.ndarray

@@ -46,7 +46,8 @@ FIRST_MEAN, FIRST_STD, GAIN, MOMENT, PULL, SHIFT_GRADIENT = range(33, 39)  # [G,
 FLAT, PROBABILITIES, RESIDUAL = range(39, 42)
 
 # In the scratch: of each later layer and, its first two, of the features; then of all. Tangents have the names above.
-PADDED, PADDED_GRADIENT, OUTPUTS, INPUT_GRADIENTS, TOTAL = range(10, 15)
+# Outputs, where the gradients in the inputs lie later, and the gradients' tangents are in one place for all layers.
+PADDED, PADDED_GRADIENT, OUTPUTS, TANGENTS, TOTAL = range(10, 15)
 WINDOW, TILE, TRANSPOSED, PRODUCTS, TAPS = range(60, 65)
 FOLDED, SPREAD_DOT, WEIGHTS_GRADIENT_DOT = range(65, 68)  # [9*C, F]
 FIRST = 68  # [8, F]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from dpfedbench.models.gradients import Inputs, Means, Measured, Point, Total, joined
+from dpfedbench.models.gradients import Inputs, Measured, Point, Total, joined
 from dpfedbench.models.lstm import Lstm
 from dpfedbench.models.net import Array, Net, tensor_of
 from dpfedbench.models.torch_gradients import TorchGradients
@@ -238,26 +238,27 @@ class FastLstm(TorchGradients):
                 measures.append(self._measured(self._logits_at(weights, layers)[1], labels)[1])
         return joined(measures)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
         if products:
-            return super()._at(theta, x, y, products, into)
-        return _Tasks(self, theta, x.value, y)
+            return super()._at(theta, x, y, out, products, into)
+        return _Tasks(self, theta, x.value, y, out)
 
 
-class _Tasks(Means):
+class _Tasks(Point):
     """Tasks at weights of their own: the mean over a task's records, without second derivatives."""
 
-    def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array) -> None:
+    def __init__(self, owner: FastLstm, theta: Array, x: torch.Tensor, y: Array, out: Array) -> None:
         super().__init__(theta)
-        self._means, self._measured = torch.zeros(tuple(theta.shape), dtype=owner.dtype), list[Measured]()
+        means, tasks = torch.as_tensor(out).zero_(), list[Measured]()
         with torch.no_grad():
-            for own, records, labels, mean in zip(theta, x, y, self._means, strict=True):
-                out, measures = owner.net.tensors(mean), list[Measured]()
+            for own, records, labels, mean in zip(theta, x, y, means, strict=True):
+                tensors, measures = owner.net.tensors(mean), list[Measured]()
                 for _, weights, some, answers in owner._passes(own, records, labels):
                     back, measured = owner._backward(weights, some, answers)
-                    owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), out)
+                    owner._sum(back, torch.full((len(some),), 1 / len(records), dtype=owner.dtype), tensors)
                     measures.append(measured)
-                self._measured.append(joined(measures))
+                tasks.append(joined(measures))
+        self._measure(tasks)
 
     def _product(self, direction: Array, out: Array) -> None:
         raise NotImplementedError("this point was not made for products")

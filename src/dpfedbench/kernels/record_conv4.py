@@ -15,7 +15,7 @@ import torch
 from dpfedbench.kernels.conv4_passes import Passes, as_floats
 from dpfedbench.kernels.conv4_room import Points
 from dpfedbench.models.conv4 import Conv4
-from dpfedbench.models.gradients import Inputs, Means, Measured, Point
+from dpfedbench.models.gradients import Inputs, Measured, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
@@ -51,15 +51,14 @@ class RecordConv4(TorchGradients):
         losses, right = np.empty(len(labels)), np.empty(len(labels), np.bool_)
         for some, x_some, passes, at in self._batches(x):
             images = passes.images(x_some)
-            (losses[some],), (right[some],) = passes.losses(own, images, labels[some][None], at)
-            passes.gradients(own, images, at, rows[some])
+            (losses[some],), (right[some],) = passes.gradients(own, images, labels[some][None], at, rows[some])
         return _measured(losses, right)
 
     def _prepared(self, x: Array) -> np.ndarray:
         return as_floats(x, self.number)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
-        return _Tasks(self, np.asarray(theta), x.value, np.asarray(y))
+    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
+        return _Tasks(self, np.asarray(theta), x.value, np.asarray(y), np.asarray(out))
 
     def _logits(self, theta: Array, x: Inputs) -> np.ndarray:
         return np.stack([self._logits_of(own, some) for own, some in zip(np.asarray(theta), x.value, strict=True)])
@@ -75,24 +74,22 @@ class RecordConv4(TorchGradients):
         return _measured(losses, logits.argmax(axis=1) == labels)
 
 
-class _Tasks(Means):
+class _Tasks(Point):
     """Tasks; a gradient is the mean of its records' own, and products are torch's."""
 
-    def __init__(self, owner: RecordConv4, theta: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    def __init__(self, owner: RecordConv4, theta: np.ndarray, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
         super().__init__(theta)
         self._owner, self._at = owner, (theta.copy(), x, y)
-        self._means, self._measured = np.empty_like(theta), []
-        rows = np.empty((x.shape[1], theta.shape[1]), theta.dtype)
-        for own, images, labels, mean in zip(theta, x, y, self._means, strict=True):
-            self._measured.append(owner._each(own, images, labels, rows))
+        rows, tasks = np.empty((x.shape[1], theta.shape[1]), theta.dtype), list[Measured]()
+        for own, images, labels, mean in zip(theta, x, y, out, strict=True):
+            tasks.append(owner._each(own, images, labels, rows))
             mean[:] = rows.mean(axis=0, dtype=np.float64)
+        self._measure(tasks)
 
     def _product(self, direction: Array, out: Array) -> None:
         theta, x, y = self._at
         inputs = Inputs(x.shape, TorchGradients._prepared(self._owner, x))
-        point = TorchGradients._at(self._owner, theta, inputs, y, True, None)
-        point.gradient(np.empty_like(theta))
-        point.product(direction, out)
+        TorchGradients._at(self._owner, theta, inputs, y, np.empty_like(theta), True, None).product(direction, out)
 
 
 def _measured(losses: np.ndarray, right: np.ndarray) -> Measured:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -63,53 +63,32 @@ class Inputs(NamedTuple):
 
 
 class Point(ABC):
-    """T tasks at their weights, with what the derivatives there need.
+    """T tasks at their weights, with what Hessian products there need.
 
-    The weights may not be written to before the derivatives are computed.
+    The weights may not be written to before the products are computed.
+
+    Attributes:
+        losses: mean loss of each task, float64 [T].
+        accuracies: share of right answers of each task, 0 to 1, float64 [T].
     """
+
+    losses: np.ndarray
+    accuracies: np.ndarray
 
     def __init__(self, theta: Array) -> None:
         self._shape, self._type = tuple(theta.shape), theta.dtype
 
-    @property
-    def losses(self) -> np.ndarray:
-        """Mean loss of each task."""
-        return self._measures()[0]
-
-    @property
-    def accuracies(self) -> np.ndarray:
-        """Share of right answers of each task, 0 to 1."""
-        return self._measures()[1]
-
-    def gradient(self, out: Array) -> None:
-        """Write each task's gradient to `out` [T, w]."""
-        self._gradient(_fitting(out, self._shape, self._type))
+    def _measure(self, tasks: Sequence[Measured]) -> None:
+        """Say each task's measures."""
+        self.losses = np.array([each.loss for each in tasks])
+        self.accuracies = np.array([each.accuracy for each in tasks])
 
     def product(self, direction: Array, out: Array) -> None:
-        """Write each task's Hessian times its direction [T, w] to `out` [T, w]; after `gradient`."""
+        """Write each task's Hessian times its direction [T, w] to `out` [T, w]."""
         self._product(*(_fitting(array, self._shape, self._type) for array in (direction, out)))
 
     @abstractmethod
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]: ...
-
-    @abstractmethod
-    def _gradient(self, out: Array) -> None: ...
-
-    @abstractmethod
     def _product(self, direction: Array, out: Array) -> None: ...
-
-
-class Means(Point):
-    """Tasks whose gradients are computed together with their losses, as means over records: `_means` [T, w]."""
-
-    _means: Array
-    _measured: list[Measured]
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.array([each.loss for each in self._measured]), np.array([each.accuracy for each in self._measured])
-
-    def _gradient(self, out: Array) -> None:
-        torch.as_tensor(out).copy_(torch.as_tensor(self._means))
 
 
 class Gradients(ABC):
@@ -152,13 +131,15 @@ class Gradients(ABC):
         return Inputs(tuple(x.shape), self._prepared(x))
 
     def at(
-        self, theta: Array, x: Array | Inputs, y: Array, *, products: bool = False, into: Point | None = None
-    ) -> Point:
-        """Mean loss and accuracy of T tasks, and a point at which their derivatives can be computed.
+        self, theta: Array, x: Array | Inputs, y: Array, out: Array, *, products: bool = False,
+        into: Point | None = None,
+    ) -> Point:  # fmt: skip
+        """Mean loss, accuracy and gradient of T tasks, and a point at which Hessian products can be computed.
 
         Args:
             theta: weights of each task [T, w].
             x, y: records [T, n, ...] and labels [T, n, ...].
+            out: where each task's gradient is written [T, w].
             products: whether `Point.product` will be asked for.
             into: a point that is no longer needed, whose memory is used again.
 
@@ -169,7 +150,7 @@ class Gradients(ABC):
         if tuple(y.shape[:2]) != inputs.shape[:2]:
             raise ValueError(f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}")
         self._check_labels(y)
-        return self._at(theta, inputs, y, products, into)
+        return self._at(theta, inputs, y, _fitting(out, tuple(theta.shape), self.dtype), products, into)
 
     def logits(self, theta: Array, x: Array | Inputs) -> Array:
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
@@ -264,7 +245,7 @@ class Gradients(ABC):
     def _prepared(self, x: Array) -> Any: ...
 
     @abstractmethod
-    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point: ...
+    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point: ...
 
     @abstractmethod
     def _logits(self, theta: Array, x: Inputs) -> Array: ...

@@ -121,18 +121,16 @@ class MetaGradient:
         for step in range(steps):
             # First order keeps one point and one set of weights, and overwrites them.
             here, there = (step, step + 1) if self.order == 2 else (min(step, 1), 1)
-            point = self._points[step % kept] = gradients.at(
-                thetas[here], support, support_y, products=self.order == 2, into=self._points[step % kept]
-            )
             slope = slopes[step % len(slopes)]
-            point.gradient(slope)
+            self._points[step % kept] = gradients.at(
+                thetas[here], support, support_y, slope, products=self.order == 2, into=self._points[step % kept]
+            )
             torch.mul(slope, rates[step % len(rates)], out=scaled)
             torch.sub(thetas[here], scaled, out=thetas[there])
             if weights is not None and step + 1 < steps:
-                self._query_point(thetas[there], query, query_y).gradient(along[step])
-        final = self._query_point(thetas[-1], query, query_y)
+                self._query_point(thetas[there], query, query_y, along[step])
         adjoint = out[:, : net.weights]
-        final.gradient(adjoint)
+        final = self._query_point(thetas[-1], query, query_y, adjoint)
         if weights is not None:
             adjoint *= float(weights[-1])
         if self.order == 2 or learnt:
@@ -141,8 +139,8 @@ class MetaGradient:
             adjoint += _weighted(weights[:-1], along)
         return final.losses, final.accuracies
 
-    def _query_point(self, theta: torch.Tensor, x: Inputs, y: Array) -> Point:
-        self._final = self.gradients.at(theta, x, y, into=self._final)
+    def _query_point(self, theta: torch.Tensor, x: Inputs, y: Array, out: torch.Tensor) -> Point:
+        self._final = self.gradients.at(theta, x, y, out, into=self._final)
         return self._final
 
     def _backward(
@@ -192,8 +190,7 @@ class Adaptation:
         gradient, support = torch.empty_like(adapted), self.gradients.prepared(x)
         point: Point | None = None
         for step in range(steps):
-            point = self.gradients.at(adapted, support, y, into=point)
-            point.gradient(gradient)
+            point = self.gradients.at(adapted, support, y, gradient, into=point)
             gradient *= rates[min(step, len(rates) - 1)]
             adapted -= gradient
         return adapted

@@ -20,25 +20,21 @@ class OneByOne(Point):
     Args:
         net: the network.
         module: it, on the device; it is copied for each task.
-        theta, x, y, products: as for `Gradients.at`.
+        theta, x, y, out, products: as for `Gradients.at`.
         before: a point of as many tasks that is no longer needed.
     """
 
     def __init__(
-        self, net: Net, module: nn.Module, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, products: bool,
-        before: Point | None,
+        self, net: Net, module: nn.Module, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: Array,
+        products: bool, before: Point | None,
     ) -> None:  # fmt: skip
         super().__init__(theta)
-        self._products, self._net = products, net
-        self._gradients: list[tuple[torch.Tensor, ...]] = [()] * len(theta)
-        self._measured: list[tuple[torch.Tensor, ...]]
-        self._loss: list[torch.Tensor]
+        self._net, self._gradients = net, list[tuple[torch.Tensor, ...]]()
         self._rows: torch.Tensor
         self._calls: list[tuple[nn.Module, list[nn.Parameter]]]
         if isinstance(before, OneByOne) and before._rows.shape == theta.shape:
             self._rows, self._calls = before._rows, before._calls
-            for graph in (before._gradients, before._measured, before._loss):
-                graph.clear()  # so that its memory is taken again at once
+            before._gradients.clear()  # so that the graphs' memory is taken again at once
         else:
             # Each task has a module, whose parameters lie in its row: to put the weights into one module at each call
             # takes a twentieth of Conv-4's time.
@@ -50,23 +46,22 @@ class OneByOne(Point):
                     parameter.data = part
                 self._calls.append((call, parameters))
         self._rows.copy_(theta)
-        with torch.enable_grad():
-            tasks = zip(self._calls, x, y, strict=True)
-            self._measured = [call("measures", *task) for (call, _), *task in tasks]
-            self._loss = [losses.mean() for losses, _, _ in self._measured]
+        losses, accuracies = list[float](), list[float]()
+        for (call, own), records, labels, row in zip(self._calls, x, y, out, strict=True):
+            with torch.enable_grad():
+                each, right, of = call("measures", records, labels)
+                loss = each.mean()
+                gradients = _derivatives([loss], None, own, create_graph=products)
+            _write(gradients, row)
+            losses.append(float(loss.detach()))
+            accuracies.append(float(right.sum() / of.sum()))
+            if products:
+                self._gradients.append(gradients)
+        self.losses, self.accuracies = np.array(losses), np.array(accuracies)
 
     def _cut(self, row: Array) -> list[torch.Tensor]:
         """A flat vector [w] as the module's tensors, in its memory."""
         return list(self._net.tensors(torch.as_tensor(row)).values())
-
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        accuracies = [float(right.sum() / of.sum()) for _, right, of in self._measured]
-        return np.array([float(loss.detach()) for loss in self._loss]), np.array(accuracies)
-
-    def _gradient(self, out: Array) -> None:
-        for i, (loss, (_, own)) in enumerate(zip(self._loss, self._calls, strict=True)):
-            self._gradients[i] = _derivatives([loss], None, own, create_graph=self._products)
-            _write(self._gradients[i], out[i])
 
     def _product(self, direction: Array, out: Array) -> None:
         for i, (gradients, (_, own)) in enumerate(zip(self._gradients, self._calls, strict=True)):

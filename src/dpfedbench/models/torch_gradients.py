@@ -140,13 +140,13 @@ class TorchGradients(Gradients):
     def _prepared(self, x: Array) -> Any:
         return self.net.inputs(x, self._like)
 
-    def _at(self, theta: Array, x: Inputs, y: Array, products: bool, into: Point | None) -> Point:
+    def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
         if products:
             _attention_of_products()
         weights, labels = self._theta(theta), tensor_of(y, self.device)
         if self._kind == "cpu" or not self._vmaps_tasks:
-            return OneByOne(self.net, self._call, weights, x.value, labels, products, into)
-        return _AllAtOnce(self, weights, x.value, labels)
+            return OneByOne(self.net, self._call, weights, x.value, labels, out, products, into)
+        return _AllAtOnce(self, weights, x.value, labels, out)
 
     def _logits(self, theta: Array, x: Inputs) -> Array:
         with torch.no_grad():
@@ -170,8 +170,7 @@ class TorchGradients(Gradients):
         one, x, y = self._example()
         theta = one.expand(2, -1)
         try:
-            point = _AllAtOnce(self, theta, torch.stack([x, x]), torch.stack([y, y]))
-            point.gradient(torch.empty_like(theta))
+            point = _AllAtOnce(self, theta, torch.stack([x, x]), torch.stack([y, y]), torch.empty_like(theta))
             point.product(theta, torch.empty_like(theta))
         except RuntimeError:
             return False
@@ -274,17 +273,19 @@ class TorchGradients(Gradients):
 class _AllAtOnce(Point):
     """Tasks differentiated all at once; nothing is kept between calls but the weights."""
 
-    def __init__(self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    def __init__(
+        self, owner: TorchGradients, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, out: Array
+    ) -> None:
         super().__init__(theta)
         owner._call  # noqa: B018 (made here: under `vmap` torch moves no module to a device or type)
         self._owner, self._at = owner, (theta.clone(), x, y)
-        self._measured: tuple[np.ndarray, np.ndarray] | None = None
+        rows = torch.as_tensor(out)
 
-    def _measures(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._measured is None:
-            with torch.no_grad():
-                self._measured = self._in_pieces(lambda some, *at: self._owner._at_once(self._owner._task_loss)(*at)[1])
-        return self._measured
+        def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows[some], measures = owner._at_once(torch.func.grad(owner._task_loss, has_aux=True))(*at)
+            return measures
+
+        self.losses, self.accuracies = self._in_pieces(piece)
 
     def _in_pieces(self, compute: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> tuple[np.ndarray, np.ndarray]:
         """Losses and accuracies of all tasks; `compute` gets a slice of them, and their weights, records and labels."""
@@ -295,15 +296,6 @@ class _AllAtOnce(Point):
         )
         losses, accuracies = (torch.cat(parts).double().cpu().numpy() for parts in zip(*measures, strict=True))
         return losses, accuracies
-
-    def _gradient(self, out: Array) -> None:
-        rows = torch.as_tensor(out)
-
-        def piece(some: slice, *at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            rows[some], measures = self._owner._at_once(torch.func.grad(self._owner._task_loss, has_aux=True))(*at)
-            return measures
-
-        self._measured = self._in_pieces(piece)
 
     def _product(self, direction: Array, out: Array) -> None:
         rows, along = torch.as_tensor(out), tensor_of(direction, self._at[0].device)
@@ -316,7 +308,7 @@ class _AllAtOnce(Point):
             rows[some], measures = self._owner._at_once(torch.func.grad(slope, has_aux=True))(*at, along[some])
             return measures
 
-        self._measured = self._in_pieces(piece)
+        self._in_pieces(piece)
 
 
 @functools.cache
