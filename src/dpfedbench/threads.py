@@ -11,6 +11,17 @@ import torch
 Worker = TypeVar("Worker")
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Hold torch and MKL to one thread in the calling thread."""
+    previous = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous)
+
+
 class _Caller(concurrent.futures.Executor):
     """One thread that is the caller's own: nothing is handed over and waited for."""
 
@@ -58,9 +69,5 @@ class Threads(Generic[Worker]):
     @contextmanager
     def running(self) -> Iterator[concurrent.futures.Executor]:
         """The threads; torch itself, which would add its own to the caller's, is held to one meanwhile."""
-        previous = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             yield self._pool
-        finally:
-            torch.set_num_threads(previous)

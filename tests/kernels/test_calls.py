@@ -6,6 +6,7 @@ import torch
 
 from dpfedbench.compiled import compiled
 from dpfedbench.kernels import calls, products
+from dpfedbench.threads import one_thread
 
 
 @compiled
@@ -128,6 +129,16 @@ def test_products_by_blocks_have_torchs_bits(tiles, filters):
         assert (out == wanted.numpy()).all()
         run_products(native, a, turned, b, out, True)
         assert (out == torch.baddbmm(wanted, left, right).numpy()).all()
+
+
+def test_loops_have_the_bits_of_one_thread_and_are_used_whatever_torch_may_take():
+    """By two threads MKL cuts some sums elsewhere; passes are computed by one."""
+    native = calls.native([], np.dtype(np.float32), products=16, largest=10_000)
+    asked = [*shapes(245, 16), (True, True, 9, 256, 16)]
+    with one_thread():
+        alone = products.deepest(native, asked)
+        torch.set_num_threads(2)
+        assert products.deepest(native, asked) == alone and torch.get_num_threads() == 2
 
 
 def test_loops_of_other_bits_are_not_used(monkeypatch):

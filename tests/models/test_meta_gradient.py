@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from dpfedbench.kernels import choose
+from dpfedbench.kernels.batch_conv4 import BatchConv4
 from dpfedbench.models.meta_gradient import Adaptation, MetaGradient
 
 from .nets import cnn, conv4
@@ -156,6 +157,44 @@ def test_a_contribution_does_not_depend_on_the_tasks_beside_and_before_it(kernel
         some = slice(i, i + 1)
         meta.contribution(theta, *(part[some] for part in parts), alone[some])
     assert np.array_equal(together, alone)
+
+
+@pytest.mark.parametrize(("order", "steps", "adapted"), [(2, 3, None), (2, 1, None), (1, 3, None), (2, 2, PLAIN.head)])
+def test_all_steps_in_one_call_have_the_bits_of_step_by_step(order, steps, adapted, monkeypatch):
+    """In turns over query sets of several sizes, so that memory is used again."""
+    net = conv4(filters=16)
+    theta, in_one_call = drawn(net).astype(np.float32), BatchConv4._through_steps
+    asked = [tasks(seed, count=3, query=query) for seed, query in enumerate((10, 5, 10))]
+
+    def found():
+        meta = MetaGradient(
+            gradients_of(net, dtype=torch.float32), steps=steps, rate=RATE, order=order, adapted=adapted
+        )
+        for sx, sy, qx, qy in asked:
+            out = np.empty((3, net.dimension), np.float32)
+            measures = meta.contribution(theta, sx.astype(np.float32), sy, qx.astype(np.float32), qy, out)
+            yield from (out, *measures)
+
+    calls = []
+    monkeypatch.setattr(BatchConv4, "_through_steps", lambda *given: calls.append(1) or in_one_call(*given))
+    together = list(found())
+    monkeypatch.setattr(BatchConv4, "_through_steps", lambda *given: None)
+    assert len(calls) == 3
+    for one, other in zip(together, found(), strict=True):
+        assert np.array_equal(one, other)
+
+
+@KERNELS
+@pytest.mark.parametrize(("changed", "change"), [
+    ([0], lambda x: x[:2]), ([2], lambda x: x[:2]), ([1], lambda y: y[:, :4]), ([3], lambda y: y[:2]),
+    ([2, 3], lambda query: query[:2]), ([1], lambda y: y + 1), ([3], lambda y: y - 1), ([0], lambda x: x[:, :, :, :26]),
+])  # fmt: skip
+def test_tasks_whose_parts_do_not_fit_are_refused(kernels, changed, change):
+    parts = list(tasks(count=3))
+    for part in changed:
+        parts[part] = change(parts[part])
+    with pytest.raises((ValueError, IndexError)):
+        contributions(PLAIN, drawn(PLAIN), parts, kernels=kernels)
 
 
 @pytest.mark.parametrize("order", [1, 2])

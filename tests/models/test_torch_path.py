@@ -39,9 +39,9 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=p
 def at_once(monkeypatch):
     """From now on the torch path computes chunks on a CPU too."""
 
-    def at(self, theta, x, y, products, into):
+    def at(self, theta, x, y, out, products, into):
         labels = torch.as_tensor(y, device=self.device)
-        return _AllAtOnce(self, self._theta(theta), x.value, labels)
+        return _AllAtOnce(self, self._theta(theta), x.value, labels, out)
 
     monkeypatch.setattr(TorchGradients, "_at", at)
 

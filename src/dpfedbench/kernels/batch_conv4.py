@@ -16,15 +16,14 @@ import numpy as np
 import torch
 
 from dpfedbench.kernels.conv4_passes import Passes, as_floats
-from dpfedbench.kernels.conv4_room import Images, Points
+from dpfedbench.kernels.conv4_room import Images, Points, Steps
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_MOST = 4
-_OUTPUTS = 28 * 28 * 32
-"""Outputs of the images' first convolutions, one image a task, that are computed at once, or less."""
+_TOGETHER = 4
+"""Tasks of one call: Python's part is small then."""
 
 
 class BatchConv4(TorchGradients):
@@ -34,24 +33,35 @@ class BatchConv4(TorchGradients):
 
     def __init__(self, net: Net, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(net, dtype=dtype)
-        self._passes: dict[int, Passes] = {}
+        self._passes: dict[tuple[int, bool], Passes] = {}
+        self._memory: dict[tuple[int, int], tuple[Steps, Points]] = {}
 
     @staticmethod
     def tasks(net: Net) -> int:
-        """So many that Python's part is small, and few enough for the processor's cache: 2 of 16 filters, 1 of 32."""
-        height, width, _ = net.input_shape
-        assert isinstance(net.module, Conv4)
-        return max(1, min(_MOST, _OUTPUTS // (height * width * net.module.filters)))
+        return _TOGETHER
 
     def _prepared(self, x: Array) -> Images:
         images = as_floats(x, self.number)
         return self._of(images.shape[1]).images(images)
 
-    def _of(self, batch: int) -> Passes:
-        if batch not in self._passes:
+    def _of(self, batch: int, adapted: bool = False) -> Passes:
+        """Passes over batches of one size. Those after steps share no memory with those of the steps."""
+        if (batch, adapted) not in self._passes:
             assert isinstance(self.net.module, Conv4)
-            self._passes[batch] = Passes(self.net.module, batch, self.number.type)
-        return self._passes[batch]
+            self._passes[batch, adapted] = Passes(self.net.module, batch, self.number.type)
+        return self._passes[batch, adapted]
+
+    def _through_steps(
+        self, theta: torch.Tensor, support: Inputs, support_y: Array, query: Inputs, query_y: Array,
+        rates: torch.Tensor, second: bool, out: Array,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        sizes = support.shape[1], query.shape[1]
+        passes = self._of(sizes[1], adapted=True)
+        before, at = self._memory.get(sizes) or (None, passes.points(1))
+        steps = self._of(sizes[0]).steps(support.value, np.asarray(support_y), rates.numpy(), second, before)
+        self._memory[sizes] = steps, at
+        losses, right = passes.gradients(theta.numpy(), query.value, np.asarray(query_y), at, np.asarray(out), steps)
+        return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
         if tuple(y.shape) != x.shape[:2]:

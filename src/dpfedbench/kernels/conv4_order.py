@@ -385,15 +385,53 @@ def _divide(matrix, count):
             matrix[i, j] = matrix[i, j] / divisor
 
 
+@exact
+def _descend(row, slope, rate, out):
+    """One step of gradient descent, at a rate of all weights [1] or of each [d]."""
+    if len(rate) > 1:
+        for i in range(len(out)):
+            out[i] = row[i] - slope[i] * rate[i]
+    else:
+        for i in range(len(out)):
+            out[i] = row[i] - slope[i] * rate[0]
+
+
+@exact
+def _scale(row, rate, out):
+    """Weights times the rate of all [1] or of each [d]."""
+    for i in range(len(out)):
+        out[i] = row[i] * rate[i if len(rate) > 1 else 0]
+
+
+@exact
+def _differentiate(room, images, mean, covariance, labels, row, point, codes, by_record, out):
+    """The gradients [G, d] of a batch's groups at weights `row` [d]."""
+    _logits(room, images, mean, covariance, row, point, codes)
+    _losses(room, labels, point, by_record)
+    _backward(room, images, mean, row, point, codes, out, by_record)
+
+
 @compiled
-def evaluate(room, theta, images, labels, points, by_record, logits, losses, right, out):
+def evaluate(room, theta, steps, images, labels, points, by_record, logits, losses, right, out):
     """Logits [T, B, ways] of batches at weights [T, d]; losses and right answers [T, B]; gradients [T, G, d] of groups.
 
-    No losses and no gradients are computed where `losses` and `out` are empty. Weights and points may be one for all
-    then.
+    Steps before it start at these weights, and the gradient is then that in the weights before them: MAML's
+    (`models.meta_gradient`). No losses and no gradients are computed where `losses` and `out` are empty. Weights and
+    points may be one for all.
     """
+    before = steps.images
     for t in range(len(logits)):
-        row, place = theta[t if len(theta) > 1 else 0], t if len(points.floats) > 1 else 0
+        row = theta[t if len(theta) > 1 else 0]
+        for step in range(len(steps.rates)):
+            place = step if steps.second else 0
+            _differentiate(
+                steps.room, before.padded[t], before.mean[t], before.covariance[t], steps.labels[t], row,
+                steps.points.floats[place], steps.points.codes[place], by_record, steps.rows[-1:],
+            )  # fmt: skip
+            there = steps.rows[step if steps.second else step % 2]
+            _descend(row, steps.rows[-1], steps.rates[step], there)
+            row = there
+        place = t if len(points.floats) > 1 else 0
         point = points.floats[place]
         _logits(room, images.padded[t], images.mean[t], images.covariance[t], row, point, points.codes[place])
         found = array_at(room.scratch, room.scratches, of.LOGITS, 2)
@@ -407,6 +445,16 @@ def evaluate(room, theta, images, labels, points, by_record, logits, losses, rig
         if len(out) > 0:
             codes = points.codes[place]
             _backward(room, images.padded[t], images.mean[t], row, point, codes, out[t], by_record)
+        for after in range(len(steps.rates) if steps.second else 0):
+            step = len(steps.rates) - 1 - after
+            row = steps.rows[step - 1] if step > 0 else theta[t if len(theta) > 1 else 0]
+            _scale(out[t, 0], steps.rates[step], steps.rows[-1])
+            _product(
+                steps.room, before.padded[t], before.mean[t], before.covariance[t], row, steps.rows[-1],
+                steps.points.floats[step], steps.points.codes[step], steps.rows[-2:-1],
+            )  # fmt: skip
+            for i in range(out.shape[2]):
+                out[t, 0, i] -= steps.rows[-2, i]
 
 
 @compiled

@@ -24,7 +24,7 @@ from numba import typeof
 from dpfedbench.compiled import together
 from dpfedbench.kernels import calls, conv4_order, products, winograd
 from dpfedbench.kernels import conv4_room as of
-from dpfedbench.kernels.conv4_room import Images, Points, Room, table
+from dpfedbench.kernels.conv4_room import Images, Points, Room, Steps, table
 from dpfedbench.models.conv4 import Conv4
 from dpfedbench.models.net import Array
 
@@ -106,24 +106,30 @@ class Passes:
         )
         start = scratches[of.THREE, 0]
         self._room.scratch[start] = 3
-        self._image_shape = net.image_shape
+        self._image_shape, self._weights = net.image_shape, sum(map(math.prod, net.shapes))
+        empty = np.empty((0, 0), self.number)
+        self._none = Steps(
+            room=self._room, images=Images(*(np.empty((0,) * sides, self.number) for sides in (5, 3, 4))),
+            labels=np.empty((0, 0), np.int64), rates=empty, second=False,
+            points=Points(empty, np.empty((0, 0), np.uint8)), rows=empty,
+        )  # fmt: skip
         together(self._loops())
 
     def _loops(self) -> list[tuple[Any, tuple[Any, ...]]]:
-        """The loops that Python calls here, with numba's types of what each is given."""
+        """The loops that Python always calls here, with numba's types of what each is given."""
 
         def floats(dimensions: int) -> np.ndarray:
             return np.empty((0,) * dimensions, self.number)
 
-        x, theta, out = floats(5), floats(2), floats(3)
-        images, points = Images(floats(5), floats(3), floats(4)), Points(theta, np.empty((0, 0), np.uint8))
-        labels, right = np.empty((0, 0), np.int64), np.empty((0, 0), np.bool_)
+        x, theta, out, right = floats(5), floats(2), floats(3), np.empty((0, 0), np.bool_)
+        images, points, labels = self._none.images, self._none.points, self._none.labels
         given: list[tuple[Any, tuple[Any, ...]]] = [
             (conv4_order.prepare, (x, *images)),
-            (conv4_order.evaluate, (theta, images, labels, points, self.by_record, out, theta, right, out)),
+            (
+                conv4_order.evaluate,
+                (theta, self._none, images, labels, points, self.by_record, out, theta, right, out),
+            ),
         ]
-        if not self.by_record:
-            given.append((conv4_order.hessian_products, (theta, images, theta, points, theta)))
         return [(loop, tuple(map(typeof, (self._room, *values)))) for loop, values in given]
 
     def points(self, count: int) -> Points:
@@ -143,31 +149,42 @@ class Passes:
         conv4_order.prepare(self._room, _plain(x), *found)
         return found
 
+    def steps(
+        self, images: Images, labels: np.ndarray, rates: np.ndarray, second: bool, before: Steps | None = None
+    ) -> Steps:
+        """Steps on batches of this size, before an evaluation by other passes; their memory may be that of others."""
+        if before is None or before.second != second or len(before.rates) != len(rates):
+            rows = np.empty((max(len(rates), 2) + 2, self._weights), self.number)
+            before = self._none._replace(second=second, points=self.points(len(rates) if second else 1), rows=rows)
+        return before._replace(images=images, labels=_plain(labels), rates=_plain(rates))
+
     def logits(self, theta: np.ndarray, images: Images, at: Points) -> np.ndarray:
         """Logits [T, B, ways] of batches at weights [T, d] or, for all, [1, d]; `at` has one place."""
         labels, out = np.empty((0, self.batch), np.int64), np.empty((0, self.groups, 0), self.number)
-        return self._evaluated(theta, images, labels, at, out)[0]
+        return self._evaluated(theta, images, labels, at, out, self._none)[0]
 
     def gradients(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray,
+        steps: Steps | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
         """Losses, and which answers are right, of images [T, B] at weights [T, d], and gradients to `out` [T * G, d].
 
         A task's gradient is that of its mean loss, a record's that of its own. `at` keeps what Hessian products need.
+        Steps before it start at `theta`, in which the gradient is taken.
         """
         to = _plain(out)
         rows = to.reshape(-1, self.groups, to.shape[-1])
-        _, losses, right = self._evaluated(theta, images, labels, at, rows)
+        _, losses, right = self._evaluated(theta, images, labels, at, rows, steps or self._none)
         if to is not out:
             out[:] = to
         return losses, right
 
     def _evaluated(
-        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray
+        self, theta: np.ndarray, images: Images, labels: np.ndarray, at: Points, out: np.ndarray, steps: Steps
     ) -> tuple[np.ndarray, ...]:
         logits = np.empty((len(images.padded), self.batch, self.ways), self.number)
         losses, right = np.empty(labels.shape, self.number), np.empty(labels.shape, np.bool_)
-        given = _plain(theta), images, _plain(labels), at, self.by_record
+        given = _plain(theta), steps, images, _plain(labels), at, self.by_record
         conv4_order.evaluate(self._room, *given, logits, losses, right, out)
         return logits, losses, right
 

@@ -88,6 +88,22 @@ class Points(NamedTuple):
     codes: np.ndarray
 
 
+class Steps(NamedTuple):
+    """Steps of gradient descent on other batches that come before an evaluation: MAML's, on the support sets."""
+
+    room: Room
+    images: Images
+    labels: np.ndarray
+    rates: np.ndarray
+    """Of each step, for all weights [K, 1] or for each [K, d]; K = 0: no steps."""
+    second: bool
+    """Whether a gradient is carried back through the steps, or the weights after them count as constants."""
+    points: Points
+    """Of each step where it is carried back, else one."""
+    rows: np.ndarray
+    """Memory for weights [max(K, 2) + 2, d]."""
+
+
 def table(parts: dict[int, Sequence[int]], line: int) -> tuple[np.ndarray, int]:
     """Where arrays of these shapes are that each begin at a multiple of `line`; their size together."""
     table, start = np.zeros((max(parts) + 1, 5), np.int64), 0

@@ -113,6 +113,11 @@ class MetaGradient:
         rates = self._rates.at(start, self.rate)
         support, query = gradients.prepared(support_x), gradients.prepared(query_x)
         kept, learnt = len(self._points), bool(self._rates.learnt)
+        if weights is None and not learnt:
+            given = start[None], support, support_y, query, query_y, rates.expand(steps, -1)
+            measures = gradients.through_steps(*given, second=self.order == 2, out=out)
+            if measures is not None:
+                return measures
         thetas, scaled = self._rows("thetas", kept + 1, tasks), self._rows("scaled", 1, tasks)[0]
         # Of each step where the rates are learnt, else of the last.
         slopes = self._rows("slopes", steps if learnt else 1, tasks)
