@@ -6,6 +6,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+from dpfedbench.compiled import exact
+
 CALLER = """
 from dpfedbench.compiled import compiled
 from parts import add
@@ -86,3 +90,15 @@ def test_of_several_processes_one_compiles_a_loop_and_the_others_go_on_with_the_
         assert waiting.poll() is None
         assert [file.read_bytes() for file in (one, *lock.parent.glob("caller.one-*.nbc"))] == kept
     assert waiting.communicate()[0].split() == ["6.0", "11.0", "1", "1"] and waiting.returncode == 0
+
+
+def test_a_loop_that_another_function_makes_needs_a_name_of_its_own() -> None:
+    """Two of one name were mixed up where each was read from numba's cache as another process had compiled it."""
+
+    def double(x):
+        return 2 * x
+
+    with pytest.raises(TypeError, match="double: several loops may have this name"):
+        exact(double)
+    double.__qualname__ = "double_of_this_test"
+    assert exact(double).py_func is double

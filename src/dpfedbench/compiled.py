@@ -43,9 +43,18 @@ def _inner(**options: Any) -> Any:
 
     Nothing is compiled by which Python would call them, and a constant argument, `0` or `True`, is an integer or a bool
     like any other: numba compiles a loop for the type of each constant, and for the number that a counter begins at.
+
+    A loop that is a function of its own needs a name of its own. Where two loops that were read from numba's cache call
+    functions of the same name, a process has one of them for both: numba adds a number to the name, but it counts anew
+    in each process that compiles.
+
+    Raises:
+        TypeError: the loop was made by another function, and has the name of all that this one makes.
     """
 
     def decorated(loop: Callable[..., Any]) -> Any:
+        if "<locals>" in loop.__qualname__ and not options.get("forceinline"):
+            raise TypeError(f"{loop.__qualname__}: several loops may have this name: set its __qualname__ to its own")
         dispatcher = njit(**_OPTIONS | {"no_cpython_wrapper": True} | options)(loop)
         usual = dispatcher.get_call_template
         dispatcher.get_call_template = lambda args, kws: usual(

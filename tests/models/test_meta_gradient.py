@@ -163,7 +163,7 @@ def test_a_contribution_does_not_depend_on_the_tasks_beside_and_before_it(kernel
 def test_all_steps_in_one_call_have_the_bits_of_step_by_step(order, steps, adapted, monkeypatch):
     """In turns over query sets of several sizes, so that memory is used again."""
     net = conv4(filters=16)
-    theta, in_one_call = drawn(net).astype(np.float32), BatchConv4._through_steps
+    theta, in_one_call = drawn(net).astype(np.float32), BatchConv4.through_steps
     asked = [tasks(seed, count=3, query=query) for seed, query in enumerate((10, 5, 10))]
 
     def found():
@@ -176,9 +176,11 @@ def test_all_steps_in_one_call_have_the_bits_of_step_by_step(order, steps, adapt
             yield from (out, *measures)
 
     calls = []
-    monkeypatch.setattr(BatchConv4, "_through_steps", lambda *given: calls.append(1) or in_one_call(*given))
+    monkeypatch.setattr(
+        BatchConv4, "through_steps", lambda *given, **how: calls.append(1) or in_one_call(*given, **how)
+    )
     together = list(found())
-    monkeypatch.setattr(BatchConv4, "_through_steps", lambda *given: None)
+    monkeypatch.setattr(BatchConv4, "through_steps", lambda *given, **how: None)
     assert len(calls) == 3
     for one, other in zip(together, found(), strict=True):
         assert np.array_equal(one, other)

@@ -22,9 +22,6 @@ from dpfedbench.models.gradients import Inputs, Point
 from dpfedbench.models.net import Array, Net
 from dpfedbench.models.torch_gradients import TorchGradients
 
-_TOGETHER = 4
-"""Tasks of one call: Python's part is small then."""
-
 
 class BatchConv4(TorchGradients):
     """Gradients of a Conv-4 that is normalised over the task's batch; arguments are those of `Gradients`."""
@@ -38,7 +35,8 @@ class BatchConv4(TorchGradients):
 
     @staticmethod
     def tasks(net: Net) -> int:
-        return _TOGETHER
+        """So many that Python's part is small; step by step, as rates are learnt, few enough for the cache."""
+        return 2 if net.extra else 8
 
     def _prepared(self, x: Array) -> Images:
         images = as_floats(x, self.number)
@@ -51,16 +49,20 @@ class BatchConv4(TorchGradients):
             self._passes[batch, adapted] = Passes(self.net.module, batch, self.number.type)
         return self._passes[batch, adapted]
 
-    def _through_steps(
+    def through_steps(
         self, theta: torch.Tensor, support: Inputs, support_y: Array, query: Inputs, query_y: Array,
-        rates: torch.Tensor, second: bool, out: Array,
+        rates: torch.Tensor, *, second: bool, out: Array,
     ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        self._inputs(theta.expand(len(out), -1), support, support_y)
+        self._inputs(out, query, query_y)
         sizes = support.shape[1], query.shape[1]
         passes = self._of(sizes[1], adapted=True)
         before, at = self._memory.get(sizes) or (None, passes.points(1))
         steps = self._of(sizes[0]).steps(support.value, np.asarray(support_y), rates.numpy(), second, before)
         self._memory[sizes] = steps, at
-        losses, right = passes.gradients(theta.numpy(), query.value, np.asarray(query_y), at, np.asarray(out), steps)
+        losses, right = passes.gradients(
+            theta.numpy()[None], query.value, np.asarray(query_y), at, np.asarray(out), steps
+        )
         return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:

@@ -57,7 +57,6 @@ def _loop(lanes, count):
     """Makes what computes a product whose columns are a multiple of `lanes`, by blocks of so many rows."""
     most, four, one = _block(lanes, count), _block(lanes, 4), _block(lanes, 1)
 
-    @exact
     def loop(a, turned, b, out, adds, depth):
         rows, columns = out.shape
         for first in range(0, b.shape[0], depth):
@@ -75,7 +74,8 @@ def _loop(lanes, count):
                         one(a, turned, b, out, more, row, column, first, stop)
                         row += 1
 
-    return loop
+    loop.__qualname__ = f"by_{lanes}"
+    return exact(loop)
 
 
 # Blocks of 16 registers, of which AVX-512 has 32.

@@ -146,8 +146,7 @@ class Gradients(ABC):
         Raises:
             ValueError: the sizes do not fit together.
         """
-        inputs = self._inputs(theta, x)
-        self._check_tasks(inputs, y)
+        inputs = self._inputs(theta, x, y)
         return self._at(theta, inputs, y, _fitting(out, tuple(theta.shape), self.dtype), products, into)
 
     def through_steps(
@@ -157,7 +156,7 @@ class Gradients(ABC):
         """MAML's gradient in one call, where the implementation has it: see `MetaGradient`, which does without.
 
         Args:
-            theta: weights of all tasks [1, w].
+            theta: weights of all tasks [w].
             support, support_y, query, query_y: records and labels of T tasks, as for `at`.
             rates: of each step, for all weights [K, 1] or for each [K, w].
             second: whether the gradient is carried back through the steps.
@@ -166,12 +165,7 @@ class Gradients(ABC):
         Returns:
             Mean loss and share of right answers of each query set, float64 [T]; None: there is no such call.
         """
-        _fitting(theta, (1, self.net.weights), self.dtype)
-        _fitting(out, (support.shape[0], self.net.weights), self.dtype)
-        _fitting(out, (query.shape[0], self.net.weights), self.dtype)
-        for x, y in ((support, support_y), (query, query_y)):
-            self._check_tasks(x, y)
-        return self._through_steps(theta, support, support_y, query, query_y, rates, second, out)
+        return None
 
     def logits(self, theta: Array, x: Array | Inputs) -> Array:
         """Logits [T, n, outputs] of records [T, n, ...] at weights [T, w]."""
@@ -268,12 +262,6 @@ class Gradients(ABC):
     @abstractmethod
     def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point: ...
 
-    def _through_steps(
-        self, theta: torch.Tensor, support: Inputs, support_y: Array, query: Inputs, query_y: Array,
-        rates: torch.Tensor, second: bool, out: Array,
-    ) -> tuple[np.ndarray, np.ndarray] | None:  # fmt: skip
-        return None
-
     @abstractmethod
     def _logits(self, theta: Array, x: Inputs) -> Array: ...
 
@@ -302,15 +290,14 @@ class Gradients(ABC):
 
     # Sizes
 
-    def _inputs(self, theta: Array, x: Array | Inputs) -> Inputs:
+    def _inputs(self, theta: Array, x: Array | Inputs, y: Array | None = None) -> Inputs:
         inputs = self.prepared(x)
         _fitting(theta, (inputs.shape[0], self.net.weights), self.dtype)
+        if y is not None:
+            if tuple(y.shape[:2]) != inputs.shape[:2]:
+                raise ValueError(f"{list(inputs.shape[:2])} records need as many labels, not {list(y.shape)}")
+            self._check_labels(y)
         return inputs
-
-    def _check_tasks(self, x: Inputs, y: Array) -> None:
-        if tuple(y.shape[:2]) != x.shape[:2]:
-            raise ValueError(f"{list(x.shape[:2])} records need as many labels, not {list(y.shape)}")
-        self._check_labels(y)
 
     def _check_records(self, theta: Array, x: Array, y: Array) -> None:
         self._check_sizes(theta, x, y)

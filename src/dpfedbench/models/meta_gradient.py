@@ -114,7 +114,7 @@ class MetaGradient:
         support, query = gradients.prepared(support_x), gradients.prepared(query_x)
         kept, learnt = len(self._points), bool(self._rates.learnt)
         if weights is None and not learnt:
-            given = start[None], support, support_y, query, query_y, rates.expand(steps, -1)
+            given = start, support, support_y, query, query_y, rates.expand(steps, -1)
             measures = gradients.through_steps(*given, second=self.order == 2, out=out)
             if measures is not None:
                 return measures
