@@ -123,7 +123,9 @@ def test_whole_runs_agree_in_double_precision(name, device, request, tmp_path, m
         labels = functools.partial(torch.as_tensor, dtype=torch.int64)
         monkeypatch.setattr(
             TorchGradients, "_at",
-            lambda self, theta, x, y, products, into: _AllAtOnce(self, self._theta(theta), x.value, labels(y)),
+            lambda self, theta, x, y, out, products, into: _AllAtOnce(
+                self, self._theta(theta), x.value, labels(y), out
+            ),
         )  # fmt: skip
     torch.set_default_dtype(torch.float64)
     try:
