@@ -6,7 +6,7 @@
 Second-order meta-gradients of 5-way 1-shot tasks, clipped and summed with noise as a round does it. One and two threads
 take turns in one process; the checkouts take turns, a process each, and the ratios are taken pair by pair. So that
 others' work on the machine is seen, the seconds of processor time are given beside those of the clock. Two processes
-of one thread each, side by side, show what the machine itself loses: no two threads can be expected to do better.
+of one thread each, side by side, share nothing: what they lose is the machine's, not the threads'.
 """
 
 from __future__ import annotations

@@ -199,6 +199,14 @@ def test_tasks_whose_parts_do_not_fit_are_refused(kernels, changed, change):
         contributions(PLAIN, drawn(PLAIN), parts, kernels=kernels)
 
 
+@pytest.mark.parametrize("part", [1, 3])
+def test_labels_that_are_no_matrix_are_refused(part):
+    parts = list(tasks(count=3))
+    parts[part] = parts[part][..., None]
+    with pytest.raises(ValueError, match="images need as many labels"):
+        contributions(PLAIN, drawn(PLAIN), parts)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 def test_equal_rates_give_the_weights_what_one_rate_gives(order):
     theta, parts = drawn(PLAIN), tasks(2)

@@ -38,6 +38,12 @@ class BatchConv4(TorchGradients):
         """So many that Python's part is small; step by step, as rates are learnt, few enough for the cache."""
         return 2 if net.extra else 8
 
+    def _inputs(self, theta: Array, x: Array | Inputs, y: Array | None = None) -> Inputs:
+        inputs = super()._inputs(theta, x, y)
+        if y is not None and tuple(y.shape) != inputs.shape[:2]:
+            raise ValueError(f"{list(inputs.shape[:2])} images need as many labels, not {list(y.shape)}")
+        return inputs
+
     def _prepared(self, x: Array) -> Images:
         images = as_floats(x, self.number)
         return self._of(images.shape[1]).images(images)
@@ -66,8 +72,6 @@ class BatchConv4(TorchGradients):
         return losses.mean(axis=1).astype(np.float64), right.mean(axis=1)
 
     def _at(self, theta: Array, x: Inputs, y: Array, out: Array, products: bool, into: Point | None) -> Point:
-        if tuple(y.shape) != x.shape[:2]:
-            raise ValueError(f"{list(x.shape[:2])} images need as many labels, not {list(y.shape)}")
         passes = self._of(x.shape[1])
         places = None
         if isinstance(into, _Tasks) and into.passes is passes and len(into.places.floats) == len(theta):

@@ -388,12 +388,8 @@ def _divide(matrix, count):
 @exact
 def _descend(row, slope, rate, out):
     """One step of gradient descent, at a rate of all weights [1] or of each [d]."""
-    if len(rate) > 1:
-        for i in range(len(out)):
-            out[i] = row[i] - slope[i] * rate[i]
-    else:
-        for i in range(len(out)):
-            out[i] = row[i] - slope[i] * rate[0]
+    for i in range(len(out)):
+        out[i] = row[i] - slope[i] * rate[i if len(rate) > 1 else 0]
 
 
 @exact
